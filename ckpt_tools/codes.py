@@ -1,0 +1,94 @@
+"""The catalogue of findings: id, default severity, title, hint. Ids are never renamed and never reused (docs/codes.md is made from this)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpt_tools.model import Finding, Severity
+
+N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
+
+
+class Code(NamedTuple):
+    """One kind of finding. ``hint`` says what to do next."""
+
+    id: str
+    severity: Severity
+    title: str
+    hint: str
+    since: str = "0.1.0"
+
+
+_RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
+
+CODES: dict[str, Code] = {
+    c.id: c
+    for c in (
+        # one file, its bytes
+        Code("truncated", E, "the file ends before its own structure says it does", _RESTORE),
+        Code("empty-file", E, "the file has no bytes", _RESTORE),
+        Code("zero-filled", E, "the file holds only zero bytes: its pages were never written", _RESTORE),
+        Code("crc-mismatch", E, "bytes differ from the checksum stored with them", _RESTORE),
+        Code("bad-header", E, "a header, directory or length field is invalid or contradicts another", _RESTORE),
+        Code("bad-pickle", E, "the pickle stream is damaged and cannot be read to its end", _RESTORE),
+        Code("trailing-data", E, "there are bytes after the end of the file's own structure", _RESTORE),
+        Code("wrong-format", E, "the content is another format than the name or the layout says", "find out who wrote this file; rename it, or restore the right one"),
+        Code("missing-storage", E, "a tensor's storage has no record in the file", _RESTORE),
+        Code("extra-storage", W, "a record holds a storage that no tensor refers to", "check whether the file was edited or joined from two"),
+        Code("storage-size", E, "a storage record has another size than its tensors need", _RESTORE),
+        Code("tensor-out-of-bounds", E, "a tensor reaches beyond the bytes of its storage", _RESTORE),
+        Code("tensor-size", E, "a tensor's bytes do not match its shape and type", _RESTORE),
+        Code("unknown-dtype", W, "a tensor has an element type that this version does not know, so its size was not checked", "update ckpt-tools, or report the type"),
+        Code("duplicate-tensor", W, "a tensor name occurs twice; loaders silently keep one of them", "compare the two values before training on"),
+        Code("duplicate-key", W, "a JSON or archive name occurs twice; readers differ in which one they take", "find out who edited the file"),
+        Code("unsafe-pickle", E, "loading this pickle would call code that no checkpoint needs", "do not load this file; find out where it comes from"),
+        Code("needs-trust", N, "the pickle names classes outside torch's weights_only allow-list", "load it with weights_only=False only if you trust its writer"),
+        Code("not-checksummed", N, "the file carries no checksum over its data: a flipped bit in it cannot be seen", "write the format with checksums, or seal the file"),
+        Code("checksum-off", N, "the writer switched checksums off (stored value 0)", "keep torch.serialization.set_crc32_options(True)"),
+        Code("skeleton", W, "the file was saved with skip_data: all tensors are empty placeholders", "do not resume from it"),
+        Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),
+        Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
+        Code("needs-extra", W, "an optional package is missing for this check", "install the extra that the message names"),
+        Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "raise it as an issue if the file is legitimate"),
+        Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact; the medium or the transfer may not be: check other files from there"),
+        Code("mode-not-final", N, "MindSpore makes a finished checkpoint read-only (0400); this one is not", "copied files lose the mode; if it was not copied, its save was interrupted"),
+        # one file, as the file system shows it
+        Code("unreadable", W, "the file or directory could not be read, so nothing is known about it", "check permissions and the medium, then run again"),
+        Code("in-use", W, "the file changed while it was read", "run again when its writer has finished"),
+        Code("dangling-link", E, "a symbolic link points to nothing", "restore the target or remove the link"),
+        Code("symlink-loop", E, "symbolic links form a loop", "remove the loop"),
+        Code("not-a-file", E, "there is a directory or a special file where a checkpoint file belongs", "move it away"),
+        Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
+        # one checkpoint
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "the save was cut short, or a node's disk is missing"),
+        Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "the save was cut short, or the file was removed"),
+        Code("missing-key", E, "an entry that --require asks for is not in the file", "drop --require, or resume from a checkpoint that has it"),
+        Code("step-mismatch", E, "name, directory and content disagree on the step", "the file belongs to another step: restore the right one"),
+        Code("epoch-mismatch", E, "name and content disagree on the epoch", "the file belongs to another epoch: restore the right one"),
+        Code("rank-mismatch", E, "the file was written by another rank than its path says", "the files of two ranks were swapped: restore the right one"),
+        Code("generation-mismatch", W, "the ranks of this checkpoint carry different restart counters", "check that all ranks were restarted together"),
+        Code("unfinished-save", W, "a save that never finished", "the job may still be writing it; if it is dead, the leftover can be removed"),
+        Code("signature-changed", W, "the tensors differ from those of the same rank at other steps", "a file cut between two records looks like this: compare the two with 'ckpt show'"),
+        Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
+        Code("replica-unproven", N, "nothing in the files contradicts or proves that this replica is equal", "--strict refuses such a substitute"),
+        Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all"),
+        # one run
+        Code("stale-tracker", W, "the tracker names an older checkpoint than the newest complete one", "a framework that follows the tracker loses steps: rewrite it, or pass the plan's own arguments"),
+        Code("dangling-tracker", W, "the tracker names a checkpoint that is not there or not complete", "a framework that follows the tracker fails or starts fresh: pass the plan's own arguments"),
+        Code("bad-tracker", W, "the tracker is empty or not what its framework writes", "rewrite it, or pass the plan's own arguments"),
+        Code("missing-tracker", W, "the tracker is missing although checkpoints exist", "a framework that follows the tracker starts fresh: pass the plan's own arguments"),
+        Code("mtime-disagrees-with-step", W, "the newest checkpoint by modification time is not the one with the highest step", "after a rollback this is normal; after a copy say --order step"),
+        Code("mtime-in-future", W, "a modification time lies in the future", "check the clocks, or say --order step"),
+        Code("world-size-inferred", W, "the number of ranks is inferred from the highest rank on disk", "say --world-size N: a lost highest rank cannot be seen otherwise"),
+        Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
+        Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
+        Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify' to see the damage"),
+        Code("extra-file", N, "a file of a newer tool or of another step lies in the checkpoint", "nothing, unless it should not be there"),
+    )
+}
+
+
+def finding(code: str, message: str, *, offset: int | None = None, severity: Severity | None = None, path: str = "", hint: str = "") -> Finding:
+    """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not in the catalogue."""
+    c = CODES[code]
+    return Finding(code, c.severity if severity is None else severity, message, offset, hint or c.hint, path)

@@ -1,0 +1,57 @@
+"""What ckpt raises at its caller. A damaged checkpoint is a finding, never one of these (docs/exit-codes.md)."""
+
+from __future__ import annotations
+
+
+class CkptError(Exception):
+    """Base of all errors: ``exit_code`` is what the command exits with, ``hint`` says what to do next."""
+
+    exit_code = 70
+    hint = ""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint or self.hint
+
+
+class UsageError(CkptError):
+    """The question is wrong or incomplete: only the caller can answer (exit 2)."""
+
+    exit_code = 2
+    hint = "see 'ckpt --help'"
+
+
+class NoCheckpoint(CkptError):
+    """No checkpoint exists (exit 3). Unfinished saves alone count as none."""
+
+    exit_code = 3
+    hint = "a first launch may say --allow-none; 'ckpt ls' shows what is there"
+
+
+class NoneUsable(CkptError):
+    """Checkpoints exist, but none is usable (exit 4): starting fresh would throw training away."""
+
+    exit_code = 4
+    hint = "'ckpt verify ROOT' shows the damage; 'ckpt explain CODE' what a code means"
+
+
+class CannotLook(CkptError):
+    """ROOT is missing, or reading failed (exit 5): nothing is known about the checkpoints."""
+
+    exit_code = 5
+    hint = "check that the file system is mounted and readable, then run again"
+
+
+class NotNewest(CkptError):
+    """The newest checkpoint is unusable and --no-fallback forbids an older one (exit 6)."""
+
+    exit_code = 6
+    hint = "drop --no-fallback to accept an older checkpoint"
+
+
+class LoadFailed(NoneUsable):
+    """``try_load`` found no candidate that loads; ``trail`` holds (candidate, exception) in the order tried."""
+
+    def __init__(self, message: str, trail: tuple[tuple[str, BaseException], ...] = ()) -> None:
+        super().__init__(message)
+        self.trail = trail

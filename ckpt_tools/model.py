@@ -1,0 +1,263 @@
+"""The nouns of ckpt-tools as frozen values: every stage takes some of these and returns others. Standard library only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+Scalar = int | float | str | bool | None
+"""A plain value found in a checkpoint's metadata."""
+
+
+class Level(IntEnum):
+    """How deep a check looks; each level includes the ones before it (docs/design.md section 6)."""
+
+    PRESENCE = 0
+    STRUCTURE = 1
+    CONTENT = 2
+    VALUES = 3
+    LOAD = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Severity(IntEnum):
+    """What a finding does to the verdict: error -> broken, warning -> suspect, note -> nothing."""
+
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Verdict(str, Enum):
+    """``unknown`` means not looked at, or could not look: never the same as ok."""
+
+    OK = "ok"
+    SUSPECT = "suspect"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Kind(str, Enum):
+    """Why a checkpoint was saved (docs/design.md section 2)."""
+
+    PERIODIC = "periodic"
+    DYING_GASP = "dying-gasp"
+    RELEASE = "release"
+    BEST = "best"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report."""
+
+    code: str
+    severity: Severity
+    message: str
+    offset: int | None = None
+    hint: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the file.
+
+    ``storage`` names the record that holds the bytes; ``offset`` is None when the file does not place them (meta tensors).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    offset: int | None = None
+    storage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes, -1 when it cannot be read.
+
+    ``coords`` are parallel coordinates other than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory
+    listing alone shows (a dangling link, a directory in place of the file).
+    """
+
+    path: str
+    layout: str
+    piece: str
+    role: str
+    run: str
+    base: str
+    prefix: str = ""
+    kind: Kind = Kind.PERIODIC
+    rank: int | None = None
+    coords: tuple[tuple[str, int], ...] = ()
+    step: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    generation: int | None = None
+    unfinished: bool = False
+    size: int = 0
+    mtime_ns: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
+
+    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none).
+    """
+
+    path: str
+    format: str | None
+    size: int
+    verdict: Verdict
+    level: Level
+    coverage: float = 0.0
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    signature: str = ""
+    tensors: int = 0
+    bytes_read: int = 0
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts; ``path`` their common directory."""
+
+    layout: str
+    run: str
+    kind: Kind
+    parts: tuple[Part, ...]
+    path: str
+    mtime_ns: int
+    step: int | None = None
+    epoch: int | None = None
+    epoch_base: int | None = None
+    step_in_epoch: int | None = None
+    generation: int | None = None
+    unfinished: bool = False
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Progress of training as a sortable value; unknown counts as oldest."""
+        return (
+            self.step if self.step is not None else -1,
+            self.epoch if self.epoch is not None else -1,
+            self.step_in_epoch if self.step_in_epoch is not None else -1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A number of the topology and where it comes from ("--world-size", "args in the file", …)."""
+
+    value: int
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoad:
+    """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is used and what proves it."""
+
+    role: str
+    path: str
+    size: int
+    mtime_ns: int
+    level: Level
+    coverage: float
+    source_rank: int | None
+    substituted: bool = False
+    node: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """The files one rank loads."""
+
+    rank: int
+    files: tuple[FileLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How the layout's own framework is told: ``path`` is None when ranks load different files."""
+
+    path: str | None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A dying-gasp checkpoint at step ``origin`` was not resumable; training resumes from ``target`` at most."""
+
+    origin: int
+    target: int
+    save_interval: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A better-ranked candidate and why it lost."""
+
+    checkpoint: Checkpoint
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost."""
+
+    checkpoint: Checkpoint | None
+    rejected: tuple[Rejected, ...] = ()
+    attempts: int = 0
+    exhausted: bool = False
+    rollback: Rollback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form)."""
+
+    root: str
+    checkpoint: Checkpoint | None
+    resume: Resume
+    ranks: tuple[RankLoad, ...] = ()
+    shared: tuple[FileLoad, ...] = ()
+    world_size: int | None = None
+    saved_world_size: int | None = None
+    topology: Mapping[str, Known] = field(default_factory=dict)
+    rollback: Rollback | None = None
+    rejected: tuple[Rejected, ...] = ()
+    ahead: tuple[Checkpoint, ...] = ()
+    attempts: int = 0
+    bytes_verified: int = 0
+    warnings: tuple[Finding, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step to resume from: training continues at the next one."""
+        return self.checkpoint.step if self.checkpoint else None
+
+
+def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
+    """The verdict that findings alone justify: broken, suspect or ok."""
+    top = max((f.severity for f in findings), default=Severity.NOTE)
+    return {Severity.ERROR: Verdict.BROKEN, Severity.WARNING: Verdict.SUSPECT, Severity.NOTE: Verdict.OK}[top]

@@ -1,0 +1,127 @@
+"""Where bytes come from: a Source is one file with ranged, counted reads; a Store lists directories. Nothing here interprets content."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class ShortRead(Exception):
+    """A read at ``offset`` of ``wanted`` bytes got only ``got``: the file ends there, or shrank while it was read."""
+
+    def __init__(self, offset: int, wanted: int, got: int) -> None:
+        super().__init__(f"wanted {wanted} bytes at offset {offset}, got {got}")
+        self.offset, self.wanted, self.got = offset, wanted, got
+
+
+class Source(Protocol):
+    """One file, read by ranges. ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
+
+    size: int
+    bytes_read: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly ``length`` bytes at ``offset``; raises ShortRead past the end and OSError as the system does."""
+        ...
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` without a copy, releasing the GIL; raises as ``read`` does."""
+        ...
+
+
+class LocalSource:
+    """A file of the local file system, by pread: no shared position, so threads do not disturb each other."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for regular files.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.stat = os.fstat(self.fd)
+        self.size = self.stat.st_size
+        self.bytes_read = 0
+        self._lock = threading.Lock()  # += from several threads loses counts without it
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self.fd, length, offset)
+        while len(data) < length:  # a signal or a network file system may deliver less than asked
+            more = os.pread(self.fd, length - len(data), offset + len(data))
+            if not more:
+                raise ShortRead(offset, length, len(data))
+            data += more
+        self.bytes_read += length
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        done, wanted = 0, len(buffer)
+        while done < wanted:
+            got = os.preadv(self.fd, [buffer[done:]], offset + done)
+            if not got:
+                raise ShortRead(offset, wanted, done)
+            done += got
+        with self._lock:
+            self.bytes_read += wanted
+
+    def changed(self) -> bool:
+        """Whether the file's size or modification time differ from when it was opened."""
+        now = os.fstat(self.fd)
+        return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> LocalSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BytesSource:
+    """Bytes in memory as a Source: for tests and for records that are already read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = memoryview(data)
+        self.size = len(data)
+        self.bytes_read = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = bytes(self.data[offset : offset + length]) if offset >= 0 else b""
+        if len(data) < length:
+            raise ShortRead(offset, length, len(data))
+        self.bytes_read += length
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+
+def walk(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]] | OSError]]:
+    """Every directory at and below ``root`` with its sorted entries, one scandir each; a directory that cannot be listed comes with its OSError.
+
+    Links to directories are followed, each real directory once, so loops end.
+    """
+    seen: set[tuple[int, int]] = set()
+    stack = [root]
+    while stack:
+        path = stack.pop()
+        try:
+            st = os.stat(path)
+            if (st.st_dev, st.st_ino) in seen:
+                continue
+            seen.add((st.st_dev, st.st_ino))
+            with os.scandir(path) as it:
+                entries = sorted(it, key=lambda e: e.name)
+        except OSError as e:
+            yield path, e
+            continue
+        yield path, entries
+        below = []
+        for e in entries:
+            try:
+                if e.is_dir():
+                    below.append(e.path)
+            except OSError:  # a link loop: discover reports the entry itself
+                continue
+        stack.extend(reversed(below))
