@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from ckpt_tools.model import LoadPlan
+
 
 class CkptError(Exception):
-    """Base of all errors: ``exit_code`` is what the command exits with, ``hint`` says what to do next."""
+    """Base of all errors: ``exit_code`` is what the command exits with, ``hint`` says what to do next.
+
+    ``plan`` is the plan without a checkpoint, with every rejected candidate, when choosing got that far.
+    """
 
     exit_code = 70
     hint = ""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None) -> None:
         super().__init__(message)
         self.hint = hint or self.hint
+        self.plan = plan
 
 
 class UsageError(CkptError):

@@ -257,6 +257,90 @@ class LoadPlan:
         return self.checkpoint.step if self.checkpoint else None
 
 
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its format alone."""
+
+    part: Part | None
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of one verification. ``below_level`` files were not looked at as deeply as asked; ``unrecognised`` were not looked at."""
+
+    files: int = 0
+    bytes: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    ok: int = 0
+    suspect: int = 0
+    broken: int = 0
+    unknown: int = 0
+    below_level: int = 0
+    unrecognised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are in its report."""
+
+    root: str
+    verdict: Verdict
+    level: Level
+    summary: Summary
+    files: tuple[FileReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
+
+    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others.
+    """
+
+    root: str
+    checkpoints: tuple[Checkpoint, ...] = ()
+    expected: Mapping[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    bare: int = 0
+    unrecognised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
+
+    ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
+    ``settle`` is in seconds.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    kind: Kind | None = None
+    layout: str | None = None
+    run: str | None = None
+    prefix: str | None = None
+    max_step: int | None = None
+    order: str = "mtime"
+    max_attempts: int = 5
+    fault_ranks: frozenset[int] = frozenset()
+    replica_groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    replicas_all: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    rank_order: str = "tp-cp-ep-dp-pp"
+    save_interval: int | None = None
+    require: tuple[str, ...] = ()
+    settle: float = 120.0
+    level: Level = Level.CONTENT
+    allow_none: bool = False
+    no_fallback: bool = False
+    skip_unreadable: bool = False
+    strict: bool = False
+    jobs: int = 0
+
+
 def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
     """The verdict that findings alone justify: broken, suspect or ok."""
     top = max((f.severity for f in findings), default=Severity.NOTE)
