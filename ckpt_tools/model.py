@@ -89,7 +89,8 @@ class Tensor:
 class Part:
     """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes, -1 when it cannot be read.
 
-    ``coords`` are parallel coordinates other than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory
+    ``base`` is the directory above everything the layout's template matched, ``home`` the checkpoint's own directory ("" when its
+    parts lie among those of others). ``coords`` are parallel coordinates other than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory
     listing alone shows (a dangling link, a directory in place of the file).
     """
 
@@ -99,6 +100,7 @@ class Part:
     role: str
     run: str
     base: str
+    home: str = ""
     prefix: str = ""
     kind: Kind = Kind.PERIODIC
     rank: int | None = None

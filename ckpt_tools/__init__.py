@@ -1,0 +1,119 @@
+"""Discover, verify and plan the loading of training checkpoints: ``scan``, ``verify``, ``latest``, ``plan``, ``try_load``, and the nouns they return."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ckpt_tools import errors as errors
+    from ckpt_tools._try_load import Attempt, Loaded, try_load
+    from ckpt_tools.errors import CannotLook, CkptError, LoadFailed, NoCheckpoint, NoneUsable, NotNewest, UsageError
+    from ckpt_tools.model import (
+        Checkpoint,
+        Choice,
+        FileLoad,
+        FileReport,
+        Finding,
+        Kind,
+        Known,
+        Level,
+        LoadPlan,
+        Part,
+        RankLoad,
+        Rejected,
+        Report,
+        Resume,
+        Rollback,
+        Scan,
+        Selection,
+        Severity,
+        Summary,
+        Tensor,
+        Verdict,
+        Verification,
+    )
+    from ckpt_tools.pipeline import latest, plan, scan, verify
+
+__all__ = [
+    "Attempt",
+    "CannotLook",
+    "Checkpoint",
+    "Choice",
+    "CkptError",
+    "FileLoad",
+    "FileReport",
+    "Finding",
+    "Kind",
+    "Known",
+    "Level",
+    "LoadFailed",
+    "LoadPlan",
+    "Loaded",
+    "NoCheckpoint",
+    "NoneUsable",
+    "NotNewest",
+    "Part",
+    "RankLoad",
+    "Rejected",
+    "Report",
+    "Resume",
+    "Rollback",
+    "Scan",
+    "Selection",
+    "Severity",
+    "Summary",
+    "Tensor",
+    "UsageError",
+    "Verdict",
+    "Verification",
+    "__version__",
+    "errors",
+    "latest",
+    "plan",
+    "scan",
+    "try_load",
+    "verify",
+]
+
+_HOME = {
+    "ckpt_tools.pipeline": ("latest", "plan", "scan", "verify"),
+    "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
+    "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use (PEP 562), so that ``import ckpt_tools`` costs next to nothing in a training script."""
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
+    if name == "errors":
+        return import_module("ckpt_tools.errors")
+    home = next((module for module, names in _HOME.items() if name in names), "ckpt_tools.model")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """``verify`` and ``plan`` are functions of the API and stages of the house; importing a stage must not hide the function.
+
+    The import system binds every imported submodule in its package. For these two names the binding is dropped:
+    ``from ckpt_tools import verify`` is always the function, ``from ckpt_tools.verify import …`` still reaches the stage.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME["ckpt_tools.pipeline"] and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

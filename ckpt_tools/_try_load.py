@@ -1,0 +1,63 @@
+"""Candidates and a loader in, the first object that loads out, with the trail of those that did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+from ckpt_tools.errors import LoadFailed, NoCheckpoint, UsageError
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[C]):
+    """A candidate that did not load, and why."""
+
+    candidate: C
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[C, T]):
+    """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in the order tried."""
+
+    value: T
+    candidate: C
+    trail: tuple[Attempt[C], ...] = ()
+
+
+def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: int = 5) -> Loaded[C, T]:
+    """Call ``loader`` with each candidate, best first, and return the first result.
+
+    A loader that raises an Exception makes its candidate one of the trail and the next one is tried, up to ``max_attempts``.
+    KeyboardInterrupt, SystemExit and other BaseExceptions pass through: they are not about the checkpoint. ``None`` is a value
+    like any other: a loader that cannot load must raise.
+
+    Raises NoCheckpoint when there is no candidate at all, and LoadFailed, chained to the last error and carrying the whole
+    trail, when none loads. ``_try_to_init_weight`` of the Ascend samples differs exactly there: it gives up silently after five
+    attempts, so that training goes on from random weights.
+
+    Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
+    """
+    if max_attempts < 1:
+        raise UsageError(f"max_attempts is {max_attempts}: at least one attempt is needed", "leave it out, or say 1 or more")
+    trail: list[Attempt[C]] = []
+    left = iter(candidates)
+    for candidate in islice(left, max_attempts):
+        try:
+            return Loaded(loader(candidate), candidate, tuple(trail))
+        except Exception as error:
+            trail.append(Attempt(candidate, error))
+    if not trail:
+        raise NoCheckpoint("there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there")
+    last = trail[-1]
+    more = "" if next(left, trail) is trail else f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
+    raise LoadFailed(
+        f"none of {len(trail)} candidate{'s' if len(trail) > 1 else ''} loads; the last one, {last.candidate}, failed with "
+        f"{type(last.error).__name__}: {last.error}{more}",
+        tuple((str(a.candidate), a.error) for a in trail),
+    ) from last.error

@@ -1,0 +1,258 @@
+"""Roots in, parts out: one scandir per directory, at most one stat per file, no file opened."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ckpt_tools.codes import finding
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats import SUFFIXES
+from ckpt_tools.layouts import COORDS, LAYOUTS, Layout, Piece
+from ckpt_tools.model import Finding, Part
+from ckpt_tools.storage import walk
+
+_TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$")
+_TRACKERS = {layout.tracker: layout for layout in LAYOUTS if layout.tracker}
+_SUFFIX = re.compile("(?:" + "|".join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True)) + ")$")
+_GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
+
+
+@dataclass
+class Discovery:
+    """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
+    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves."""
+
+    parts: list[Part] = field(default_factory=list)
+    bare: list[tuple[str, int, int, tuple[Finding, ...]]] = field(default_factory=list)
+    trackers: dict[tuple[str, str], str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unrecognised: int = 0
+
+
+def roots(root: str) -> list[str]:
+    """``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for ``output/ckpt_0``). Raises CannotLook when there is neither."""
+    path = os.path.abspath(root)
+    try:
+        os.stat(path)
+        return [path]
+    except FileNotFoundError:
+        parent, name = os.path.split(path)
+        try:
+            with os.scandir(parent) as it:
+                siblings = sorted(e.path for e in it if re.fullmatch(re.escape(name) + r"_?\d+", e.name) and e.is_dir())
+        except OSError:
+            siblings = []
+        if siblings:
+            return siblings
+        raise CannotLook(f"{root} does not exist", "check the path and that its file system is mounted") from None
+    except OSError as e:
+        raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
+
+
+def _stat(entry: os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]]:
+    """(size, mtime_ns, findings) of a file that should be a checkpoint; size -1 when there is no such file to read."""
+    try:
+        st = entry.stat()
+    except OSError as e:
+        linked = entry.is_symlink()
+        code = "symlink-loop" if e.errno == 40 else "dangling-link" if linked and isinstance(e, FileNotFoundError) else "unreadable"
+        return -1, 0, (finding(code, f"{entry.name}: {e.strerror}"),)
+    if not stat.S_ISREG(st.st_mode):
+        kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
+        return -1, st.st_mtime_ns, (finding("not-a-file", f"there is {kind} where a checkpoint file belongs"),)
+    return st.st_size, st.st_mtime_ns, ()
+
+
+class _Place:
+    """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
+
+    __slots__ = ("at", "axes", "base", "coords", "epoch", "file", "home", "inside", "layout", "piece", "prefix", "rank", "step", "suffix", "tmp")
+
+    def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
+        self.layout, self.piece, self.base, self.home = layout, piece, base, home
+        self.suffix, self.file = piece.suffix, piece.file
+        self.step, self.epoch, self.inside, self.rank = (int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank"))
+        self.prefix, self.tmp = fields.get("prefix") or "", bool(fields.get("tmp"))
+        self.coords = tuple((k, int(v)) for k, v in fields.items() if k in COORDS and v)
+        index = {k: i - 1 for k, i in piece.file.groupindex.items()}
+        self.axes = tuple((k, i) for k, i in index.items() if k in COORDS)
+        self.at = tuple(index.get(k, -1) for k in _FIELDS)  # -1 is the None that _directory puts behind a match's groups
+
+
+def _places(path: str) -> list[_Place]:
+    """The pieces whose directory template matches the end of ``path``."""
+    comps = path.split("/")
+    out: list[_Place] = []
+    for layout in LAYOUTS:
+        for piece in layout.pieces:
+            if piece.depth == 0:
+                out.append(_Place(layout, piece, {}, path, ""))
+            elif piece.depth < len(comps) and (m := piece.directory.fullmatch("/".join(comps[-piece.depth :]))):
+                base = "/".join(comps[: -piece.depth])
+                out.append(_Place(layout, piece, m.groupdict(), base, f"{base}/{comps[-piece.depth]}" if piece.depth > 1 else ""))
+    return out
+
+
+_FIELDS = ("rank", "prefix", "generation", "step", "epoch", "step_in_epoch", "tmp")
+_Row = tuple[_Place, "tuple[str | None, ...]", str, int, int, "tuple[Finding, ...]"]  # place, groups of the name and None, path, size, mtime_ns, findings
+
+
+def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
+    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
+    count from 0 without a gap; a lone ``exp_3`` is just a name."""
+    families: dict[str, dict[str, int]] = defaultdict(dict)
+    for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
+        if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
+            families[m[1]][base] = int(m[2])
+    return {b: (stem, r) for stem, bases in families.items() if sorted(bases.values()) == list(range(len(bases))) for b, r in bases.items()}
+
+
+def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
+    """(base, rank, prefix) -> the prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1`` (``net_rank_0``)."""
+    joined: dict[tuple[str, int | None, str], str] = {}
+    for base, pairs in seen.items():
+        stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
+        for rank, prefix in pairs:
+            stem = prefix.removesuffix(str(rank))
+            if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
+                stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
+        for stem, members in stems.items():
+            if len(members) > 1 and len({prefix for _, prefix in members}) == len({rank for rank, _ in members}) == len(members):
+                joined.update({(base, rank, prefix): stem for rank, prefix in members})
+    return joined
+
+
+def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
+    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
+    moved = _numbered_siblings(rows)
+    named = []
+    seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
+    for place, groups, *_ in rows:
+        own = groups[place.at[0]]
+        base, rank = place.base, place.rank if own is None or place.rank is not None else int(own)
+        if rank is None and base in moved:
+            base, rank = moved[base]
+        prefix = "" if place.piece.weak else groups[place.at[1]] or place.prefix
+        if prefix:
+            seen[base].add((rank, prefix))
+        named.append((base, rank, prefix))
+    prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
+    joined = _common_prefixes(seen)
+    runs = {base: os.path.relpath(base, above) for base in {n[0] for n in named}}
+    for (place, groups, path, size, mtime_ns, findings), (base, rank, prefix) in zip(rows, named):
+        own, _, k, step, epoch, inside, tmp = (groups[i] for i in place.at)
+        generation = int(k) if k else 0 if place.at[2] >= 0 else None
+        if k and f"{prefix}_{generation}" in prefixes[base]:  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
+            prefix, generation = f"{prefix}_{generation}", 0
+        if joined:
+            prefix = joined.get((base, rank, prefix), prefix)
+        if own is not None and int(own) != rank:
+            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)
+        run = runs[base]
+        yield Part(
+            path, place.layout.name, place.piece.name, place.piece.role, prefix if run == "." and prefix else f"{run}/{prefix}" if prefix else run,
+            base, place.home, prefix, place.piece.kind, rank, place.coords if not place.axes else (*place.coords, *((a, int(groups[i] or 0)) for a, i in place.axes)),
+            int(step) if step else place.step, int(epoch) if epoch else place.epoch, int(inside) if inside else place.inside,
+            generation, place.tmp or bool(tmp), size, mtime_ns, findings,
+        )  # fmt: skip
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """A million small values without cycles: the garbage collector's passes over them cost half the time and free nothing."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@no_collector()
+def discover(root: str) -> Discovery:
+    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at."""
+    found, rows = Discovery(), list[_Row]()
+    tops = roots(root)
+    for top in tops:
+        if os.path.isdir(top):
+            for path, listing in walk(top):
+                if not isinstance(listing, OSError):
+                    _directory(path, listing, found, rows)
+                elif path == top:
+                    raise CannotLook(f"cannot list {path}: {listing.strerror}")
+                else:
+                    found.findings.append(finding("unreadable", f"cannot list the directory: {listing.strerror}", path=path))
+        else:
+            with os.scandir(os.path.dirname(top)) as it:
+                _directory(os.path.dirname(top), [e for e in it if e.name == os.path.basename(top)], found, rows, alone=True)
+    above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
+    strong = {row[0].base for row in rows if not row[0].piece.weak}
+    kept = []
+    for row in rows:
+        if row[0].piece.weak and row[0].base in strong:  # beside files whose names say everything, any other x.ckpt is not guessed to be a step
+            found.bare.append(row[2:])
+        else:
+            kept.append(row)
+    found.parts = list(_parts(kept, above))
+    return found
+
+
+def _directory(path: str, entries: list[os.DirEntry[str]], found: Discovery, rows: list[_Row], alone: bool = False) -> None:
+    places = _places(path)
+    for e in entries:
+        name = e.name
+        for place in places:
+            if name.endswith(place.suffix) and (m := place.file.fullmatch(name)):
+                if place.piece.weak and _is_directory(e):  # a directory called x.ckpt: some frameworks save into one
+                    _other(path, e, found, alone)
+                else:
+                    rows.append((place, (*m.groups(), None), e.path, *_stat(e)))
+                break
+        else:
+            _other(path, e, found, alone)
+
+
+def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:
+    """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
+    name = e.name
+    if name in _TRACKERS:
+        found.trackers[_TRACKERS[name].name, path] = e.path
+    elif _SUFFIX.search(name) or alone:
+        size, mtime_ns, findings = _stat(e)
+        if size >= 0 or not _holds_something(e):
+            found.bare.append((e.path, size, mtime_ns, findings))
+    elif _is_directory(e) or name.endswith(_GRAPH):
+        pass
+    elif _TEMPORARY.search(name):
+        found.unfinished.append(e.path)
+    else:
+        found.unrecognised += 1
+
+
+def _is_directory(e: os.DirEntry[str]) -> bool:
+    try:
+        return e.is_dir()
+    except OSError:
+        return False
+
+
+def _holds_something(e: os.DirEntry[str]) -> bool:
+    """Whether ``e`` is a directory with entries: some frameworks save into a directory named like a file; an empty one took a file's place."""
+    try:
+        return e.is_dir() and any(True for _ in _names(e.path))
+    except OSError:
+        return False
+
+
+def _names(path: str) -> Iterator[str]:
+    with os.scandir(path) as it:
+        yield from (e.name for e in it)

@@ -1,0 +1,53 @@
+"""Numbers and names -> short texts that are safe on a terminal."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters, line separators, marks that reorder text (they make one name look like another) and undecodable bytes.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that could steer a terminal escaped, as in ``\\x1b[2J``; undecodable bytes as the bytes they are."""
+    return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
+
+
+def _escape(point: int) -> str:
+    if 0xDC80 <= point <= 0xDCFF:  # a byte that the file system's encoding could not decode
+        return f"\\x{point - 0xDC00:02x}"
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
+
+
+def size(nbytes: float) -> str:
+    """``1.4 GiB``."""
+    if nbytes < 0:
+        return "?"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 100 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} PiB"
+
+
+def span(seconds: float) -> str:
+    """``42 s``, ``3 min``, ``5 h``, ``9 d``; the sign is kept, because an age may lie in the future."""
+    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    for limit, unit, name in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{sign}{seconds / unit:.0f} {name}"
+    return f"{sign}{seconds / 86400:.0f} d"
+
+
+def plural(n: int, noun: str) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def percent(fraction: float) -> str:
+    """``98 %``; never rounded up to 100 or down to 0, because both are promises."""
+    if 0 < fraction < 0.01:
+        return "<1 %"
+    if 0.99 < fraction < 1:
+        return ">99 %"
+    return f"{fraction * 100:.0f} %"

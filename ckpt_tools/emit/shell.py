@@ -1,0 +1,35 @@
+"""A plan -> one line for ``eval`` in a POSIX shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ckpt_tools.model import LoadPlan
+
+
+def render(plan: LoadPlan) -> str:
+    """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines through."""
+    checkpoint = plan.checkpoint
+    path = plan.resume.path if checkpoint else None
+    if checkpoint and path is None and len(plan.ranks) == 1 and len(plan.ranks[0].files) == 1:
+        path = plan.ranks[0].files[0].path  # narrowed to one rank with one file there is only one path to tell
+    values: dict[str, object] = {
+        "CKPT_PATH": path,
+        "CKPT_STEP": plan.resume_step,
+        "CKPT_EPOCH": checkpoint.epoch if checkpoint else None,
+        "CKPT_STEP_IN_EPOCH": checkpoint.step_in_epoch if checkpoint else None,
+        "CKPT_RESUME": 1 if checkpoint else 0,
+    }
+    if checkpoint:
+        values |= {name: value for name, value in plan.resume.env.items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+    return f"export {' '.join(f'{name}={_quote(value)}' for name, value in values.items())}\n"
+
+
+def failure(exit_code: int) -> str:
+    """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of nothing would succeed."""
+    return f"(exit {exit_code})\n"
+
+
+def _quote(value: object) -> str:
+    return "" if value is None or value == "" else shlex.quote(str(value))

@@ -1,0 +1,290 @@
+"""Results -> tables for people, by rich: the one module that imports it for output, so import it only when a table is wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckpt_tools.codes import CODES
+from ckpt_tools.emit._words import percent, plural, printable, size, span
+from ckpt_tools.emit.json import ranks_present
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, LoadPlan, Report, Scan, Verdict, Verification
+
+if TYPE_CHECKING:
+    from ckpt_tools.formats import Anatomy
+
+FEW = 50
+"""Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
+
+STYLE = {
+    "ok": "green", "suspect": "yellow", "broken": "bold red", "unknown": "magenta",
+    "note": "cyan", "warning": "yellow", "error": "bold red",
+    "allowed": "green", "dangerous": "bold red",
+}  # fmt: skip
+"""Words that say something about health; all other cells are plain."""
+
+
+class _Page:
+    """Collects text of a known width, with or without colour."""
+
+    def __init__(self, color: bool, width: int | None) -> None:
+        self.file = io.StringIO()
+        # Markup, emoji and highlighting off: names come from untrusted files. Without a terminal nothing is cut or wrapped.
+        self.console = Console(
+            file=self.file, width=width or 100_000, force_terminal=color, no_color=not color, color_system="standard" if color else None,
+            markup=False, emoji=False, highlight=False, legacy_windows=False, soft_wrap=width is None, force_interactive=False, _environ={},
+        )  # fmt: skip
+
+    def text(self, text: str, style: str = "") -> None:
+        self.console.print(Text(printable(text), style=style))
+
+    def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+        for header in headers:
+            table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(printable(cell), style=STYLE.get(cell, "")) for cell in row))
+        self.console.print(table)
+
+    def findings(self, findings: Sequence[Finding], root: str) -> None:
+        """A table of findings and, below it, what to do about each code once."""
+        if not findings:
+            return
+        self.text("")
+        self.table(
+            ("severity", "code", "where", "what"),
+            [(str(f.severity), f.code, _where(f, root), f.message) for f in findings],
+        )
+        hints = dict.fromkeys((f.code, f.hint) for f in findings if f.hint)
+        self.text("")
+        for code, hint in hints:
+            self.text(f"hint ({code}): {hint}", "dim")
+
+    def done(self) -> str:
+        return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
+
+
+def render(result: Verification | LoadPlan | Scan, *, color: bool = False, width: int | None = None, verbose: bool = False, now: float = 0.0) -> str:
+    """The table of a result. ``width`` None means no terminal: nothing is wrapped. ``now`` is the time that ages are measured from."""
+    page = _Page(color, width)
+    if isinstance(result, Verification):
+        _verification(page, result, verbose)
+    elif isinstance(result, LoadPlan):
+        _plan(page, result, verbose)
+    else:
+        _scan(page, result, verbose, now)
+    return page.done()
+
+
+def rows(headers: Sequence[str], lines: Iterable[Sequence[str]], *, color: bool = False, width: int | None = None) -> str:
+    """A plain table, for what is no result of a scan."""
+    page = _Page(color, width)
+    page.table(headers, lines)
+    return page.done()
+
+
+def _show(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _relative(path: str, root: str) -> str:
+    """``path`` below ``root`` as a person reads it; as it is when it lies elsewhere."""
+    base = root if root.endswith(os.sep) else root + os.sep
+    return path[len(base) :] if path.startswith(base) and len(path) > len(base) else path
+
+
+def _where(f: Finding, root: str) -> str:
+    place = _relative(f.path, root)
+    return place if f.offset is None else f"{place} at byte {f.offset:,}".lstrip()
+
+
+def _epoch(c: Checkpoint) -> str:
+    return _show(c.epoch) if c.step_in_epoch is None else f"{_show(c.epoch)}_{c.step_in_epoch}"
+
+
+def _name(c: Checkpoint) -> str:
+    """One checkpoint in a few words."""
+    where = f"step {c.step}" if c.step is not None else f"epoch {_epoch(c)}" if c.epoch is not None else "unknown step"
+    return f"{where} ({c.kind}, {c.layout})"
+
+
+# -- ls ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
+    if scan.checkpoints:
+        several = len({c.generation for c in scan.checkpoints if c.generation is not None}) > 1
+        headers = ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
+        page.table(
+            [*headers, *(["restart"] if several else []), *(["path"] if verbose else [])],
+            [
+                [
+                    _show(c.step),
+                    _epoch(c),
+                    f"{c.kind}, unfinished" if c.unfinished else str(c.kind),
+                    c.layout,
+                    c.run or ".",
+                    f"{_show(ranks_present(c))}/{_show(scan.expected.get(c.run))}",
+                    f"{len(c.parts):,}",
+                    size(sum(max(p.size, 0) for p in c.parts)),
+                    span(now - c.mtime_ns / 1e9),
+                    *([_show(c.generation)] if several else []),
+                    *([c.path] if verbose else []),
+                ]
+                for c in scan.checkpoints
+            ],
+            right=("step", "epoch", "ranks", "files", "size", "age"),
+        )
+    page.findings(scan.findings, scan.root)
+    others = [plural(scan.bare, "file") + " of a known format outside any layout"] if scan.bare else []
+    others += [plural(scan.unrecognised, "other file")] if scan.unrecognised else []
+    page.text("")
+    page.text(", ".join([plural(len(scan.checkpoints), "checkpoint"), *others]), "dim")
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------------------
+
+
+def _verification(page: _Page, result: Verification, verbose: bool) -> None:
+    s = result.summary
+    shown = [f for f in result.files if verbose or len(result.files) <= FEW or f.report.verdict is not Verdict.OK]
+    if shown:
+        page.table(
+            ("verdict", "level", "coverage", "size", "format", "file"),
+            [
+                (str(r.verdict), str(r.level), percent(r.coverage), size(r.size), _show(r.format), _relative(r.path, result.root))
+                for r in (f.report for f in shown)
+            ],
+            right=("coverage", "size"),
+        )  # fmt: skip
+    found = [Finding(f.code, f.severity, f.message, f.offset, f.hint, f.path or e.report.path) for e in result.files for f in e.report.findings]
+    # A note changes no verdict; thousands of files without a checksum would hide the one that is damaged.
+    notes = [f for f in found if f.severity.name == "NOTE"]
+    worse = [f for f in found if f.severity.name != "NOTE"]
+    page.findings([*result.findings, *(found if verbose or len(notes) <= FEW else worse)], result.root)
+    page.text("")
+    page.text(f"{result.verdict}: {plural(s.files, 'file')}, {size(s.bytes)}", STYLE[str(result.verdict)])
+    counts = [f"{n:,} {word}" for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown")) if n]
+    rate = f" ({size(s.bytes_read / s.seconds)}/s)" if s.seconds > 0.05 else ""
+    counts.append(f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {result.level}")
+    page.text(", ".join(counts), "dim")
+    rest = [f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"] if s.below_level else []
+    rest += [f"{plural(s.unrecognised, 'file')} not recognised and not looked at"] if s.unrecognised else []
+    hidden = len(result.files) - len(shown)
+    rest += [f"{plural(hidden, 'ok file')} not listed (--verbose lists them)"] if hidden else []
+    for text in rest:
+        page.text(text, "dim")
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------------------
+
+
+def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
+    c = plan.checkpoint
+    if c is None:
+        page.text("no checkpoint: training would start from scratch" if not plan.rejected else "no usable checkpoint", "bold")
+    else:
+        page.text(f"resume from {_name(c)}", "bold green")
+        facts = [("path", plan.resume.path or c.path), ("epoch", _epoch(c) if c.epoch is not None else ""), ("run", c.run)]
+        facts += [("arguments", " ".join(plan.resume.args)), ("environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items()))]
+        sizes = [f"{plan.world_size} ranks" if plan.world_size is not None else "", f"saved by {plan.saved_world_size}" if plan.saved_world_size is not None else ""]
+        facts += [("world", ", ".join(filter(None, sizes)))]
+        facts += [("topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in plan.topology.items()))]
+        facts += [("checked", f"{size(plan.bytes_verified)} read, {plural(plan.attempts, 'checkpoint')} tried")]
+        for name, value in facts:
+            if value:
+                page.text(f"  {name}: {value}")
+    if plan.rollback:
+        back = plan.rollback
+        page.text(f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}", "yellow")
+    _loads(page, plan, verbose)
+    _candidates(page, plan)
+
+
+def _loads(page: _Page, plan: LoadPlan, verbose: bool) -> None:
+    if not (plan.ranks or plan.shared):
+        return
+    loads: list[tuple[str, FileLoad]] = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.ranks for f in r.files]
+    shown = loads if verbose or len(loads) <= FEW else [(rank, f) for rank, f in loads if f.substituted]
+    if shown:
+        page.text("")
+        page.table(
+            ("rank", "role", "level", "coverage", "size", "file", "why"),
+            [
+                (rank, f.role, str(f.level), percent(f.coverage), size(f.size), _relative(f.path, plan.root), _why(f))
+                for rank, f in shown
+            ],
+            right=("rank", "coverage", "size"),
+        )  # fmt: skip
+    if len(shown) < len(loads):
+        page.text(f"{len(loads) - len(shown):,} ranks' own files not listed (--verbose lists them)", "dim")
+
+
+def _why(f: FileLoad) -> str:
+    owner = f"file of rank {f.source_rank}" if f.substituted and f.source_rank is not None else ""
+    return ": ".join(filter(None, (owner, f.reason)))
+
+
+def _candidates(page: _Page, plan: LoadPlan) -> None:
+    for rejected in plan.rejected:
+        page.text("")
+        page.text(f"not {_name(rejected.checkpoint)}: {_relative(rejected.checkpoint.path, plan.root)}", "yellow")
+        page.findings(rejected.findings, plan.root)
+    if plan.ahead:
+        page.text("")
+        page.text(f"newer than the choice, the resumed job will meet them again: {', '.join(map(_name, plan.ahead))}", "yellow")
+    page.findings(plan.warnings, plan.root)
+
+
+# -- show, explain -----------------------------------------------------------------------------------------------------------------
+
+
+def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: bool = False, width: int | None = None, verbose: bool = False) -> str:
+    """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
+    page = _Page(color, width)
+    page.text(report.path, "bold")
+    page.text(f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level}, coverage {percent(report.coverage)}", STYLE[str(report.verdict)])
+    if report.metadata:
+        page.text("")
+        page.table(("metadata", "value"), [(key, str(value)) for key, value in report.metadata.items()])
+    if anatomy.tensors:
+        listed = anatomy.tensors if verbose else anatomy.tensors[:FEW]
+        page.text("")
+        page.table(
+            ("tensor", "type", "shape", "size", "offset"),
+            [(t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), _show(t.offset)) for t in listed],
+            right=("size", "offset"),
+        )
+        more = len(anatomy.tensors) - len(listed)
+        total = f"{plural(len(anatomy.tensors), 'tensor')}, {size(sum(t.nbytes for t in anatomy.tensors))}"
+        page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
+    if anatomy.globals:
+        page.text("")
+        page.table(("pickle global", "loading it is"), [(name, trust.get(name, "unknown")) for name in anatomy.globals])
+    page.findings(report.findings, report.path)
+    return page.done()
+
+
+def explained(code: str, *, color: bool = False, width: int | None = None) -> str:
+    """What ``ckpt explain`` prints about a code of the catalogue."""
+    c = CODES[code]
+    page = _Page(color, width)
+    page.text(f"{c.id}: {c.title}", "bold")
+    page.text(f"  severity: {c.severity} ({MEANING[str(c.severity)]})", STYLE[str(c.severity)])
+    page.text(f"  what to do: {c.hint}")
+    page.text(f"  since: {c.since}")
+    return page.done()
+
+
+MEANING = {
+    "error": "the file or checkpoint is broken and is never chosen; 'ckpt verify' exits 1",
+    "warning": "it is suspect and may be chosen; 'ckpt verify' exits 0, with --strict 1",
+    "note": "it stays ok",
+}
+"""What a severity does."""

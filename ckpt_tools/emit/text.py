@@ -1,0 +1,17 @@
+"""A plan -> the paths of its files, one per line, nothing else."""
+
+from __future__ import annotations
+
+from ckpt_tools.emit._words import printable
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import LoadPlan
+
+
+def render(plan: LoadPlan, *, terminal: bool = False) -> str:
+    """Every file of the plan once, those that all ranks load first. On a ``terminal`` control characters in names are escaped."""
+    files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
+    paths = list(dict.fromkeys(file.path for file in files))
+    for path in paths:
+        if "\n" in path and not terminal:
+            raise UsageError(f"the path {path!r} holds a line break, so one path per line cannot be read back", "say --format json or --format shell")
+    return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

@@ -1,0 +1,78 @@
+"""What our pickle machine puts in place of everything that it does not build: globals, calls, persistent references, unhashable keys."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ckpt_tools.formats._base import Damage
+
+
+class Global(NamedTuple):
+    """A name that an unpickler would import. ``module`` is as written: Python 2 names stay (``__builtin__``)."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Call:
+    """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``.
+
+    ``offset`` is where in the file the call is made. Compared and hashed by identity, like all stubs with content.
+    """
+
+    __slots__ = ("args", "entries", "func", "items", "kwargs", "offset", "state")
+
+    def __init__(self, func: object, args: tuple[Any, ...], kwargs: object = None, offset: int = 0) -> None:
+        self.func, self.args, self.kwargs, self.offset = func, args, kwargs, offset
+        self.state: Any = None
+        self.items: list[Any] | None = None
+        self.entries: dict[Any, Any] | None = None
+
+
+class Dict(dict[Any, Any]):
+    """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it (``_metadata`` of a state_dict)."""
+
+    __slots__ = ("func", "state")
+
+    def __init__(self, func: Global) -> None:
+        super().__init__()
+        self.func = func
+        self.state: Any = None
+
+
+class Persistent:
+    """A reference by persistent id: in torch files, a storage."""
+
+    __slots__ = ("offset", "pid")
+
+    def __init__(self, pid: Any, offset: int) -> None:
+        self.pid, self.offset = pid, offset
+
+
+class Key:
+    """A dict key or set member that must not be hashed by value: hashing a tuple or a huge int found in a stream can take for ever."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class NeedMore(Damage):
+    """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next opcode."""
+
+    def __init__(self, upto: int, offset: int) -> None:
+        super().__init__("bad-pickle", "the pickle is cut off: its bytes end before its STOP", offset)
+        self.upto = upto
+
+
+class Pickled(NamedTuple):
+    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents`` and ``calls`` list every such stub made."""
+
+    value: Any
+    end: int
+    persistents: list[Persistent]
+    calls: list[Call]

@@ -1,0 +1,207 @@
+"""What a torch pickle says: its storages, its tensors with their places in those storages, its scalars. Shared by all torch formats.
+
+Argument orders are those of torch/_utils.py (_rebuild_*), persistent ids those of torch/serialization.py (persistent_id), both read in
+torch 2.13; element sizes are c10/core/ScalarType.h's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Anatomy
+from ckpt_tools.formats._stubs import Call, Global, Persistent, Pickled
+from ckpt_tools.model import Finding, Tensor
+
+# dtype as torch prints it -> bytes per element
+ITEMSIZE: dict[str, int] = {
+    **dict.fromkeys("uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2".split(), 1),
+    **dict.fromkeys("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split(), 1),
+    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
+    **dict.fromkeys("float16 bfloat16 int16 uint16 bits16".split(), 2),
+    **dict.fromkeys("float32 int32 uint32 qint32 complex32".split(), 4),
+    **dict.fromkeys("float64 int64 uint64 complex64".split(), 8),
+    "complex128": 16,
+}
+_PACKED = ("quint4x2", "quint2x4")  # several elements per byte: extents are not checked
+_STORAGES: dict[str, str] = {
+    "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
+    "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+    "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
+    "Untyped": "uint8", "_Untyped": "uint8",
+}  # fmt: skip
+_REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
+_WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
+_HUGE = 1 << 62
+
+
+class Storage(NamedTuple):
+    """What the pickle says about one storage: its key, bytes per element, and number of elements; ``view`` are bytes to skip in it."""
+
+    key: str
+    dtype: str
+    numel: int
+    view: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZE[self.dtype]
+
+
+class Place(NamedTuple):
+    """Where the file holds a storage: ``offset`` of its first byte (None when it is compressed), ``nbytes`` that it really has."""
+
+    offset: int | None
+    nbytes: int
+
+
+def storage_of(ref: Persistent) -> Storage | None | Finding:
+    """The storage that a persistent id names; None when it names something else, a Finding when it is damaged."""
+    pid = ref.pid
+    if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
+        return None
+    if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage" or type(pid[1]) is not Global or type(pid[4]) is not int:
+        return finding("bad-pickle", "a persistent id is not the tuple that torch writes for a storage", offset=ref.offset)
+    dtype = _STORAGES.get(pid[1].name.removesuffix("Storage"))
+    if type(pid[2]) is not str or not 0 <= pid[4] < _HUGE:
+        return finding("bad-pickle", "a storage has a damaged key or number of elements", offset=ref.offset)
+    if dtype is None:
+        return finding("unknown-dtype", f"storage {pid[2][:80]!r} has the unknown class {str(pid[1])[:120]}", offset=ref.offset)
+    view = pid[5] if len(pid) == 6 else None  # torch before 0.4 shared storages by views of a root
+    start = view[1] if type(view) is tuple and len(view) == 3 and type(view[1]) is int and 0 <= view[1] < _HUGE else 0
+    return Storage(pid[2], dtype, pid[4], start * ITEMSIZE[dtype], ref.offset)
+
+
+def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
+    """Every storage that a pickle names, once per key, and a finding for each contradiction between two references."""
+    known: dict[str, Storage] = {}
+    for ref in pickled.persistents:
+        s = storage_of(ref)
+        if isinstance(s, Storage):
+            first = known.setdefault(s.key, s)
+            if first is s:
+                yield s
+            elif first.nbytes != s.nbytes:
+                yield finding("storage-size", f"the pickle gives storage {s.key[:80]!r} two different sizes", offset=s.offset)
+        elif s is not None:
+            yield s
+
+
+def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = "") -> Iterator[Finding]:
+    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name."""
+    made: dict[int, Tensor] = {}
+    for call in pickled.calls:
+        func, args, offset = call.func, call.args, call.offset
+        if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type") and len(args) > 2 and type(args[2]) is tuple:
+            func, args = args[0], args[2]  # a subclass of Tensor: built by the function that is its first argument
+        if type(func) is not Global or func.module != "torch._utils":
+            continue
+        try:
+            out = _tensor(func.name, args, places)
+        except _Bad as e:
+            yield finding(e.code, f"{func.name}: {e}", offset=offset)
+            continue
+        if out is not None:
+            made[id(call)] = out
+    yield from _named(pickled.value, made, anatomy, root)
+
+
+class _Bad(Exception):
+    def __init__(self, why: str, code: str = "bad-pickle") -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def _sizes(value: Any, what: str) -> tuple[int, ...]:
+    if type(value) is Call and type(value.func) is Global and value.func.module == "torch.jit._pickle" and value.args:
+        value = value.args[0]  # TorchScript writes lists of ints as build_intlist([…])
+    if type(value) not in (tuple, list) or len(value) > 1024 or not all(type(v) is int for v in value):
+        raise _Bad(f"its {what} is not a tuple of integers")
+    if not all(0 <= v < _HUGE for v in value):
+        raise _Bad(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
+    return tuple(value)
+
+
+def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place]) -> Tensor | None:
+    if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
+        shape = _sizes(args[1], "shape")
+        return Tensor("", args[0].name, shape, 0)
+    if name not in _REBUILD:
+        return None
+    if len(args) < _REBUILD[name] or type(args[0]) is not Persistent:
+        raise _Bad("its first argument is not a storage, or arguments are missing")
+    storage = storage_of(args[0])
+    if not isinstance(storage, Storage):
+        return None  # reported where the storages are
+    dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
+    shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
+    (start,) = _sizes((args[1],), "offset")
+    if len(shape) != len(stride):
+        raise _Bad("its shape and stride differ in length")
+    numel, reach = 1, start + 1
+    for n, step in zip(shape, stride, strict=True):
+        numel *= n
+        reach += (n - 1) * step
+        if abs(reach) > _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
+            raise _Bad("it is absurdly large", "tensor-out-of-bounds")
+    item = ITEMSIZE.get(dtype)
+    if item is None:
+        raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
+    place = places.get(storage.key)
+    have = min(storage.nbytes, place.nbytes if place else storage.nbytes) - storage.view
+    if numel and reach * item > have and dtype not in _PACKED:
+        raise _Bad(f"the tensor needs {reach * item:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
+    at = place.offset + storage.view + start * item if place and place.offset is not None else None
+    return Tensor("", dtype, shape, numel * item, at, storage.key[:80])
+
+
+def _named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
+    """Walk the value without recursion, each container once, each edge once; names are bounded in number, depth and total length."""
+    visited: set[int] = set()
+    budget = 64 << 20  # characters of names: real files have a few megabytes
+    stack: list[tuple[str, Any, int]] = [(root, value, 0)]
+    while stack:
+        path, v, depth = stack.pop()
+        tensor = made.get(id(v))
+        if tensor is not None:
+            anatomy.tensors.append(Tensor(path, tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, tensor.storage))
+            continue
+        if id(v) in visited:
+            continue
+        visited.add(id(v))
+        below = [(k, c) for k, c in _children(v) if isinstance(c, (dict, list, tuple, Call))]
+        if below and depth > 64:
+            yield finding("too-complex", f"the pickle is nested more than 64 levels deep below {path[:80]!r}; tensors there are not listed")
+            return
+        for k, c in reversed(below):
+            name = (f"{path}.{k}" if path and k else path or k)[:4096]
+            budget -= len(name)
+            stack.append((name, c, depth + 1))
+        if budget < 0:
+            yield finding("too-complex", "the pickle's tensors have more names than are listed")
+            return
+
+
+def _children(v: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(v, dict):
+        for k, c in v.items():
+            yield text(k), c
+    elif isinstance(v, (list, tuple)):
+        for i, c in enumerate(v):
+            yield str(i), c
+    elif type(v) is Call:
+        name = v.func.name if type(v.func) is Global else ""
+        if name in _WRAPPERS:
+            yield "", v.args[0] if v.args else None
+            return
+        yield from ((str(i), c) for i, c in enumerate(v.args)) if v.args else ()
+        for more in (v.items, v.entries, v.state):
+            yield from _children(more) if isinstance(more, (dict, list, tuple)) else ()
+
+
+def text(key: Any) -> str:
+    """A dict key as a printable name of at most 256 characters."""
+    out = key if type(key) is str else str(key) if type(key) in (int, float, bool) else "?"
+    return out[:256].encode("utf-8", "backslashreplace").decode() if not out.isascii() else out[:256]

@@ -1,0 +1,269 @@
+"""A strict zip reader: every byte of the archive must belong to a record, its header or the directory, and all three must agree.
+
+Facts: PKWARE APPNOTE 6.3.10 sections 4.3 to 4.5; what torch's archives look like is from caffe2/serialize/inline_container.cc and
+third_party/miniz-3.0.2. Offsets are relative to the source's beginning, so an archive inside another file needs only its own Source.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Deflated, Extent, Sum
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Anatomy, Damage
+from ckpt_tools.formats._zipend import End, end_of
+from ckpt_tools.model import Finding, Severity
+from ckpt_tools.storage import Source
+
+STORED, DEFLATED = 0, 8
+MAX_DIRECTORY = 256 << 20
+"""Bytes of central directory read at most: three million records."""
+_CENTRAL = struct.Struct("<4s6H3I5H2I")  # APPNOTE 4.3.12
+_LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
+_FLAGS = 0x0001 | 0x0006 | 0x0008 | 0x0800  # encrypted, deflate's effort, data descriptor, UTF-8
+_NEAR = 256
+
+
+class Record(NamedTuple):
+    """One file of the archive, as its central directory entry has it; offsets and sizes in bytes.
+
+    ``header`` is where its local header lies, ``payload`` where its ``stored`` bytes begin (-1 when the local header is damaged),
+    ``size`` what they decompress to.
+    """
+
+    name: str
+    header: int
+    payload: int
+    stored: int
+    size: int
+    crc: int
+    method: int
+    flags: int
+
+
+class _Entry(NamedTuple):
+    raw: bytes
+    made: int
+    need: int
+    flags: int
+    method: int
+    time: int
+    date: int
+    crc: int
+    stored: int
+    size: int
+    internal: int
+    external: int
+    header: int
+    wide: bool
+    where: int
+
+
+class _Near:
+    """Reads a little more than asked, because a record's descriptor and the next record's header lie side by side."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.at, self.data = source, 0, b""
+
+    def get(self, offset: int, length: int) -> bytes:
+        if not (self.at <= offset and offset + length <= self.at + len(self.data)):
+            self.at, self.data = offset, self.source.read(offset, min(max(length, _NEAR), max(self.source.size - offset, length)))
+        return self.data[offset - self.at : offset - self.at + length]
+
+
+def read_zip(source: Source, *, torch: bool) -> Generator[Finding, None, list[Record]]:
+    """Check the container and return its records in file order. Raises Damage when there is no directory to go by.
+
+    With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory entries alike.
+    """
+    end = yield from end_of(source, comment=not torch)
+    entries = yield from _entries(source, end, torch)
+    records: list[Record] = []
+    near, at = _Near(source), 0
+    entries.sort(key=lambda e: e.header)
+    for i, e in enumerate(entries):
+        name = _name(e)
+        if e.header != at:
+            what = f"{e.header - at} bytes belong to no record" if e.header > at else "two records overlap"
+            yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
+        border = entries[i + 1].header if i + 1 < len(entries) else end.directory
+        try:
+            payload = yield from _local(near, e, name, border, torch)
+        except Damage as d:
+            yield d.finding
+            records.append(Record(name, e.header, -1, e.stored, e.size, e.crc, e.method, e.flags))
+            at = border
+            continue
+        records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
+        at = payload + e.stored
+        if e.flags & 8:
+            at += yield from _descriptor(near, e, name, at, border)
+    if at != end.directory:
+        what = f"{end.directory - at} bytes belong to no record" if end.directory > at else "a record overlaps the directory"
+        yield finding("bad-header", f"before the directory: {what}", offset=min(at, end.directory))
+    yield from _names(records, torch)
+    return records
+
+
+def _entries(source: Source, end: End, torch: bool) -> Generator[Finding, None, list[_Entry]]:
+    if end.size > MAX_DIRECTORY:
+        raise Damage("too-complex", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
+    data, at, out = source.read(end.directory, end.size), 0, []
+    for i in range(end.count):
+        where = end.directory + at
+        if at + 46 > len(data):
+            raise Damage("bad-header", f"the directory holds {i} records, its end says {end.count}", where)
+        sig, made, need, flags, method, time, date, crc, stored, size, n, x, c, disk, internal, external, header = _CENTRAL.unpack_from(data, at)
+        if sig != b"PK\1\2":
+            raise Damage("bad-header", f"directory entry {i} has a damaged signature", where)
+        raw, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
+        at += 46 + n + x + c
+        if at > len(data):
+            raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
+        wide = 0xFFFFFFFF in (stored, size, header)
+        for kind, value in _extras(extra):
+            if kind == 1:
+                wanted = [v == 0xFFFFFFFF for v in (size, stored, header)]
+                if len(value) < 8 * sum(wanted) or (torch and len(value) != 8 * sum(wanted)):
+                    raise Damage("bad-header", f"directory entry {i} has a ZIP64 field of the wrong length", where)
+                values = iter(struct.unpack(f"<{sum(wanted)}Q", value[: 8 * sum(wanted)]))
+                size, stored, header = (next(values) if w else v for w, v in zip(wanted, (size, stored, header), strict=True))
+            elif kind < 0 or torch:
+                yield finding("bad-header", f"directory entry {i} has an extra field that does not belong there", offset=where)
+        if header + 30 + n + stored > end.directory:
+            raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
+        if disk or (torch and c):
+            yield finding("odd-header", f"directory entry {i} has a disk number or a comment, which its writer never sets", offset=where)
+        out.append(_Entry(raw, made, need, flags, method, time, date, crc, stored, size, internal, external, header, wide, where))
+    if at != len(data):
+        raise Damage("bad-header", f"the directory has {len(data) - at} bytes after its last entry", end.directory + at)
+    if torch and out:  # miniz writes these alike in every entry, and nobody reads them: an odd one out is a flipped bit
+        for field in ("made", "internal", "external"):
+            values = [getattr(e, field) for e in out]
+            usual = Counter(values).most_common(1)[0][0]
+            for e, v in zip(out, values, strict=True):
+                if v != usual:
+                    yield finding("odd-header", f"the directory entry of {_name(e)[:200]!r} is unlike the others", offset=e.where)
+    return out
+
+
+def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
+    """The (id, value) pairs of an extra field; id -1 for bytes that form no pair."""
+    at = 0
+    while at < len(extra):
+        kind, n = struct.unpack_from("<2H", extra, at) if at + 4 <= len(extra) else (-1, 0)
+        if kind < 0 or at + 4 + n > len(extra):
+            yield -1, extra[at:]
+            return
+        yield kind, extra[at + 4 : at + 4 + n]
+        at += 4 + n
+
+
+def _name(e: _Entry) -> str:
+    try:
+        return e.raw.decode("utf-8" if e.flags & 0x800 else "cp437")
+    except UnicodeDecodeError:
+        return e.raw.decode("utf-8", "backslashreplace")
+
+
+def _local(near: _Near, e: _Entry, name: str, border: int, torch: bool) -> Generator[Finding, None, int]:
+    """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
+
+    def bad(what: str) -> Finding:
+        return finding("bad-header", f"record {name[:200]!r}: its header and the directory disagree on {what}", offset=e.header)
+
+    head = near.get(e.header, 30)
+    sig, need, flags, method, time, date, crc, stored, size, n, x = _LOCAL.unpack(head)
+    payload = e.header + 30 + n + x
+    if sig != b"PK\3\4" or n != len(e.raw) or payload + e.stored > border:
+        raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
+    names = near.get(e.header + 30, n + x)
+    if (names[:n], flags, method) != (e.raw, e.flags, e.method):
+        yield bad("name, flags or method")
+    if (need, time, date) != (e.need, e.time, e.date):
+        yield finding("odd-header", f"record {name[:200]!r}: header and directory disagree on version or time", offset=e.header)
+    wide = False
+    for kind, value in _extras(names[n:]):
+        if kind == 1:  # sizes not known yet may be 0 when a descriptor follows; miniz adds the header's own offset
+            wide, parts = True, [int.from_bytes(value[k : k + 8], "little") for k in range(0, len(value), 8)]
+            if len(value) % 8 or not {e.size, e.stored, e.header, 0}.issuperset(parts) or (0 in parts and e.size and not e.flags & 8):
+                yield bad("its 64-bit sizes")
+        elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
+            if value.strip(b"Z"):
+                yield finding("odd-header", f"record {name[:200]!r}: its padding is not all 'Z'", offset=e.header + 30 + n)
+        elif kind < 0 or torch:
+            yield finding("bad-header", f"record {name[:200]!r}: its header has a damaged extra field", offset=e.header + 30 + n)
+    for mine, theirs, what in ((crc, e.crc, "the checksum"), (stored, e.stored, "the size"), (size, e.size, "the size")):
+        if mine != theirs and not (mine == 0 and e.flags & 8) and not (mine == 0xFFFFFFFF and wide and what == "the size"):
+            yield bad(what)
+    if e.flags & 1 or e.flags & ~_FLAGS:
+        yield finding("bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6)
+    if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
+        yield finding("bad-header", f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known", offset=e.header + 8)
+    return payload
+
+
+def _descriptor(near: _Near, e: _Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
+    """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return its length."""
+    short, long = struct.pack("<3I", e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF), struct.pack("<I2Q", e.crc, e.stored, e.size)
+    n = border - at
+    if n not in (12, 16, 20, 24):
+        n = 24 if e.wide else 16
+        if at + n > border:
+            yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
+            return 0
+    # The signature is optional in the standard, and always there in practice.
+    if near.get(at, n) != {12: short, 16: b"PK\7\x08" + short, 20: long, 24: b"PK\7\x08" + long}[n]:
+        yield finding("bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at)
+    return n
+
+
+def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for r in records:
+        if "\0" in r.name:
+            yield finding("bad-header", f"record {r.name[:200]!r} has a NUL in its name", offset=r.header + 30)
+        if r.name.startswith(("/", "\\")) or ".." in r.name.replace("\\", "/").split("/"):
+            yield finding("path-escape", f"record {r.name[:200]!r} leaves the archive's directory", offset=r.header + 30)
+        key = r.name.lower() if torch and "/code/" not in r.name else r.name  # miniz finds names regardless of case
+        if key in seen:  # torch takes the first, Python's zipfile the last
+            yield finding("duplicate-key", f"two records are called {r.name[:200]!r}", offset=r.header, severity=Severity.ERROR if torch else None)
+        seen.add(key)
+
+
+def read_record(source: Source, record: Record, limit: int) -> bytes:
+    """The uncompressed bytes of one record of at most ``limit`` bytes. Raises Damage."""
+    if max(record.size, record.stored) > limit:
+        raise Damage("too-complex", f"record {record.name[:200]!r} has {record.size:,} bytes; more than {limit:,} are not read", record.header)
+    if record.payload < 0:
+        raise Damage("bad-header", f"record {record.name[:200]!r} cannot be read: its header is damaged", record.header)
+    data = source.read(record.payload, record.stored)
+    if record.method == STORED:
+        return data
+    try:
+        inflate = zlib.decompressobj(-15)
+        data = inflate.decompress(data, record.size + 1)
+    except zlib.error as e:
+        raise Damage("crc-mismatch", f"record {record.name[:200]!r} does not decompress: {e}", record.payload) from None
+    if len(data) != record.size:
+        raise Damage("crc-mismatch", f"record {record.name[:200]!r} decompresses to another size than the directory says", record.payload)
+    return data
+
+
+def protect(records: Sequence[Record], anatomy: Anatomy) -> None:
+    """Put the CRCs of ``records`` and the bytes they protect into the anatomy."""
+    for r in records:
+        if r.size and r.payload >= 0 and r.method in (STORED, DEFLATED):
+            piece = Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
+            anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
+            anatomy.protected += r.stored
+
+
+def unsummed(records: Sequence[Record]) -> bool:
+    """Whether the writer stored no CRC at all: one record with CRC 0 is damaged, all of them are not (torch's set_crc32_options)."""
+    with_data = [r for r in records if r.size]
+    return bool(with_data) and not any(r.crc for r in with_data)

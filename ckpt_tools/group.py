@@ -1,0 +1,212 @@
+"""Parts in, checkpoints out, with what is missing from each. Pure: names, sizes, times and reports are all it sees."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median_high
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Severity
+
+Reports = Mapping[str, Report]
+
+
+def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
+    """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
+    out = []
+    for p in parts:
+        layout = BY_NAME[p.layout]
+        if layout.piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
+            step, epoch, inside = layout.steps(p, report.metadata)
+            p = replace(p, step=step, epoch=epoch, step_in_epoch=inside)
+        out.append(p)
+    return out
+
+
+def _generations(parts: Sequence[Part]) -> dict[str, int]:
+    """Path -> a number that parts of one restart share.
+
+    K is counted per directory. Where all ranks of the run agree on the set of K it joins parts; where they do not, the K that
+    all ranks have still joins, and what is left is joined newest with newest (epoch and step are compared by the caller).
+    """
+    per_rank: dict[int | None, set[int]] = defaultdict(set)
+    for p in parts:
+        per_rank[p.rank].add(p.generation or 0)
+    common = set.intersection(*per_rank.values())
+    leftover = {r: sorted(ks - common) for r, ks in per_rank.items()}
+    key = {(r, k): k if k in common else -1 - (len(ks) - i) for r, ks in leftover.items() for i, k in enumerate(ks)}
+    return {p.path: key.get((p.rank, p.generation or 0), p.generation or 0) for p in parts}
+
+
+def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save_interval: int | None = None) -> list[Checkpoint]:
+    """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
+
+    A Megatron per-rank set is a dying gasp when ranks that other iterations have are missing from it, or when its
+    iteration is no multiple of ``save_interval``.
+    """
+    runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for p in parts:
+        runs[p.layout, p.run].append(p)
+    out: list[Checkpoint] = []
+    for members in runs.values():
+        joined: dict[object, list[Part]] = defaultdict(list)
+        by_kind: dict[str, list[Part]] = defaultdict(list)
+        for p in members:
+            if p.generation is not None:
+                by_kind[p.piece].append(p)
+        generation = {path: g for same in by_kind.values() for path, g in _generations(same).items()}
+        for p in members:
+            layout = BY_NAME[p.layout]
+            # a directory of its own is one checkpoint whatever its names say: check() tells where they disagree
+            told = (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
+            unnamed = p.path.rpartition("/")[2] if told == (None, None, None) else ""
+            joined[p.kind, p.home, told, generation.get(p.path), p.unfinished, unnamed, layout.name].append(p)
+        most = len({p.rank for p in members})
+        out += [_checkpoint(same, most, save_interval) for same in joined.values()]
+    return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
+
+
+def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -> Checkpoint:
+    first = parts[0]
+    layout = BY_NAME[first.layout]
+    kind = first.kind
+    per_rank = first.piece in ("model_rank", "distrib_optim_rank")
+    if per_rank and kind is Kind.PERIODIC:
+        partial = len({p.rank for p in parts}) < most_ranks
+        off = bool(save_interval and first.step is not None and first.step % save_interval)
+        kind = Kind.DYING_GASP if partial or off else kind
+    required = [p for p in parts if layout.piece(p.piece).required] or parts
+    generations = {p.generation for p in parts}
+    path = first.home or (first.path if len(parts) == 1 else first.base)
+    return Checkpoint(
+        first.layout, first.run, kind, tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))), path,
+        median_high(p.mtime_ns for p in required), first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
+        generations.pop() if len(generations) == 1 else None, first.unfinished,
+    )  # fmt: skip
+
+
+def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
+    """One more than the highest rank over all checkpoints of a run; None when no name carries a rank."""
+    ranks = [p.rank for c in checkpoints for p in c.parts if p.rank is not None]
+    return max(ranks) + 1 if ranks else None
+
+
+@dataclass
+class Expected:
+    """What the checkpoints of one run have between them: the measure for what one of them lacks."""
+
+    ranks: int = 0
+    grids: dict[tuple[Kind, str], set[tuple[tuple[str, int], ...]]] = field(default_factory=lambda: defaultdict(set))
+    usual: dict[Kind, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    oldest: dict[Kind, int] = field(default_factory=dict)
+    count: Counter[Kind] = field(default_factory=Counter)
+    writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
+
+
+def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -> Expected:
+    """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
+    out = Expected(max(world_size or 0, expected_ranks(checkpoints) or 0))
+    for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
+        layout = BY_NAME[c.layout]
+        out.count[c.kind] += 1
+        out.oldest.setdefault(c.kind, id(c))
+        for p in c.parts:
+            out.writers[c.kind, c.generation].add(p.rank)
+            if p.coords and p.rank is None:
+                out.grids[c.kind, p.piece].add(p.coords)
+        for name in {p.piece for p in c.parts}:
+            piece = layout.piece(name)
+            if piece.required and piece.step_from == "name":
+                out.usual[c.kind][name] += 1
+    return out
+
+
+def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
+    """What a checkpoint lacks compared with its run. Not for committed layouts, whose commit says that it is all there.
+
+    A generation that a single rank wrote (it ran alone) is a note: the others never took part in it.
+    """
+    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
+    if layout.committed or checkpoint.unfinished:
+        return []
+    pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
+    severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
+    out: list[Finding] = []
+    if any(p.rank is not None and "dp" not in layout.piece(p.piece).replicated_over or p.piece.startswith("model_rank") for p in checkpoint.parts):
+        gone = sorted(set(range(run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
+        if gone:
+            alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
+            text = f"{label(checkpoint)} has no file of {_ranks(gone)}"
+            out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=checkpoint.path))
+    have: dict[str, set[tuple[tuple[str, int], ...]]] = defaultdict(set)
+    for p in checkpoint.parts:
+        have[p.piece].add(p.coords)
+    for name in have:
+        if lost := sorted(run.grids[kind, name] - have[name]):
+            names = ", ".join(" ".join(f"{k}={v}" for k, v in coords) for coords in lost[:4])
+            text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
+            out.append(finding("missing-rank", text, severity=severity, path=checkpoint.path))
+    roles = {layout.piece(name).role for name in have}
+    for name, n in run.usual[kind].items():
+        if layout.piece(name).role not in roles and 2 * n >= run.count[kind]:
+            text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"
+            out.append(finding("missing-part", text, severity=severity, path=checkpoint.path))
+    return out
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    text = ", ".join(str(r) for r in ranks[:8])
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}{' …' if len(ranks) > 8 else ''} ({len(ranks)} in all)"
+
+
+def label(c: Checkpoint) -> str:
+    where = f"step {c.step}" if c.step is not None else f"epoch {c.epoch}" + (f" step {c.step_in_epoch}" if c.step_in_epoch is not None else "") if c.epoch is not None else c.path.rpartition("/")[2]
+    return f"the {c.kind} checkpoint of {where}"
+
+
+def consistency(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[str, Finding]]:
+    """(path, finding) where names contradict contents, over the parts of one run that were read."""
+    layout = BY_NAME[parts[0].layout]
+    yield from layout.check([(p, r) for p in parts if (r := reports.get(p.path)) and r.format])
+
+
+def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, Part]]:
+    """(odd part, typical part) where a rank's tensors differ from those of most of its files in the run (the oldest wins a tie)."""
+    rows: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
+    for p in parts:
+        layout, report = BY_NAME[p.layout], reports.get(p.path)
+        if report and report.tensors and layout.compare_steps and not layout.piece(p.piece).weak and not any(f.code in ("truncated", "bad-header") for f in report.findings):
+            role = p.role if p.layout == "mindspore" else p.piece
+            rows[p.layout, p.run, role, p.rank, p.coords, p.generation, report.format, p.kind is Kind.RELEASE].append((p, report))
+    for same in rows.values():
+        same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
+        usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
+        typical = next(p for p, r in same if r.signature == usual)
+        yield from ((p, typical) for p, r in same if r.signature != usual)
+
+
+def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: str, incomplete: set[str]) -> Iterator[Finding]:
+    """What the tracker at ``path`` gets wrong about the checkpoints of its directory. ``incomplete`` are paths of checkpoints that lack parts."""
+    if said is None:
+        yield finding("bad-tracker", "the tracker is empty or neither a number nor 'release'", path=path)
+        return
+    named = [c for c in checkpoints if (c.kind is Kind.RELEASE if said == "release" else c.step == said)]
+    if not named:
+        yield finding("dangling-tracker", f"the tracker names {said}, which is not there", path=path)
+    elif all(c.path in incomplete for c in named):
+        yield finding("dangling-tracker", f"the tracker names {said}, which is not complete", path=path)
+    newer = [c.step for c in checkpoints if isinstance(said, int) and c.step is not None and c.step > said and c.path not in incomplete and c.kind is Kind.PERIODIC]
+    if newer and named:
+        yield finding("stale-tracker", f"the tracker names {said}, but {max(newer)} is there and complete", path=path)
+
+
+def saved_world_size(reports: Iterable[Report]) -> int | None:
+    """The number of ranks that the files themselves say wrote them (``args.world_size``)."""
+    for r in reports:
+        for key in ("args.world_size", "dp_world_size"):
+            if (n := whole(r.metadata.get(key))) and 0 < n <= 1 << 24:
+                return n
+    return None

@@ -1,0 +1,69 @@
+"""What the entries of MindSpore checkpoints say about steps, and whether the files of one run agree."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts._base import Metadata, Steps, whole
+from ckpt_tools.model import Finding, Kind, Part, Report, Severity
+
+
+def steps(part: Part, metadata: Metadata) -> Steps:
+    """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch, so only ``global_step`` tells its step.
+
+    Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
+    """
+    counted = whole(metadata.get("global_step"))
+    said = whole(metadata.get("step_num"))
+    step = counted if part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint") else said if said is not None else counted
+    epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
+    return (step if step is not None else part.step), epoch, part.step_in_epoch
+
+
+def _odd_ones_out(values: Sequence[tuple[Part, int]]) -> Iterator[tuple[Part, int, int]]:
+    """(part, its value, the value most have): nothing when there is no clear majority."""
+    (common, n), *rest = Counter(v for _, v in values).most_common()
+    if rest and rest[0][1] < n:
+        yield from ((p, v, common) for p, v in values if v != common)
+
+
+def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Names against ``epoch_num``, ``step_num`` and ``global_step`` over the files of one run.
+
+    A resumed run starts its counters above zero, so only differences between files can contradict: ``epoch_num - E`` is one constant
+    per generation, ``step_num - S`` one per epoch, and ``global_step`` grows with (E, S).
+    """
+    epochs: dict[tuple[bool, int | None], list[tuple[Part, int]]] = defaultdict(list)
+    inside: dict[tuple[int | None, int | None], list[tuple[Part, int]]] = defaultdict(list)
+    counted: dict[tuple[int | None, int | None], list[tuple[Part, int]]] = defaultdict(list)
+    for part, report in parts:
+        if part.epoch is None or part.step_in_epoch is None:
+            continue
+        m, dying = report.metadata, part.kind is Kind.DYING_GASP
+        epoch_num, step_num, global_step = whole(m.get("epoch_num")), whole(m.get("step_num")), whole(m.get("global_step"))
+        if epoch_num is not None:
+            epochs[dying, part.generation].append((part, epoch_num - part.epoch))
+        if step_num is not None and not (dying and step_num == part.step_in_epoch):
+            inside[part.generation if not dying else None, part.epoch].append((part, step_num - part.step_in_epoch))
+        if global_step is not None and not dying:
+            counted[part.rank, part.generation].append((part, global_step))
+    wrong: set[str] = set()
+    for values in epochs.values():
+        for part, value, common in _odd_ones_out(values):
+            wrong.add(part.path)
+            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {part.epoch + value - common}")  # type: ignore[operator]  # filled above
+    for values in inside.values():
+        for part, value, common in _odd_ones_out(values):
+            if part.path not in wrong:
+                wrong.add(part.path)
+                said = part.step_in_epoch + value - common  # type: ignore[operator]  # filled above
+                yield part.path, finding("step-mismatch", f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs to step {said}")
+    for rows in counted.values():
+        rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
+        for (older, before), (newer, after) in pairwise(rows):
+            if after <= before and not {older.path, newer.path} & wrong:
+                text = f"global_step is {after}, yet an older file of this rank ({older.path.rpartition('/')[2]}) already has {before}"
+                yield newer.path, finding("step-mismatch", text, severity=Severity.WARNING)

@@ -1,0 +1,46 @@
+"""MindSpore's ModelCheckpoint: ``prefix[_K]-E_S.ckpt`` in one directory, in ``rank_R/``, or in ``<dir>_R/`` beside each other."""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts._base import Layout, Piece
+from ckpt_tools.layouts._mindspore_steps import check, steps
+from ckpt_tools.model import Checkpoint, Kind, Resume
+
+CKPT = ("mindspore_ckpt", "mindspore_encrypted")
+ST = ("safetensors",)
+NAME = "{prefix}[_{generation}]-{epoch}_{step_in_epoch}"
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path)  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
+
+
+def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
+    return (
+        Piece(f"breakpoint{mark}", "model", f"{home}{NAME}_breakpoint.ckpt", CKPT, kind=Kind.DYING_GASP),
+        Piece(f"iteration{mark}", "model", f"{home}iteration-{{epoch}}_{{step_in_epoch}}[{{tmp}}].ckpt", CKPT, kind=Kind.DYING_GASP),
+        Piece(f"model{mark}", "model", f"{home}{NAME}.ckpt", CKPT),
+        Piece(f"model_st{mark}", "model", f"{home}{NAME}.safetensors", ST),
+    )
+
+
+LAYOUT = Layout(
+    name="mindspore",
+    title="MindSpore ModelCheckpoint",
+    pieces=(
+        *_pieces("rank_{rank}/", "_rank"),
+        *_pieces("", ""),
+        Piece("callable_rank", "model", "rank_{rank}/{name}.ckpt", CKPT, step_from="content", weak=True),
+        Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
+    ),
+    resume=_resume,
+    steps=steps,
+    check=check,
+    epoch_base=1,
+    reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",
+    limits=(
+        "names count the step inside the epoch; the global step comes from step_num or global_step in the file, else it is unknown",
+        "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
+        "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
+    ),
+)

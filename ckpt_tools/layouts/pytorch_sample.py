@@ -1,0 +1,36 @@
+"""The PyTorch ImageNet sample: every node's first rank saves ``rank_R/checkpoint.pth.tar`` and copies it to ``model_best.pth.tar``."""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model import Checkpoint, Kind, Part, Resume
+
+FORMATS = ("torch_zip", "torch_legacy")
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    step = next((s for s in (whole(metadata.get(k)) for k in ("global_step", "step", "iteration")) if s is not None), None)
+    return step, whole(metadata.get("epoch")), None
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path, ("--resume", path) if path else ())
+
+
+LAYOUT = Layout(
+    name="pytorch-sample",
+    title="PyTorch data-parallel sample",
+    pieces=(
+        Piece("checkpoint", "model", "rank_{rank}/checkpoint.pth.tar", FORMATS, replicated_over=("dp",), step_from="content"),
+        Piece("model_best", "model", "rank_{rank}/model_best.pth.tar", FORMATS, kind=Kind.BEST, replicated_over=("dp",), step_from="content"),
+    ),
+    resume=_resume,
+    steps=_steps,
+    epoch_base=1,  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs
+    compare_steps=False,  # the names say no step, so siblings of one rank are not comparable in order
+    reference="pytorch/examples imagenet/main.py save_checkpoint(): torch.save then shutil.copyfile; 'epoch' is epoch + 1",
+    limits=(
+        "names tell no epoch: it is read from each file before grouping",
+        "the sample saves in place: a crash while saving leaves a truncated file and no older one of the same name",
+    ),
+)

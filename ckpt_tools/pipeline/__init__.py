@@ -1,0 +1,118 @@
+"""The one place where the stages meet: roots and questions in, scans, verifications and load plans out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools.codes import finding
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Scan, Selection, Summary, Verdict, Verification, worst
+from ckpt_tools.pipeline.across import across
+from ckpt_tools.pipeline.planner import Planner
+from ckpt_tools.pipeline.session import Progress, Session
+from ckpt_tools.plan import fingerprint
+
+__all__ = ["Progress", "latest", "plan", "scan", "verify"]
+
+
+def scan(root: str = ".", selection: Selection | None = None) -> Scan:
+    """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not tell the step).
+
+    Raises CannotLook when ``root`` cannot be listed.
+    """
+    selection = selection or Selection()
+    s = Session(root, jobs=selection.jobs, settle=selection.settle)
+    checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
+    expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or grouping.expected_ranks(members))}
+    findings = [*s.found.findings, *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished)]
+    return Scan(s.root, tuple(checkpoints), expected, tuple(findings), len(s.found.bare), s.found.unrecognised)
+
+
+def _filtered(checkpoints: Iterable[Checkpoint], selection: Selection) -> list[Checkpoint]:
+    def fits(c: Checkpoint) -> bool:
+        prefixes = {p.prefix for p in c.parts}
+        return (
+            selection.layout in (None, c.layout)
+            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
+            and (selection.prefix is None or selection.prefix in prefixes)
+        )
+
+    return [c for c in checkpoints if fits(c)]
+
+
+def verify(
+    paths: Sequence[str] = (".",),
+    level: Level = Level.CONTENT,
+    *,
+    jobs: int = 0,
+    require: tuple[str, ...] = (),
+    settle: float = 120.0,
+    progress: Progress | None = None,
+) -> Verification:
+    """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
+
+    Raises CannotLook when a path does not exist or cannot be listed.
+    """
+    started = time.perf_counter()
+    files: list[FileReport] = []
+    across: list[Finding] = []
+    unrecognised = bytes_read = 0
+    roots = [os.path.abspath(p) for p in paths]
+    for root in dict.fromkeys(roots):
+        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress)
+        s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
+        for part in s.parts:
+            s.report(part, level)
+        bare = []
+        for path, _, _, seen in s.found.bare:
+            report = s.look(path, level, seen)
+            if report.format is None and not report.findings:
+                unrecognised += 1
+            else:
+                bare.append(FileReport(None, report))
+        across += [*s.found.findings, *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished)]
+        across += across(s, os.path.isdir(root))
+        files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
+        unrecognised += s.found.unrecognised
+        bytes_read += s.bytes_read
+    files = list({f.report.path: f for f in files}.values())
+    verdicts = [f.report.verdict for f in files]
+    counts = {v: verdicts.count(v) for v in Verdict}
+    total = worst(across)
+    if Verdict.UNKNOWN in verdicts or any(f.code == "unreadable" for f in across):
+        verdict = Verdict.UNKNOWN
+    elif Verdict.BROKEN in (*verdicts, total):
+        verdict = Verdict.BROKEN
+    else:
+        verdict = Verdict.SUSPECT if Verdict.SUSPECT in (*verdicts, total) else Verdict.OK
+    summary = Summary(
+        len(files), sum(max(0, f.report.size) for f in files), bytes_read, round(time.perf_counter() - started, 6),
+        counts[Verdict.OK], counts[Verdict.SUSPECT], counts[Verdict.BROKEN], counts[Verdict.UNKNOWN],
+        sum(f.report.level < level and f.report.verdict is not Verdict.BROKEN for f in files), unrecognised,
+    )  # fmt: skip
+    top = os.path.commonpath(roots) if len(roots) > 1 else roots[0]
+    return Verification(top, verdict, level, summary, tuple(files), tuple(across))
+
+
+def plan(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:
+    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates."""
+    return Planner(root, selection or Selection(), progress).plan()
+
+
+def latest(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:
+    """The plan narrowed to ``selection.rank`` (0 when None). Raises as ``plan`` does, and UsageError for a rank outside the world."""
+    selection = selection or Selection()
+    mine = selection.rank or 0
+    full = plan(root, selection, progress=progress)
+    if full.checkpoint is None:
+        return full
+    ranks = tuple(r for r in full.ranks if r.rank == mine)
+    if not ranks:
+        raise UsageError(f"rank {mine} is outside the world of {full.world_size} ranks", "say --world-size N, and --replicas all if every rank loads the same file")
+    files = ranks[0].files
+    resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
+    return replace(full, ranks=ranks, resume=resume, fingerprint=fingerprint(full.root, ranks, full.shared))

@@ -1,0 +1,85 @@
+"""What only several files together show: ranks that are missing, steps that disagree, tensors that changed, trackers that lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, worst
+from ckpt_tools.pipeline.session import Session, with_findings
+from ckpt_tools.verify import prefix_signature
+
+_TORN = frozenset({"truncated", "empty-file", "zero-filled", "bad-header", "bad-pickle", "missing-rank", "missing-part"})
+"""What a save that is still under way looks like."""
+
+
+def across(s: Session, whole_tree: bool) -> list[Finding]:
+    """Findings across the files of each run; those of one file are added to its report."""
+    out: list[Finding] = []
+    for checkpoints in s.runs(grouping.group(s.parts)).values():
+        parts = [p for c in checkpoints for p in c.parts]
+        for path, f in grouping.consistency(parts, s.reports):
+            s.reports[path] = with_findings(s.reports[path], [f])
+        for odd, typical in grouping.signatures(parts, s.reports):
+            s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
+        for path, f in trailers(parts, s):
+            s.reports[path] = with_findings(s.reports[path], [f])
+        incomplete: set[str] = set()
+        finished = [c for c in checkpoints if not c.unfinished]
+        run = grouping.expected(finished)
+        for c in checkpoints:
+            if c.unfinished:
+                out.append(finding("unfinished-save", "this save never reached its commit rename", path=c.path))
+                continue
+            gaps = grouping.missing(c, run) if whole_tree else []
+            torn = [p for p in c.parts if any(f.code in _TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
+            if whole_tree and (torn or any(f.severity is not Severity.NOTE for f in gaps)) and s.unfinished(c, finished):
+                gaps = [finding("unfinished-save", "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early", path=c.path)]
+                for p in torn:
+                    softer = tuple(replace(f, severity=Severity.WARNING) if f.code in _TORN else f for f in s.reports[p.path].findings)
+                    s.reports[p.path] = replace(s.reports[p.path], findings=softer, verdict=worst(softer))
+            if any(f.severity is not Severity.NOTE for f in gaps):
+                incomplete.add(c.path)
+            out += gaps
+            if len({p.generation for p in c.parts}) > 1:
+                out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path))
+        if whole_tree and finished:
+            out += tracker_findings(s, finished, incomplete)
+    return out
+
+
+def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: set[str]) -> Iterator[Finding]:
+    layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
+    if layout.tracker is None:
+        return
+    said = s.tracker(layout.name, base)
+    if said is None:
+        yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
+    elif isinstance(said[1], Finding):
+        yield said[1]
+    else:
+        yield from grouping.trackers(checkpoints, said[1], said[0], incomplete)
+
+
+def changed(odd: Part, typical: Part, s: Session) -> Finding:
+    """A part whose tensors differ from its siblings': an error when it is a sibling cut off after some record, which no format of its own shows."""
+    a, b = s.reports[odd.path], s.reports[typical.path]
+    other = typical.path.rpartition("/")[2]
+    if a.tensors < b.tensors and a.format == "mindspore_ckpt":
+        formats = BY_NAME[typical.layout].piece(typical.piece).formats
+        if prefix_signature(typical.path, formats, a.tensors) == a.signature:
+            text = f"it ends after {a.tensors} tensors, exactly like {other} ({b.tensors} tensors) cut between two records"
+            return finding("signature-changed", text, severity=Severity.ERROR)
+    return finding("signature-changed", f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)")
+
+
+def trailers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
+    """MindSpore files without the CRC trailer that most files of their run carry: cut by exactly its 17 bytes, or saved otherwise."""
+    rows = [p for p in parts if p.kind is Kind.PERIODIC and s.reports[p.path].format == "mindspore_ckpt" and s.reports[p.path].tensors]
+    without = [p for p in rows if not s.reports[p.path].metadata.get("crc_trailer")]
+    if without and 2 * len(without) < len(rows):
+        for p in without:
+            yield p.path, finding("signature-changed", "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings")

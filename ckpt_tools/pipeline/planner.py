@@ -1,0 +1,276 @@
+"""From a root and a question to a load plan: candidates, topology, the judge that reads files, and the words that explain it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools import launchers
+from ckpt_tools.choose import Judgement, choose, rank
+from ckpt_tools.codes import finding
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
+from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Known, Level, LoadPlan, Part, RankLoad, Report, Resume, Selection, Severity, Verdict
+from ckpt_tools.pipeline.across import changed, tracker_findings
+from ckpt_tools.pipeline.session import Progress, Session
+from ckpt_tools.plan import Assignment, Topology, assign, files, fingerprint, infer_order, mismatched
+
+_SIZES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
+_NEIGHBOURS = 64
+"""Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
+_SKEW_NS = 5_000_000_000
+
+
+class Planner:
+    """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
+
+    def __init__(self, root: str, selection: Selection, progress: Progress | None) -> None:
+        self.root, self.selection, self.progress = os.path.abspath(root), selection, progress
+        self.assignments: dict[int, Assignment] = {}
+        self.warnings: list[Finding] = []
+        self.blind: Finding | None = None
+        self.steps: dict[int, int | None] = {}
+
+    def plan(self) -> LoadPlan:
+        selection = self.selection
+        try:
+            self.session = s = Session(self.root, jobs=selection.jobs, require=selection.require, settle=selection.settle, progress=self.progress)
+        except CannotLook:
+            if selection.allow_none and not os.path.lexists(self.root) and os.path.isdir(os.path.dirname(self.root)):
+                return self._empty(Choice(None))
+            raise
+        everything = grouping.group(s.parts, selection.fault_ranks, selection.save_interval)
+        finished = [c for c in everything if not c.unfinished]
+        if not finished:
+            if selection.allow_none:
+                return self._empty(Choice(None))
+            raise NoCheckpoint(self._nothing(everything), plan=self._empty(Choice(None)))
+        self.checkpoints = self._one_run(finished)
+        candidates = [c for c in self.checkpoints if self._wanted(c)]
+        if not candidates:
+            raise NoneUsable(f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all", "relax the filters", plan=self._empty(Choice(None)))
+        ranked = rank(candidates, selection.order)
+        self.expected = grouping.expected(self.checkpoints, selection.world_size)
+        self.topology, self.saved = self._topology(ranked)
+        self._compare_orders(candidates)
+        choice = choose(ranked, self._judge, max_attempts=selection.max_attempts, save_interval=selection.save_interval, step_of=self._step, fallback=not selection.no_fallback)
+        if choice.checkpoint is None:
+            raise self._failure(choice, ranked)
+        return self._finish(choice, choice.checkpoint)
+
+    # ---- which checkpoints
+
+    def _nothing(self, everything: Sequence[Checkpoint]) -> str:
+        s = self.session
+        if everything or s.found.unfinished:
+            return f"{self.root} holds only unfinished saves ({len(everything) + len(s.found.unfinished)})"
+        if s.found.bare:
+            return f"{self.root} holds {len(s.found.bare)} checkpoint files, but in no layout that ckpt knows"
+        return f"there is no checkpoint in {self.root}"
+
+    def _one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
+        """The checkpoints of the run that the question is about. A lone run of dying gasps (MindIO TTP) belongs to the lone periodic run beside it."""
+        selection = self.selection
+        chosen = [
+            c
+            for c in finished
+            if selection.layout in (None, c.layout)
+            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
+            and (selection.prefix is None or c.parts[0].prefix == selection.prefix)
+        ]
+        if not chosen:
+            raise NoneUsable(f"{len(finished)} checkpoints exist, but none in the run that was asked for", "'ckpt ls' names the runs", plan=self._empty(Choice(None)))
+        runs = self.session.runs(chosen)
+        last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
+        if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
+            names = ", ".join(sorted(f"{run} ({layout})" for layout, run in runs))
+            raise UsageError(f"{self.root} holds several runs: {names}", "say which with --run or --prefix")
+        return chosen
+
+    def _wanted(self, c: Checkpoint) -> bool:
+        limit = self.selection.max_step
+        if self.selection.kind is not None and c.kind is not self.selection.kind:
+            return False
+        return limit is None or ((step := self._step(c)) is not None and step <= limit)
+
+    def _step(self, c: Checkpoint) -> int | None:
+        """The checkpoint's global step: from its name, else from the first of its files that tells."""
+        if c.step is None and id(c) not in self.steps:
+            layout = BY_NAME[c.layout]
+            told = (layout.steps(p, self.session.report(p, Level.STRUCTURE).metadata)[0] for p in c.parts[:8])
+            self.steps[id(c)] = next((step for step in told if step is not None), None)
+        return c.step if c.step is not None else self.steps[id(c)]
+
+    def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
+        """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong."""
+        whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
+        by_mtime, by_step = rank(whole_ones, "mtime")[0], rank(whole_ones, "step")[0]
+        if by_mtime.order != by_step.order:
+            said = self.session.tracker(by_step.layout, by_step.parts[0].base)
+            witness = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
+            text = f"newest by time is {grouping.label(by_mtime)}, by step {grouping.label(by_step)}{witness}"
+            self.warnings.append(finding("mtime-disagrees-with-step", text, path=by_mtime.path))
+        ahead = [c for c in candidates if c.mtime_ns > self.session.now_ns + _SKEW_NS]
+        self.warnings += [finding("mtime-in-future", f"{grouping.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
+
+    # ---- how many ranks
+
+    def _topology(self, ranked: Sequence[Checkpoint]) -> tuple[Topology, int | None]:
+        """The topology with the provenance of every number, and the world size that wrote the files as far as they or their names tell."""
+        selection, known = self.selection, dict[str, Known]()
+        first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
+        reports = [self.session.report(p, Level.STRUCTURE) for p in first.parts if p.piece not in ("optim", "distrib_optim")][:256]
+        told = grouping.saved_world_size(reports)
+        names = self.expected.ranks or None
+        committed = BY_NAME[first.layout].committed
+        sizes: dict[str, int] = {}
+        for axis, key in _SIZES.items():
+            in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
+            on_disk = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1
+            for value, who in ((selection.sizes.get(axis), f"--{axis}"), (in_file, f"args.{key} in the files"), (on_disk or None, "directory names")):
+                if value:
+                    sizes[axis], known[axis] = value, Known(value, who)
+                    break
+        started = launchers.detect(os.environ)
+        grid = sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) if sizes else None
+        offers = (
+            (selection.world_size, "--world-size"),
+            (started.world_size if started else None, started.launcher if started else ""),
+            (told, "world_size in the files"),
+            (names, "highest rank on disk"),
+            (grid, "parallel sizes"),
+        )
+        world, who = next((n, who) for n, who in (*offers, (1, "a single file without a rank")) if n)
+        known["world_size"] = Known(world, who)
+        if who == "highest rank on disk":
+            self.warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=self.root))
+        topology = Topology(world, sizes, selection.rank_order)
+        writers = {r: p.coords for p, rep in zip(first.parts, reports) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
+        if selection.rank_order == Selection.rank_order and (order := infer_order(writers, topology)):
+            topology = replace(topology, order=order)
+            self.warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
+        return replace(topology, provenance=known), told or (None if committed else names or grid)
+
+    # ---- the judge
+
+    def _judge(self, c: Checkpoint) -> Judgement:
+        """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
+        s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
+        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part"]
+        if absent:
+            return Judgement(False, tuple(absent))
+        read = False
+        while True:
+            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
+            if a.groupless:
+                raise UsageError(f"{a.findings[0].message} ({c.path})", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all")
+            clash = mismatched(c, a, self.topology, self.saved)
+            if clash:
+                raise UsageError(f"topology-mismatch: {clash.message}", "start with the saved world size, or name the replicas with --replica-groups or --replicas all")
+            if any(f.severity is Severity.ERROR for f in a.findings):
+                self.blind = self.blind or next((f for fs in bad.values() for f in fs if f.code in ("unreadable", "in-use")), None)
+                return Judgement(False, tuple(a.findings), read)
+            wrong: dict[str, list[Finding]] = {}
+            for part in a.parts:
+                report = s.report(part, Level.STRUCTURE)
+                if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
+                    report, read = s.report(part, self.selection.level), True
+                if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+                    severity_up = [f if f.severity is Severity.ERROR else replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
+                    wrong[part.path] = severity_up
+            for path, f in self._contradictions(c, a):
+                if f.severity is Severity.ERROR:
+                    wrong.setdefault(path, []).append(f)
+                else:
+                    a.findings.append(replace(f, path=path))
+            if not wrong:
+                self.assignments[id(c)] = a
+                return Judgement(True, tuple(a.findings), read or s.bytes_read > before and self.selection.level > Level.STRUCTURE)
+            bad.update(wrong)
+
+    def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
+        """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""
+        parts = list(c.parts) if BY_NAME[c.layout].committed else a.parts
+        mine = {p.path for p in parts}
+        for p in parts:
+            self.session.report(p, Level.STRUCTURE)
+        ranks = {p.rank for p in parts}
+        same = [o for o in self.checkpoints if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
+        near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
+        neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
+        for p in neighbours:
+            self.session.report(p, Level.STRUCTURE)
+        compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
+        reports = self.session.reports
+        yield from ((path, f) for path, f in grouping.consistency(compared, reports) if path in mine)
+        for odd, typical in grouping.signatures(compared, reports):
+            if odd.path in mine:
+                yield odd.path, changed(odd, typical, self.session)
+
+    def _signature(self, part: Part) -> str:
+        return self.session.report(part, Level.STRUCTURE).signature
+
+    def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
+        """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
+        others = sorted((o for o in self.checkpoints if o is not c and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
+        for o in (c, *others):
+            for p in o.parts:
+                if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:
+                    report = self.session.report(p, Level.STRUCTURE)
+                    if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
+                        yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.root)}", report.signature
+
+    # ---- the answer
+
+    def _empty(self, choice: Choice) -> LoadPlan:
+        found = getattr(self, "session", None)
+        return LoadPlan(
+            self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,
+            bytes_verified=found.bytes_read if found else 0, warnings=tuple(self.warnings),
+        )  # fmt: skip
+
+    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        plan = self._empty(choice)
+        if choice.exhausted:
+            text = f"{choice.attempts} checkpoints were read and none is usable; --max-attempts {self.selection.max_attempts} stopped the search"
+            f = finding("attempts-exhausted", text, path=self.root)
+            return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
+        if self.blind is not None and not self.selection.skip_unreadable:
+            return CannotLook(f"{self.blind.path}: {self.blind.message}", "make it readable, or pass --skip-unreadable to fall back past it", plan=plan)
+        reasons = "; ".join(dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR))
+        if self.selection.no_fallback:
+            return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
+        return NoneUsable(f"{len(ranked)} checkpoints exist, none is usable ({reasons})", plan=plan)
+
+    def _finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
+        s, a, reports = self.session, self.assignments[id(c)], self.session.reports
+        layout = BY_NAME[c.layout]
+        ranks = tuple(RankLoad(r, files(a.loads[r], reports)) for r in sorted(a.loads))
+        told = self._told(c, a, reports)
+        paths = {f.path for r in ranks for f in r.files}
+        resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
+        run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
+        lost = {o.path for o in run if grouping.missing(o, self.expected)}
+        planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
+        below = [p for p in a.parts if reports[p.path].level < self.selection.level]
+        rollback = choice.rollback
+        if rollback:
+            rollback = replace(rollback, why=f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {rollback.origin - rollback.target} steps are lost")
+        warnings = [*self.warnings, *(f for f in a.findings), *planned, *tracker_findings(s, run, lost)]
+        warnings += [finding("needs-extra", f"{len(below)} files were looked at less deeply than --level {self.selection.level}", path=self.root)] if below else []
+        return LoadPlan(
+            self.root, told, resume, ranks, (), self.topology.world_size, self.saved, self.topology.provenance, rollback, choice.rejected,
+            tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.bytes_read,
+            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks),
+        )  # fmt: skip
+
+    def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:
+        """The checkpoint with the step and epoch that its planned files tell."""
+        step, epoch = self._step(c), c.epoch
+        layout = BY_NAME[c.layout]
+        for p in a.parts[:8]:
+            said = layout.steps(p, reports[p.path].metadata)
+            step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
+        return replace(c, step=step, epoch=epoch)

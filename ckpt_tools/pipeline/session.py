@@ -1,0 +1,96 @@
+"""One question about one root: what was found there, and every report made so far, so that no file is read twice at the same level."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools.discover import Discovery, discover
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, Finding, Level, Part, Report, Verdict, worst
+from ckpt_tools.verify import look, read_tracker
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes read so far, bytes to read as far as known), from any thread."""
+
+
+class Session:
+    """``reports`` maps a path to the deepest report made of it; ``bytes_read`` counts what the reports cost."""
+
+    def __init__(self, root: str, *, jobs: int = 0, require: tuple[str, ...] = (), settle: float = 120.0, progress: Progress | None = None) -> None:
+        self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
+        self.found: Discovery = discover(root)
+        self.reports: dict[str, Report] = {}
+        self.bytes_read = self.bytes_done = self.bytes_total = 0
+        self.now_ns = time.time_ns()
+        self._settle_weak_names()
+        self.parts = grouping.with_content_steps(self.found.parts, self.reports)
+
+    def _settle_weak_names(self) -> None:
+        """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
+        kept = []
+        for part in self.found.parts:
+            piece = BY_NAME[part.layout].piece(part.piece)
+            if piece.step_from == "content" and part.size >= 0:
+                report = self.report(part, Level.STRUCTURE)
+                if piece.weak and report.format not in piece.formats:
+                    self.reports.pop(part.path)
+                    self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
+                    continue
+            kept.append(part)
+        self.found.parts = kept
+
+    def _advance(self, n: int) -> None:
+        self.bytes_done += n
+        if self.progress:
+            self.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
+
+    def report(self, part: Part, level: Level) -> Report:
+        """The part's report at ``level`` or deeper."""
+        have = self.reports.get(part.path)
+        if have is None or have.level < level and have.format is not None:
+            piece = BY_NAME[part.layout].piece(part.piece)
+            have = self.look(part.path, level, part.findings, expect=() if piece.weak else piece.formats)
+            self.reports[part.path] = have
+        return have
+
+    def look(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> Report:
+        """A report on one file, or what the directory listing already showed when there is no file to read."""
+        if any(f.code != "rank-mismatch" for f in seen):
+            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
+            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
+        report, _ = look(path, level, expect=expect, jobs=self.jobs, progress=self._advance, require=self.require)
+        self.bytes_read += report.bytes_read
+        return with_findings(report, seen) if seen else report
+
+    def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
+        out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+        for c in checkpoints:
+            out[c.layout, c.run].append(c)
+        return out
+
+    def tracker(self, layout: str, base: str) -> tuple[str, int | str | None | Finding] | None:
+        """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
+        path, read = self.found.trackers.get((layout, base)), BY_NAME[layout].read_tracker
+        if path is None or read is None:
+            return None
+        data = read_tracker(path)
+        return path, data if isinstance(data, Finding) else read(data)
+
+    def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
+        """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
+        newest = max(siblings, key=lambda c: c.mtime_ns)
+        highest = max(siblings, key=lambda c: c.order)
+        said = self.tracker(checkpoint.layout, checkpoint.parts[0].base)
+        beyond = said is not None and isinstance(said[1], int) and checkpoint is highest and (checkpoint.step or 0) > said[1]
+        return beyond or (checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9)
+
+
+def with_findings(report: Report, more: Sequence[Finding]) -> Report:
+    """The report with further findings and the verdict they lead to; unknown stays unknown."""
+    both = (*report.findings, *more)
+    return replace(report, findings=both, verdict=report.verdict if report.verdict is Verdict.UNKNOWN else worst(both))

@@ -1,0 +1,235 @@
+"""A checkpoint and a topology in, a load plan out: which file every rank loads, whose it is, and what proves a substitute. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import BY_NAME, COORDS, Piece
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Known, Level, Part, RankLoad, Report, Selection, Severity
+
+Signature = Callable[[Part], str]
+"""The tensor signature of a part, "" when it has none or cannot be read."""
+Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
+"""(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How many ranks there are and how they are arranged: ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first."""
+
+    world_size: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    order: str = "tp-cp-ep-dp-pp"
+    provenance: Mapping[str, Known] = field(default_factory=dict)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Coordinates of a rank in the dense grid (Megatron-LM core/parallel_state.py RankGenerator: first axis of the order varies fastest).
+
+        Experts are a subdivision of the data-parallel ranks: ep is the index within dp.
+        """
+        size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
+        size["dp"] = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))
+        out, rest = {}, rank
+        for axis in self.order.split("-"):
+            if axis in size and axis != "ep":
+                out[axis], rest = rest % size[axis], rest // size[axis]
+        out["ep"] = out.get("dp", 0) % size["ep"]
+        return out
+
+
+def infer_order(writers: Mapping[int, tuple[tuple[str, int], ...]], topology: Topology) -> str | None:
+    """The rank order that explains which rank wrote which coordinates, when the default one does not; None when none does or nothing is to explain."""
+
+    def explains(order: str) -> bool:
+        t = Topology(topology.world_size, topology.sizes, order)
+        return all(t.coordinates(rank).get(axis) == at for rank, coords in writers.items() for axis, at in coords)
+
+    if not writers or explains(topology.order):
+        return None
+    return next((order for axes in permutations(("tp", "cp", "dp", "pp")) if explains(order := "-".join((*axes, "ep")))), None)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One file chosen for one rank."""
+
+    part: Part
+    substituted: bool
+    reason: str = ""
+
+
+@dataclass
+class Assignment:
+    """Which parts every rank would load. ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a group."""
+
+    loads: dict[int, list[Load]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    groupless: list[int] = field(default_factory=list)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every part that some rank loads, once."""
+        return list({load.part.path: load.part for loads in self.loads.values() for load in loads}.values())
+
+
+class _Groups:
+    """Replica groups of the ranks, per role, in the order of docs/design.md section 5."""
+
+    def __init__(self, topology: Topology, selection: Selection) -> None:
+        self.topology, self.selection = topology, selection
+        self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
+
+    def _peers(self, rank: int, axes: tuple[str, ...]) -> Sequence[int]:
+        """Ranks with the coordinates of ``rank`` on ``axes``; the grid is laid out once per set of axes."""
+        cells = self._cells.get(axes)
+        if cells is None:
+            cells = self._cells[axes] = {}
+            for r in range(self.topology.world_size):
+                at = self.topology.coordinates(r)
+                cells.setdefault(tuple(at.get(a, 0) for a in axes), []).append(r)
+        at = self.topology.coordinates(rank)
+        return cells[tuple(at.get(a, 0) for a in axes)]
+
+    def of(self, rank: int, piece: Piece) -> tuple[Sequence[int], str] | None:
+        """(the ranks that hold the same state as ``rank`` in ``piece``, who says so); None when nobody does."""
+        selection, sizes = self.selection, self.topology.sizes
+        if piece.sharded:
+            return None
+        for role, who in ((piece.role, f"--replica-groups {piece.role}"), ("", "--replica-groups")):
+            if role in selection.replica_groups:
+                members = next((g for g in selection.replica_groups[role] if rank in g), None)
+                return (members, who) if members else None
+        if piece.replicated_over:
+            who = f"the layout replicates it over {' and '.join(piece.replicated_over)}"
+            apart = tuple(a for a in COORDS if a not in piece.replicated_over and (a != "ep" or sizes.get("ep", 1) > 1))
+            return (self._peers(rank, apart) if sizes else range(self.topology.world_size)), who
+        if selection.sizes:  # parallel sizes given by flag for a layout that does not know its own
+            return self._peers(rank, ("tp", "pp", "ep")), "parallel sizes"
+        if selection.replicas_all:
+            return range(self.topology.world_size), "--replicas all"
+        return None
+
+
+def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad: Mapping[str, Sequence[Finding]], signature: Signature, evidence: Evidence) -> Assignment:
+    """For every rank and role one eligible part: its own, else a proven member of its replica group.
+
+    ``bad`` are parts already found broken or unreadable, with why. Parts of fault ranks are never eligible in dying-gasp checkpoints;
+    elsewhere a replica is preferred to them.
+    """
+    layout, out = BY_NAME[checkpoint.layout], Assignment()
+    groups, roles = _Groups(topology, selection), dict[str, list[Part]]()
+    for p in checkpoint.parts:
+        if layout.piece(p.piece).required:
+            roles.setdefault(p.role, []).append(p)
+    dying, proofs = checkpoint.kind is Kind.DYING_GASP, dict[tuple[int, str], tuple[bool, str]]()
+    for role, parts in roles.items():
+        by_rank: dict[int, list[Part]] = {}
+        for p in parts:
+            if p.rank is not None:
+                by_rank.setdefault(p.rank, []).append(p)
+        placed = [p for p in parts if p.rank is None]
+        for rank in range(topology.world_size):
+            where = topology.coordinates(rank) if placed else {}
+            own = by_rank.get(rank, []) or [p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)]
+            mine = [p for p in own if p.path not in bad and not (dying and rank in selection.fault_ranks)]
+            piece = layout.piece((own or parts)[0].piece)
+            if mine and rank not in selection.fault_ranks:
+                out.loads.setdefault(rank, []).append(Load(mine[0], False))
+                continue
+            group = groups.of(rank, piece)
+            substitutes: list[Part] = []
+            if group:
+                near = ((m in selection.fault_ranks, abs(m - rank), m) for m in by_rank if m != rank and m in group[0])
+                others = [p for failed, _, m in sorted(near) if not (dying and failed) for p in by_rank[m] if p.path not in bad]
+                others += [p for p in placed if not p.coords and p not in own and p.path not in bad]
+                substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
+            load = _substitute(rank, substitutes, layout.piece, group, selection, signature, evidence, proofs, out) if substitutes else None
+            if load is None and mine:
+                load = Load(mine[0], False)
+            if load is None:
+                _explain_gap(rank, role, own, group, bad, dying, selection, layout.committed, checkpoint, out)
+            else:
+                out.loads.setdefault(rank, []).append(load)
+    return out
+
+
+def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece], group: tuple[Sequence[int], str] | None, selection: Selection,
+                signature: Signature, evidence: Evidence, proofs: dict[tuple[int, str], tuple[bool, str]], out: Assignment) -> Load | None:  # fmt: skip
+    """The first part that nothing contradicts, with its proof; contradicted ones become findings and are never used."""
+    who = group[1] if group else ""
+    for part in parts:
+        theirs = signature(part)
+        shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)
+        whose = f"rank {part.rank}'s file" if part.rank is not None else "the file"
+        if shown and theirs and shown[1] != theirs:
+            text = f"{whose} cannot stand in for rank {rank}: its tensors differ from those of {shown[0]}"
+            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
+            continue
+        if shown and theirs:
+            return Load(part, True, f"{who}; its tensors have the names, types and shapes of {shown[0]}")
+        by_layout = bool(piece_of(part.piece).replicated_over) and not selection.replica_groups
+        if not by_layout:
+            text = f"{whose} stands in for rank {rank} on the word of {who} alone"
+            if selection.strict:
+                out.findings.append(finding("replica-unproven", text, path=part.path, severity=Severity.WARNING))
+                continue
+            out.findings.append(finding("replica-unproven", text, path=part.path))
+        return Load(part, True, f"{who}; nothing in the files proves or contradicts it" if not by_layout else who)
+    return None
+
+
+def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequence[int], str] | None, bad: Mapping[str, Sequence[Finding]], dying: bool,
+                 selection: Selection, committed: bool, checkpoint: Checkpoint, out: Assignment) -> None:  # fmt: skip
+    """Why a rank has no file of a role."""
+    what = f"rank {rank} has no usable {role} file"
+    if committed and not own and group is None:
+        out.groupless.append(rank)
+        out.findings.append(finding("replica-groups-needed", f"rank {rank} has no file in this checkpoint, and no replica group is known for it", path=checkpoint.path))
+        return
+    for p in own:
+        if dying and rank in selection.fault_ranks:
+            out.findings.append(finding("fault-rank", f"rank {rank} failed while this checkpoint was saved, so its file is not trusted", path=p.path))
+        out.findings += [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
+    if group:
+        what += f", nor has another member of its replica group ({group[1]})"
+    out.findings.append(finding("missing-rank", what, path=checkpoint.path))
+
+
+def mismatched(checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None) -> Finding | None:
+    """``topology-mismatch`` when another number of ranks would leave saved state unread or load it wrongly."""
+    if saved is None or saved == topology.world_size or BY_NAME[checkpoint.layout].reshardable:
+        return None
+    layout, used = BY_NAME[checkpoint.layout], {p.path for p in assignment.parts}
+    unread = [p for p in checkpoint.parts if p.path not in used and not layout.piece(p.piece).replicated_over]
+    short = [r for r in range(topology.world_size) if r not in assignment.loads]
+    ragged = topology.world_size % max(1, topology.sizes.get("tp", 1) * topology.sizes.get("pp", 1) * topology.sizes.get("cp", 1))
+    if unread or short or ragged:
+        return finding("topology-mismatch", f"saved by {saved} ranks, to be loaded by {topology.world_size}", path=checkpoint.path)
+    return None
+
+
+def files(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
+    """The loads of one rank with what verification saw of each file."""
+    out = []
+    for load in loads:
+        p, r = load.part, reports.get(load.part.path)
+        level, coverage = (r.level, r.coverage) if r else (Level.PRESENCE, 0.0)
+        out.append(FileLoad(p.role, p.path, p.size, p.mtime_ns, level, coverage, p.rank, load.substituted and p.rank is not None, None, load.reason))
+    return tuple(out)
+
+
+def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
+    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the planned files and the rank map."""
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    entries = {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for r in ranks for f in r.files} | {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for f in shared}
+    for path, size, mtime_ns in sorted(entries):
+        digest.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for r in ranks:
+        names = "\0".join(f.path.removeprefix(root).lstrip("/") for f in r.files)
+        digest.update(f"{r.rank}\0{names}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

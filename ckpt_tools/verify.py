@@ -1,0 +1,128 @@
+"""One file and a level in, one report out: the only stage that reads files."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Sequence
+
+from ckpt_tools.checksum import InflateError, Progress, mismatches
+from ckpt_tools.codes import finding
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, SUFFIXES, Anatomy, Format, structure
+from ckpt_tools.model import Finding, Level, Report, Severity, Tensor, Verdict, worst
+from ckpt_tools.storage import LocalSource, ShortRead
+
+TRACKER_LIMIT = 4096
+"""A tracker holds a number or a word; more than this is garbage and is not read."""
+_LINKS = {errno.ELOOP: "symlink-loop"}
+_BLIND = frozenset({"unreadable", "in-use"})
+
+
+def allowed_by_name(name: str) -> tuple[Format, ...]:
+    """The formats whose suffixes ``name`` ends with, those of the longest suffix first."""
+    return tuple(f for s in sorted((s for s in SUFFIXES if name.endswith(s)), key=len, reverse=True) for f in SUFFIXES[s])
+
+
+def signature(tensors: Iterable[Tensor]) -> str:
+    """Digest of names, dtypes and shapes in file order (XXH3-128, hex); "" when there are none."""
+    import xxhash
+
+    digest, any_ = xxhash.xxh3_128(), False
+    for t in tensors:
+        any_ = True
+        digest.update(f"{t.name}\0{t.dtype}\0{t.shape}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest() if any_ else ""
+
+
+def _os_finding(e: OSError) -> Finding:
+    return finding(_LINKS.get(e.errno or 0, "unreadable"), e.strerror or str(e))
+
+
+def _recognise(source: LocalSource, name: str, expect: Sequence[str], known: bool) -> tuple[Format | None, list[Finding]]:
+    """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants."""
+    head = source.read(0, min(HEAD, source.size))
+    allowed = tuple(BY_NAME[f] for f in expect) or allowed_by_name(name)
+    for f in allowed:
+        if f.magic(head):
+            return f, []
+    actual = next((f for f in FORMATS if f.magic(head)), None)
+    if not allowed:
+        return actual, []
+    wanted = " or ".join(f.name for f in allowed)
+    if not head.strip(b"\0") and not source.read(0, min(4096, source.size)).strip(b"\0"):
+        return None, [finding("zero-filled", f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}", offset=0)]
+    if actual is not None:
+        severity = Severity.ERROR if expect or actual.name == "mindspore_ckpt" else Severity.WARNING
+        return (None if expect else actual), [finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)]
+    return allowed[0] if len(allowed) == 1 else None, [finding("bad-header", f"the file does not begin like {wanted}", offset=0)]
+
+
+def look(path: str, level: Level, *, expect: Sequence[str] = (), jobs: int = 0, progress: Progress | None = None, require: Sequence[str] = ()) -> tuple[Report, Anatomy]:
+    """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
+
+    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
+    A file of no known format whose name says nothing gets ``format`` None and no findings.
+    """
+    name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy()
+    fmt: Format | None = None
+    reached = Level.PRESENCE
+    try:
+        source = LocalSource(path)
+    except OSError as e:
+        return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, 0, 0), anatomy
+    with source:
+        try:
+            if source.size == 0:
+                found.append(finding("empty-file", "the file has no bytes", offset=0))
+            else:
+                fmt, found = _recognise(source, name, expect, bool(expect))
+                if fmt is not None and level >= Level.STRUCTURE:
+                    found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+                    reached = Level.STRUCTURE
+                    found += _missing_keys(anatomy, require)
+                if fmt is not None and level >= Level.CONTENT:
+                    found += _content(source, anatomy, jobs, progress)
+                    reached = Level.CONTENT
+        except ShortRead as e:
+            found.append(finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got))
+        except OSError as e:
+            found.append(_os_finding(e))
+        if source.changed():
+            found = [finding("in-use", "size or modification time changed while the file was read")]
+        return _report(path, fmt, source.size, found, anatomy, reached, source.bytes_read, source.stat.st_mtime_ns), anatomy
+
+
+def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
+    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress):
+        said = str(actual) if isinstance(actual, InflateError) else f"CRC-32 {actual:08x}, stored {s.expected:08x}"
+        yield finding("crc-mismatch", f"{s.what}: {said}", offset=s.offset)
+
+
+def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]:
+    for key in require:
+        if key not in anatomy.keys and key not in anatomy.metadata:
+            yield finding("missing-key", f"there is no entry {key!r}")
+
+
+def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anatomy: Anatomy, level: Level, bytes_read: int, mtime_ns: int) -> Report:
+    verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
+    coverage = anatomy.protected / size if size > 0 else 0.0
+    return Report(
+        path, fmt.name if fmt else None, size, verdict, level, round(min(coverage, 1.0), 6), anatomy.metadata,
+        tuple(found), signature(anatomy.tensors), len(anatomy.tensors), bytes_read, mtime_ns,
+    )  # fmt: skip
+
+
+def read_tracker(path: str) -> bytes | Finding:
+    """The bytes of a tracker file, or why they cannot be had."""
+    try:
+        with LocalSource(path) as source:
+            if source.size > TRACKER_LIMIT:
+                return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
+            return source.read(0, source.size)
+    except (OSError, ShortRead) as e:
+        return finding("unreadable", str(e), path=path)
+
+
+def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
+    """The signature of a file's first ``tensors`` tensors: equal to that of a copy cut at a record border."""
+    return signature(look(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
