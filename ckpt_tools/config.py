@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,9 +59,9 @@ def _flag(value: object, base: str) -> bool:
             return True
         if answer in ("0", "false", "no", "off"):
             return False
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false: say 1 or 0")
-    return value
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false: say 1 or 0")
 
 
 def word(value: object, words: Sequence[str]) -> str:
@@ -72,7 +72,10 @@ def word(value: object, words: Sequence[str]) -> str:
 
 
 def _one_of(*words: str) -> Parse:
-    return lambda value, base: word(value, words)
+    def parse(value: object, base: str) -> str:
+        return word(value, words)
+
+    return parse
 
 
 def _level(value: object, base: str) -> Level:
@@ -156,36 +159,44 @@ def _group_file(path: str) -> Groups:
     return {role: _group_list(groups, path) for role, groups in (value.items() if isinstance(value, dict) else [("", value)])}
 
 
+def _group_entries(value: object, base: str) -> Iterator[Groups]:
+    if isinstance(value, dict):
+        for role, given in value.items():
+            if isinstance(given, list):
+                yield {role: _group_list(given, role)}
+            else:
+                yield _group_entry(f"{role}={given}", base)
+    elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
+        yield {"": _group_list(value, "replica-groups")}
+    else:
+        for entry in value if isinstance(value, list) else _text(value, base).strip().splitlines():
+            yield _group_entry(_text(entry, base).strip(), base)
+
+
+def _group_entry(entry: str, base: str) -> Groups:
+    m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
+    if not m:
+        raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
+    role, rest = m[1] or "", m[2]
+    if re.fullmatch(r"[0-9,;\s-]+", rest):
+        return {role: _group_text(rest, repr(rest))}
+    found = _group_file(_path(rest, base))
+    if role and set(found) != {""}:
+        raise ValueError(f"{rest} names the roles itself: drop '{role}='")
+    return {role: found[""]} if role else found
+
+
 def replica_groups(value: object, base: str = "") -> Groups:
     """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a list or table of such.
 
     A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per role.
     """
     groups: Groups = {}
-
-    def add(new: Mapping[str, tuple[tuple[int, ...], ...]]) -> None:
-        for role, value in new.items():
+    for found in _group_entries(value, base):
+        for role, members in found.items():
             if role in groups:
                 raise ValueError(f"groups of {f'role {role}' if role else 'every role'} are given twice")
-            groups[role] = value
-
-    if isinstance(value, dict):
-        for role, given in value.items():
-            # A table names the role, so a value must not name another one; "" (every role) it may come with.
-            add({role: g for g in ([_group_list(given, role)] if isinstance(given, list) else replica_groups(given, base).values())})
-    elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
-        add({"": _group_list(value, "replica-groups")})
-    else:
-        for entry in value if isinstance(value, list) else str(value).strip().splitlines():
-            m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", _text(entry, base).strip())
-            if not m:
-                raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
-            role, rest = m[1] or "", m[2]
-            if re.fullmatch(r"[0-9,;\s-]+", rest):
-                add({role: _group_text(rest, repr(rest))})
-            else:
-                found = _group_file(_path(rest, base))
-                add({role: found[""]} if role and set(found) == {""} else found)
+            groups[role] = members
     return groups
 
 
@@ -227,6 +238,7 @@ class Variable(NamedTuple):
 
 _SIZE = _whole(1, MAX_RANK)
 
+# fmt: off
 ENV: tuple[Variable, ...] = (
     Variable("CKPT_ROOT", "[ROOT]", "directory of the checkpoints, or a prefix of several; default: the current directory", _path),
     Variable("CKPT_RANK", "--rank", "rank whose files are asked for", _whole(0, MAX_RANK), in_file=False),
@@ -262,6 +274,7 @@ ENV: tuple[Variable, ...] = (
     Variable("NO_COLOR", "", "any value: no colour (no-color.org)", None),
     Variable("FORCE_COLOR", "", "any value: colour even when the output is no terminal", None),
 )
+# fmt: on
 
 BY_KEY: dict[str, Variable] = {v.key: v for v in ENV if v.parse}
 SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")

@@ -121,10 +121,11 @@ def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad
     """
     layout, out = BY_NAME[checkpoint.layout], Assignment()
     groups, roles = _Groups(topology, selection), dict[str, list[Part]]()
-    for p in checkpoint.parts:
+    order = [piece.name for piece in layout.pieces]
+    for p in sorted(checkpoint.parts, key=lambda p: order.index(p.piece)):
         if layout.piece(p.piece).required:
             roles.setdefault(p.role, []).append(p)
-    dying, proofs = checkpoint.kind is Kind.DYING_GASP, dict[tuple[int, str], tuple[bool, str]]()
+    dying = checkpoint.kind is Kind.DYING_GASP
     for role, parts in roles.items():
         by_rank: dict[int, list[Part]] = {}
         for p in parts:
@@ -146,7 +147,7 @@ def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad
                 others = [p for failed, _, m in sorted(near) if not (dying and failed) for p in by_rank[m] if p.path not in bad]
                 others += [p for p in placed if not p.coords and p not in own and p.path not in bad]
                 substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
-            load = _substitute(rank, substitutes, layout.piece, group, selection, signature, evidence, proofs, out) if substitutes else None
+            load = _substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out) if substitutes else None
             if load is None and mine:
                 load = Load(mine[0], False)
             if load is None:
@@ -156,11 +157,17 @@ def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad
     return out
 
 
-def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece], group: tuple[Sequence[int], str] | None, selection: Selection,
-                signature: Signature, evidence: Evidence, proofs: dict[tuple[int, str], tuple[bool, str]], out: Assignment) -> Load | None:  # fmt: skip
+def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece], group: tuple[Sequence[int], str] | None, topology: Topology,
+                selection: Selection, signature: Signature, evidence: Evidence, out: Assignment) -> Load | None:  # fmt: skip
     """The first part that nothing contradicts, with its proof; contradicted ones become findings and are never used."""
     who = group[1] if group else ""
     for part in parts:
+        where = topology.coordinates(rank) if part.coords else {}
+        elsewhere = [f"{a}={at}" for a, at in part.coords if where.get(a, at) != at]
+        if elsewhere:
+            text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it holds {' '.join(elsewhere)}"
+            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
+            continue
         theirs = signature(part)
         shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)
         whose = f"rank {part.rank}'s file" if part.rank is not None else "the file"

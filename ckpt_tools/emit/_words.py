@@ -9,7 +9,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that could steer a terminal escaped, as in ``\\x1b[2J``; undecodable bytes as the bytes they are."""
+    r"""``text`` with everything that could steer a terminal escaped, as in ``\x1b[2J``; undecodable bytes as the bytes they are."""
     return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
 
 

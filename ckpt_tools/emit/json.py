@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from ckpt_tools import __version__
 from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Report, Scalar, Scan, Verification
 
 if TYPE_CHECKING:
-    from ckpt_tools.errors import CkptError
     from ckpt_tools.formats import Anatomy
 
 Object = dict[str, object]
@@ -46,8 +46,8 @@ def line(value: object) -> str:
 
 def scalar(value: Scalar) -> Scalar:
     """A metadata value as JSON can hold it: NaN and infinities as texts, integers beyond every reader's limit as hexadecimal texts."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and value.bit_length() > 1024:
         return hex(value)
     return value
@@ -58,17 +58,16 @@ def absolute(path: str) -> str:
     return os.path.join(os.getcwd(), path) if path and not os.path.isabs(path) and "://" not in path else path
 
 
-def error(failure: CkptError) -> str:
-    """What a failed command answers: the plan with every rejected candidate when choosing got that far, else the error."""
-    if failure.plan is not None:
-        return render(failure.plan)
-    return dump(problem(type(failure).__name__, str(failure), failure.hint, failure.exit_code))
-
-
-def problem(name: str, message: str, hint: str, exit_code: int) -> Object:
-    """The object of an error; ``name`` is that of its class."""
+def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
+    """What a failed command answers; ``name`` is that of the error's class."""
     code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
-    return {"schema": "ckpt-tools/error/v1", "tool_version": __version__, "error": {"code": code, "message": message, "hint": hint, "exit_code": exit_code}}
+    answer: Object = {"schema": "ckpt-tools/error/v1", "tool_version": __version__, "error": {"code": code, "message": message, "hint": hint, "exit_code": exit_code}}
+    return f"{line(answer)}\n" if one_line else dump(answer)
+
+
+def catalogue(name: str, entries: Sequence[Mapping[str, object]]) -> str:
+    """What ckpt knows: codes, formats, layouts, launchers."""
+    return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, name: list(entries)})
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ FEW = 50
 STYLE = {
     "ok": "green", "suspect": "yellow", "broken": "bold red", "unknown": "magenta",
     "note": "cyan", "warning": "yellow", "error": "bold red",
-    "allowed": "green", "dangerous": "bold red",
+    "allowed": "green", "needs-trust": "yellow", "dangerous": "bold red",
 }  # fmt: skip
 """Words that say something about health; all other cells are plain."""
 
@@ -82,11 +82,17 @@ def render(result: Verification | LoadPlan | Scan, *, color: bool = False, width
     return page.done()
 
 
-def rows(headers: Sequence[str], lines: Iterable[Sequence[str]], *, color: bool = False, width: int | None = None) -> str:
-    """A plain table, for what is no result of a scan."""
+def catalogue(entries: Sequence[Mapping[str, object]], columns: Sequence[str], *, color: bool = False, width: int | None = None) -> str:
+    """What ckpt knows, one entry per row; the members of a list stand below each other."""
     page = _Page(color, width)
-    page.table(headers, lines)
+    page.table([c.replace("_", " ") for c in columns], [row for e in entries for row in _rows(e, columns)])
     return page.done()
+
+
+def _rows(entry: Mapping[str, object], columns: Sequence[str]) -> list[list[str]]:
+    cells = [[str(v) for v in value] if isinstance(value := entry[c], list) else [_show(value)] for c in columns]
+    height = max((len(cell) for cell in cells), default=0)
+    return [[cell[i] if i < len(cell) else "" for cell in cells] for i in range(height)]
 
 
 def _show(value: object) -> str:

@@ -82,7 +82,7 @@ def verdict(name: Global) -> str:
     return "dangerous" if modules[0] in _MODULES or not _DEEP.isdisjoint(modules) else "needs-trust"
 
 
-def judge(seen: Mapping[Global, int], *, harmless: str = "\0") -> Iterator[Finding]:
+def judge(seen: Mapping[Global, int], *, harmless: tuple[str, ...] = ()) -> Iterator[Finding]:
     """Findings for the globals of a pickle: one ``unsafe-pickle`` for each dangerous one (at most eight), one ``needs-trust`` for the others.
 
     Modules that start with ``harmless`` are not judged: the classes of a TorchScript archive are its own and no Python.

@@ -44,12 +44,13 @@ class Dict(dict[Any, Any]):
 
 
 class Persistent:
-    """A reference by persistent id: in torch files, a storage."""
+    """A reference by persistent id: in torch files, a storage; ``meaning`` is what a reader of torch files made of it."""
 
-    __slots__ = ("offset", "pid")
+    __slots__ = ("meaning", "offset", "pid")
 
     def __init__(self, pid: Any, offset: int) -> None:
         self.pid, self.offset = pid, offset
+        self.meaning: Any = None
 
 
 class Key:

@@ -14,16 +14,18 @@ from ckpt_tools.formats._base import Anatomy
 from ckpt_tools.formats._stubs import Call, Global, Persistent, Pickled
 from ckpt_tools.model import Finding, Tensor
 
-# dtype as torch prints it -> bytes per element
-ITEMSIZE: dict[str, int] = {
-    **dict.fromkeys("uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2".split(), 1),
-    **dict.fromkeys("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split(), 1),
-    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
-    **dict.fromkeys("float16 bfloat16 int16 uint16 bits16".split(), 2),
-    **dict.fromkeys("float32 int32 uint32 qint32 complex32".split(), 4),
-    **dict.fromkeys("float64 int64 uint64 complex64".split(), 8),
-    "complex128": 16,
+_SIZES = {
+    1: "uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2"
+    " float8_e5m2fnuz float8_e8m0fnu int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
+    2: "float16 bfloat16 int16 uint16 bits16",
+    4: "float32 int32 uint32 qint32 complex32",
+    8: "float64 int64 uint64 complex64",
+    16: "complex128",
 }
+ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for name in names.split()}
+_BIN = ("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin", "scaler.bin")
+SUFFIXES = (".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", *_BIN)
+"""Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
 _PACKED = ("quint4x2", "quint2x4")  # several elements per byte: extents are not checked
 _STORAGES: dict[str, str] = {
     "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
@@ -33,7 +35,9 @@ _STORAGES: dict[str, str] = {
 }  # fmt: skip
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
+_SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}  # COO; CSR and its kin
 _HUGE = 1 << 62
+_CONTAINERS = (dict, list, tuple, Call)
 
 
 class Storage(NamedTuple):
@@ -57,7 +61,7 @@ class Place(NamedTuple):
     nbytes: int
 
 
-def storage_of(ref: Persistent) -> Storage | None | Finding:
+def storage_of(ref: Persistent) -> Storage | Finding | None:
     """The storage that a persistent id names; None when it names something else, a Finding when it is damaged."""
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
@@ -78,7 +82,7 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
     """Every storage that a pickle names, once per key, and a finding for each contradiction between two references."""
     known: dict[str, Storage] = {}
     for ref in pickled.persistents:
-        s = storage_of(ref)
+        s = ref.meaning = storage_of(ref)
         if isinstance(s, Storage):
             first = known.setdefault(s.key, s)
             if first is s:
@@ -90,7 +94,10 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
 
 
 def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = "") -> Iterator[Finding]:
-    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name."""
+    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name.
+
+    ``storages`` must have gone through the same pickle before.
+    """
     made: dict[int, Tensor] = {}
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
@@ -132,7 +139,7 @@ def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place]) -> Te
         return None
     if len(args) < _REBUILD[name] or type(args[0]) is not Persistent:
         raise _Bad("its first argument is not a storage, or arguments are missing")
-    storage = storage_of(args[0])
+    storage = args[0].meaning
     if not isinstance(storage, Storage):
         return None  # reported where the storages are
     dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
@@ -171,7 +178,7 @@ def _named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) 
         if id(v) in visited:
             continue
         visited.add(id(v))
-        below = [(k, c) for k, c in _children(v) if isinstance(c, (dict, list, tuple, Call))]
+        below = list(_children(v))
         if below and depth > 64:
             yield finding("too-complex", f"the pickle is nested more than 64 levels deep below {path[:80]!r}; tensors there are not listed")
             return
@@ -185,20 +192,22 @@ def _named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) 
 
 
 def _children(v: Any) -> Iterator[tuple[str, Any]]:
+    """The containers and calls directly inside ``v``, with the last part of their names."""
     if isinstance(v, dict):
-        for k, c in v.items():
-            yield text(k), c
+        yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
     elif isinstance(v, (list, tuple)):
-        for i, c in enumerate(v):
-            yield str(i), c
+        yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
     elif type(v) is Call:
-        name = v.func.name if type(v.func) is Global else ""
-        if name in _WRAPPERS:
-            yield "", v.args[0] if v.args else None
+        if type(v.func) is Global and v.func.name in _WRAPPERS:
+            yield from (("", c) for c in v.args[:1] if isinstance(c, _CONTAINERS))
             return
-        yield from ((str(i), c) for i, c in enumerate(v.args)) if v.args else ()
-        for more in (v.items, v.entries, v.state):
-            yield from _children(more) if isinstance(more, (dict, list, tuple)) else ()
+        if type(v.func) is Global and v.func.name == "_rebuild_sparse_tensor" and len(v.args) > 1 and type(v.args[1]) is tuple:
+            parts = [c for c in v.args[1] if type(c) is Call]
+            yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
+            return
+        for more in (v.args, v.items, v.entries, v.state):
+            if isinstance(more, (dict, list, tuple)):
+                yield from _children(more)
 
 
 def text(key: Any) -> str:

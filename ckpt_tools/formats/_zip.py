@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Deflated, Extent, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage
-from ckpt_tools.formats._zipend import End, end_of
+from ckpt_tools.formats._zipdir import Entry, entries, extras, name_of
+from ckpt_tools.formats._zipend import end_of
 from ckpt_tools.model import Finding, Severity
 from ckpt_tools.storage import Source
 
 STORED, DEFLATED = 0, 8
-MAX_DIRECTORY = 256 << 20
-"""Bytes of central directory read at most: three million records."""
-_CENTRAL = struct.Struct("<4s6H3I5H2I")  # APPNOTE 4.3.12
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _FLAGS = 0x0001 | 0x0006 | 0x0008 | 0x0800  # encrypted, deflate's effort, data descriptor, UTF-8
 _NEAR = 256
@@ -45,24 +42,6 @@ class Record(NamedTuple):
     flags: int
 
 
-class _Entry(NamedTuple):
-    raw: bytes
-    made: int
-    need: int
-    flags: int
-    method: int
-    time: int
-    date: int
-    crc: int
-    stored: int
-    size: int
-    internal: int
-    external: int
-    header: int
-    wide: bool
-    where: int
-
-
 class _Near:
     """Reads a little more than asked, because a record's descriptor and the next record's header lie side by side."""
 
@@ -81,16 +60,16 @@ def read_zip(source: Source, *, torch: bool) -> Generator[Finding, None, list[Re
     With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory entries alike.
     """
     end = yield from end_of(source, comment=not torch)
-    entries = yield from _entries(source, end, torch)
+    directory = yield from entries(source, end, torch)
     records: list[Record] = []
     near, at = _Near(source), 0
-    entries.sort(key=lambda e: e.header)
-    for i, e in enumerate(entries):
-        name = _name(e)
+    directory.sort(key=lambda e: e.header)
+    for i, e in enumerate(directory):
+        name = name_of(e)
         if e.header != at:
             what = f"{e.header - at} bytes belong to no record" if e.header > at else "two records overlap"
             yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
-        border = entries[i + 1].header if i + 1 < len(entries) else end.directory
+        border = directory[i + 1].header if i + 1 < len(directory) else end.directory
         try:
             payload = yield from _local(near, e, name, border, torch)
         except Damage as d:
@@ -109,68 +88,7 @@ def read_zip(source: Source, *, torch: bool) -> Generator[Finding, None, list[Re
     return records
 
 
-def _entries(source: Source, end: End, torch: bool) -> Generator[Finding, None, list[_Entry]]:
-    if end.size > MAX_DIRECTORY:
-        raise Damage("too-complex", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
-    data, at, out = source.read(end.directory, end.size), 0, []
-    for i in range(end.count):
-        where = end.directory + at
-        if at + 46 > len(data):
-            raise Damage("bad-header", f"the directory holds {i} records, its end says {end.count}", where)
-        sig, made, need, flags, method, time, date, crc, stored, size, n, x, c, disk, internal, external, header = _CENTRAL.unpack_from(data, at)
-        if sig != b"PK\1\2":
-            raise Damage("bad-header", f"directory entry {i} has a damaged signature", where)
-        raw, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
-        at += 46 + n + x + c
-        if at > len(data):
-            raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
-        wide = 0xFFFFFFFF in (stored, size, header)
-        for kind, value in _extras(extra):
-            if kind == 1:
-                wanted = [v == 0xFFFFFFFF for v in (size, stored, header)]
-                if len(value) < 8 * sum(wanted) or (torch and len(value) != 8 * sum(wanted)):
-                    raise Damage("bad-header", f"directory entry {i} has a ZIP64 field of the wrong length", where)
-                values = iter(struct.unpack(f"<{sum(wanted)}Q", value[: 8 * sum(wanted)]))
-                size, stored, header = (next(values) if w else v for w, v in zip(wanted, (size, stored, header), strict=True))
-            elif kind < 0 or torch:
-                yield finding("bad-header", f"directory entry {i} has an extra field that does not belong there", offset=where)
-        if header + 30 + n + stored > end.directory:
-            raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
-        if disk or (torch and c):
-            yield finding("odd-header", f"directory entry {i} has a disk number or a comment, which its writer never sets", offset=where)
-        out.append(_Entry(raw, made, need, flags, method, time, date, crc, stored, size, internal, external, header, wide, where))
-    if at != len(data):
-        raise Damage("bad-header", f"the directory has {len(data) - at} bytes after its last entry", end.directory + at)
-    if torch and out:  # miniz writes these alike in every entry, and nobody reads them: an odd one out is a flipped bit
-        for field in ("made", "internal", "external"):
-            values = [getattr(e, field) for e in out]
-            usual = Counter(values).most_common(1)[0][0]
-            for e, v in zip(out, values, strict=True):
-                if v != usual:
-                    yield finding("odd-header", f"the directory entry of {_name(e)[:200]!r} is unlike the others", offset=e.where)
-    return out
-
-
-def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
-    """The (id, value) pairs of an extra field; id -1 for bytes that form no pair."""
-    at = 0
-    while at < len(extra):
-        kind, n = struct.unpack_from("<2H", extra, at) if at + 4 <= len(extra) else (-1, 0)
-        if kind < 0 or at + 4 + n > len(extra):
-            yield -1, extra[at:]
-            return
-        yield kind, extra[at + 4 : at + 4 + n]
-        at += 4 + n
-
-
-def _name(e: _Entry) -> str:
-    try:
-        return e.raw.decode("utf-8" if e.flags & 0x800 else "cp437")
-    except UnicodeDecodeError:
-        return e.raw.decode("utf-8", "backslashreplace")
-
-
-def _local(near: _Near, e: _Entry, name: str, border: int, torch: bool) -> Generator[Finding, None, int]:
+def _local(near: _Near, e: Entry, name: str, border: int, torch: bool) -> Generator[Finding, None, int]:
     """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
 
     def bad(what: str) -> Finding:
@@ -187,9 +105,9 @@ def _local(near: _Near, e: _Entry, name: str, border: int, torch: bool) -> Gener
     if (need, time, date) != (e.need, e.time, e.date):
         yield finding("odd-header", f"record {name[:200]!r}: header and directory disagree on version or time", offset=e.header)
     wide = False
-    for kind, value in _extras(names[n:]):
+    for kind, value in extras(names[n:]):
         if kind == 1:  # sizes not known yet may be 0 when a descriptor follows; miniz adds the header's own offset
-            wide, parts = True, [int.from_bytes(value[k : k + 8], "little") for k in range(0, len(value), 8)]
+            wide, parts = len(value) >= 16, [int.from_bytes(value[k : k + 8], "little") for k in range(0, len(value), 8)]
             if len(value) % 8 or not {e.size, e.stored, e.header, 0}.issuperset(parts) or (0 in parts and e.size and not e.flags & 8):
                 yield bad("its 64-bit sizes")
         elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
@@ -197,17 +115,19 @@ def _local(near: _Near, e: _Entry, name: str, border: int, torch: bool) -> Gener
                 yield finding("odd-header", f"record {name[:200]!r}: its padding is not all 'Z'", offset=e.header + 30 + n)
         elif kind < 0 or torch:
             yield finding("bad-header", f"record {name[:200]!r}: its header has a damaged extra field", offset=e.header + 30 + n)
+    late = bool(e.flags & 8)  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
     for mine, theirs, what in ((crc, e.crc, "the checksum"), (stored, e.stored, "the size"), (size, e.size, "the size")):
-        if mine != theirs and not (mine == 0 and e.flags & 8) and not (mine == 0xFFFFFFFF and wide and what == "the size"):
+        fits = mine == 0 if late and torch else mine == theirs or (late and mine == 0)
+        if not fits and not (mine == 0xFFFFFFFF and wide and what == "the size"):
             yield bad(what)
     if e.flags & 1 or e.flags & ~_FLAGS:
         yield finding("bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6)
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
         yield finding("bad-header", f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known", offset=e.header + 8)
-    return payload
+    return int(payload)
 
 
-def _descriptor(near: _Near, e: _Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
+def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
     """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return its length."""
     short, long = struct.pack("<3I", e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF), struct.pack("<I2Q", e.crc, e.stored, e.size)
     n = border - at

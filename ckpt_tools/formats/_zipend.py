@@ -22,7 +22,7 @@ class End(NamedTuple):
 
     directory: int
     size: int
-    count: int
+    entries: int
 
 
 def end_of(source: Source, *, comment: bool) -> Generator[Finding, None, End]:

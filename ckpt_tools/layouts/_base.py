@@ -93,12 +93,18 @@ def no_steps(part: Part, metadata: Metadata) -> Steps:
     return part.step, part.epoch, part.step_in_epoch
 
 
+def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+    """A layout whose siblings tell nothing about a part's step."""
+    return None
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a directory is arranged.
 
     ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, "release" or None (garbage).
-    ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata. ``check`` compares names with contents over the parts of one run
+    ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
+    from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
     and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
     its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
     """
@@ -110,6 +116,7 @@ class Layout:
     reference: str
     limits: tuple[str, ...]
     steps: Callable[[Part, Metadata], Steps] = no_steps
+    place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = no_place
     check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_to_check
     tracker: str | None = None
     read_tracker: Callable[[bytes], int | str | None] | None = None

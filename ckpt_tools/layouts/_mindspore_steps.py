@@ -16,11 +16,24 @@ def steps(part: Part, metadata: Metadata) -> Steps:
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
-    counted = whole(metadata.get("global_step"))
+    counted = whole(metadata.get("global_step")) or None  # some optimizers of 2.0 carry it and leave it at 0
     said = whole(metadata.get("step_num"))
     step = counted if part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint") else said if said is not None else counted
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     return (step if step is not None else part.step), epoch, part.step_in_epoch
+
+
+def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+    """The global step of a part whose content counts inside the epoch: from the steps before its epoch, as its siblings count them."""
+    before = {p.epoch: step - p.step_in_epoch for p, m in reversed(siblings) if p.epoch and p.step_in_epoch and (step := whole(m.get("step_num"))) is not None}
+    if part.epoch is None or part.step_in_epoch is None or not before:
+        return None
+    if part.epoch in before:
+        return before[part.epoch] + part.step_in_epoch
+    (a, first), *others = sorted(before.items())
+    if not others or (others[-1][1] - first) % (others[-1][0] - a):
+        return None
+    return first + (part.epoch - a) * ((others[-1][1] - first) // (others[-1][0] - a)) + part.step_in_epoch
 
 
 def _odd_ones_out(values: Sequence[tuple[Part, int]]) -> Iterator[tuple[Part, int, int]]:
@@ -48,7 +61,7 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
             epochs[dying, part.generation].append((part, epoch_num - part.epoch))
         if step_num is not None and not (dying and step_num == part.step_in_epoch):
             inside[part.generation if not dying else None, part.epoch].append((part, step_num - part.step_in_epoch))
-        if global_step is not None and not dying:
+        if global_step and not dying:
             counted[part.rank, part.generation].append((part, global_step))
     wrong: set[str] = set()
     for values in epochs.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools.layouts._base import Layout, Piece
-from ckpt_tools.layouts._mindspore_steps import check, steps
+from ckpt_tools.layouts._mindspore_steps import check, place, steps
 from ckpt_tools.model import Checkpoint, Kind, Resume
 
 CKPT = ("mindspore_ckpt", "mindspore_encrypted")
@@ -35,6 +35,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     steps=steps,
+    place=place,
     check=check,
     epoch_base=1,
     reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",

@@ -11,7 +11,7 @@ from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Scan, Selection, Summary, Verdict, Verification, worst
-from ckpt_tools.pipeline.across import across
+from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.plan import fingerprint
@@ -75,7 +75,7 @@ def verify(
             else:
                 bare.append(FileReport(None, report))
         across += [*s.found.findings, *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished)]
-        across += across(s, os.path.isdir(root))
+        across += across_files(s, os.path.isdir(root))
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
         unrecognised += s.found.unrecognised
         bytes_read += s.bytes_read

@@ -99,8 +99,13 @@ class Planner:
         """The checkpoint's global step: from its name, else from the first of its files that tells."""
         if c.step is None and id(c) not in self.steps:
             layout = BY_NAME[c.layout]
-            told = (layout.steps(p, self.session.report(p, Level.STRUCTURE).metadata)[0] for p in c.parts[:8])
-            self.steps[id(c)] = next((step for step in told if step is not None), None)
+            read = [(p, self.session.report(p, Level.STRUCTURE).metadata) for p in c.parts[:8]]
+            told = next((step for p, m in read if (step := layout.steps(p, m)[0]) is not None), None)
+            if told is None and c.kind is Kind.DYING_GASP:  # a breakpoint file counts inside the epoch: its periodic siblings place the epoch
+                near = sorted((o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:8]
+                siblings = [(o.parts[0], self.session.report(o.parts[0], Level.STRUCTURE).metadata) for o in near]
+                told = next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
+            self.steps[id(c)] = told
         return c.step if c.step is not None else self.steps[id(c)]
 
     def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
@@ -123,7 +128,7 @@ class Planner:
         first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
         reports = [self.session.report(p, Level.STRUCTURE) for p in first.parts if p.piece not in ("optim", "distrib_optim")][:256]
         told = grouping.saved_world_size(reports)
-        names = self.expected.ranks or None
+        names = grouping.expected_ranks(self.checkpoints)
         committed = BY_NAME[first.layout].committed
         sizes: dict[str, int] = {}
         for axis, key in _SIZES.items():
@@ -148,10 +153,10 @@ class Planner:
             self.warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=self.root))
         topology = Topology(world, sizes, selection.rank_order)
         writers = {r: p.coords for p, rep in zip(first.parts, reports) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
-        if selection.rank_order == Selection.rank_order and (order := infer_order(writers, topology)):
+        if selection.rank_order == Selection().rank_order and (order := infer_order(writers, topology)):
             topology = replace(topology, order=order)
             self.warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
-        return replace(topology, provenance=known), told or (None if committed else names or grid)
+        return replace(topology, provenance=known), told or (None if committed else names or grid or 1)
 
     # ---- the judge
 
@@ -166,7 +171,7 @@ class Planner:
             a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
             if a.groupless:
                 raise UsageError(f"{a.findings[0].message} ({c.path})", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all")
-            clash = mismatched(c, a, self.topology, self.saved)
+            clash = mismatched(c, a, self.topology, self.saved) if not bad else None
             if clash:
                 raise UsageError(f"topology-mismatch: {clash.message}", "start with the saved world size, or name the replicas with --replica-groups or --replicas all")
             if any(f.severity is Severity.ERROR for f in a.findings):

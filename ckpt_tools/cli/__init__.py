@@ -1,0 +1,134 @@
+"""Arguments in, exit codes out (docs/exit-codes.md). Only the module of the command that is asked for is imported."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from ckpt_tools import __version__
+from ckpt_tools.cli import console
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
+
+COMMANDS = ("ls", "verify", "latest", "plan", "show", "explain", "formats", "layouts", "launchers")
+"""Each is the function of that name in the module of that name."""
+
+BUG = 70
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. No Exception, so that nothing on the way mistakes it for a problem of a file."""
+
+
+def main() -> NoReturn:
+    """The command ``ckpt``."""
+    signal.signal(signal.SIGTERM, _terminate)
+    # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a short run.
+    gc.set_threshold(100_000)
+    code = run(sys.argv[1:])
+    if code in (INTERRUPTED, TERMINATED):
+        console.flush()
+        os._exit(code)  # a thread that hangs in a read of a dead file system would keep a normal exit waiting for ever
+    sys.exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing is raised."""
+    try:
+        try:
+            return _dispatch(list(argv))
+        except CkptError as error:
+            return _fail(argv, error)
+        except Exception as error:
+            if hasattr(error, "show"):  # typer's own usage errors; their classes are not part of its public interface
+                return _usage(argv, error)
+            return _bug(argv, error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+    except CannotLook as error:  # even the answer that something failed could not be written
+        console.problem("error", str(error), error.hint)
+        return error.exit_code
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _dispatch(argv: list[str]) -> int:
+    single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
+    # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two for every crash.
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
+    settings = {"help_option_names": ["-h", "--help"]}
+    for name in argv[:1] if single else COMMANDS:
+        app.command(name, context_settings=settings)(getattr(import_module(f"ckpt_tools.cli.{name}"), name))
+    if single:  # an app of one command takes no command name
+        result = app(argv[1:], prog_name=f"ckpt {argv[0]}", standalone_mode=False)
+    else:
+        app.callback(context_settings=settings, no_args_is_help=True)(_top)
+        result = app(argv, prog_name="ckpt", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.out(f"ckpt {__version__}\n")
+        raise typer.Exit
+
+
+def _top(version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit.")) -> None:
+    """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and without running code found in them.
+
+    Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4 none usable, 5 could not look, 6 newest unusable.
+    """
+
+
+def _fail(argv: Sequence[str], error: CkptError) -> int:
+    console.problem("error", str(error), error.hint)
+    if error.plan is not None and console.asked_format(argv) == "json":
+        from ckpt_tools.emit import json
+
+        console.out(json.render(error.plan))
+        return error.exit_code
+    return _answer(argv, type(error).__name__, str(error), error.hint, error.exit_code)
+
+
+def _usage(argv: Sequence[str], error: Exception) -> int:
+    error.show()  # type: ignore[attr-defined]  # run() has looked
+    return _answer(argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code)
+
+
+def _bug(argv: Sequence[str], error: Exception) -> int:
+    """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken checkpoint."""
+    what = f"{type(error).__name__}: {error}"
+    hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
+    if os.environ.get("CKPT_DEBUG"):
+        import traceback
+
+        console.err("".join(traceback.format_exception(error)))
+    console.problem("internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint)
+    return _answer(argv, "Bug", what, hint, BUG)
+
+
+def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) -> int:
+    """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout."""
+    asked = console.asked_format(argv)
+    if asked in ("json", "jsonl"):
+        from ckpt_tools.emit import json
+
+        console.out(json.problem(name, message, hint, code, one_line=asked == "jsonl"))
+    elif asked == "shell":
+        from ckpt_tools.emit import shell
+
+        console.out(shell.failure(code))
+    return code

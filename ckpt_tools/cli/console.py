@@ -1,0 +1,117 @@
+"""The two streams: results to stdout, byte for byte; all else to stderr, safe for a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from ckpt_tools.emit._words import printable
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.model import Finding, Severity
+
+
+def out(text: str) -> None:
+    """Write a result. A reader that has gone away is no error: the exit code still tells the verdict."""
+    stream = sys.stdout
+    if stream is None:  # started with a closed stdout
+        raise CannotLook("there is no standard output to write the result to", "redirect it somewhere")
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        data = text.encode(encoding, "surrogateescape")  # file names come back as the bytes they were
+    except UnicodeEncodeError:
+        data = text.encode(encoding, "backslashreplace")
+    try:
+        raw = getattr(stream, "buffer", None)
+        if raw is None:  # a stream of text only, as in tests and notebooks
+            stream.write(data.decode(encoding, "replace"))
+        else:
+            raw.write(data)
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+    except OSError as e:
+        _silence(stream)
+        raise CannotLook(f"the result could not be written to standard output: {e.strerror}", "make room, or redirect it elsewhere") from e
+
+
+def err(text: str) -> None:
+    """Write to stderr, or nowhere when nobody listens."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def problem(word: str, message: str, hint: str = "") -> None:
+    """``ckpt: word: message``, and below it what to do next."""
+    lines = [f"ckpt: {word}: {message}", *([f"hint: {hint}"] if hint else [])]
+    err("".join(f"{printable(line)}\n" for text in lines for line in text.split("\n")))
+
+
+def findings(found: Iterable[Finding]) -> None:
+    """Findings as single lines on stderr."""
+    for f in found:
+        where = f"{f.path}: " if f.path else ""
+        problem("note" if f.severity is Severity.NOTE else str(f.severity), f"{where}{f.code}: {f.message}", "" if f.severity is Severity.NOTE else f.hint)
+
+
+def flush() -> None:
+    """Push out what the streams hold, for an exit that skips the interpreter's own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+
+
+def asked_format(argv: Sequence[str]) -> str:
+    """The output format of a command line that may be wrong elsewhere, so that even its error can answer in that format."""
+    options = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+    asked = "json" if "--json" in options else ""
+    for i, option in enumerate(options):
+        if option == "--format":
+            asked = options[i + 1] if i + 1 < len(options) else ""
+        elif option.startswith("--format="):
+            asked = option.partition("=")[2]
+    return asked
+
+
+def terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads the stream."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # a closed stream
+        return False
+
+
+def colored(choice: str | None, stream: TextIO | None) -> bool:
+    """Whether to colour: --color, then NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that can."""
+    if choice in ("always", "never"):
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int | None:
+    """Columns of the terminal that stdout is; None when it is none, so that nothing is wrapped."""
+    if not terminal(sys.stdout):
+        return None
+    from shutil import get_terminal_size
+
+    return max(40, get_terminal_size().columns)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let the interpreter's own flush at exit succeed: it would complain about the same problem again."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,35 @@
+"""``ckpt explain``: what a finding means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.codes import CODES
+from ckpt_tools.config import nearest
+from ckpt_tools.errors import UsageError
+
+
+def explain(
+    code: Annotated[str, typer.Argument(metavar="CODE", help="A code of a finding, such as truncated.", show_default=False)],
+    format: options.Format = None,
+    json: options.Json = False,
+    color: options.Color = None,
+) -> int:
+    """Say what a finding means, what it does to the verdict and what to do about it."""
+    to = options.output(("table", "json"), dict(locals()))
+    if code not in CODES:
+        meant = nearest(code, CODES)
+        raise UsageError(f"there is no finding {code!r}", f"did you mean {meant!r}?" if meant else "docs/codes.md lists all of them")
+    if to.format == "json":
+        from ckpt_tools.emit import json as emit
+
+        c = CODES[code]
+        console.out(emit.catalogue("explain", [{"code": c.id, "severity": str(c.severity), "title": c.title, "hint": c.hint, "since": c.since}]))
+    else:
+        from ckpt_tools.emit import table
+
+        console.out(table.explained(code, **to.paint))
+    return 0

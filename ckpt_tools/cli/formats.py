@@ -1,0 +1,32 @@
+"""``ckpt formats``: which file formats are known, and what cannot be seen in each."""
+
+from __future__ import annotations
+
+from ckpt_tools.cli import console, options
+
+
+def formats(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
+    """List the known file formats: how deep each can be checked, what protects it and what cannot be seen."""
+    to = options.output(("table", "json"), dict(locals()))
+    from ckpt_tools.formats import FORMATS
+
+    entries: list[dict[str, object]] = [
+        {
+            "name": f.name,
+            "suffixes": list(f.suffixes),
+            "levels": [str(level) for level in sorted(f.checks)],
+            "protects": f.protects,
+            "limits": list(f.limits),
+            "reference": f.reference,
+        }
+        for f in FORMATS
+    ]
+    if to.format == "json":
+        from ckpt_tools.emit import json as emit
+
+        console.out(emit.catalogue("formats", entries))
+    else:
+        from ckpt_tools.emit import table
+
+        console.out(table.catalogue(entries, ("name", "suffixes", "protects", "limits"), **to.paint))
+    return 0

@@ -1,0 +1,184 @@
+"""The options of all commands, each declared once; config.ENV says what the settings among them mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from ckpt_tools import config
+from ckpt_tools.cli import console
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import LoadPlan, Selection
+
+
+def _setting(key: str, metavar: str, *short: str) -> Any:
+    """An option for a setting. Its value stays text here: flags, variables and files are all read by the same parser."""
+    variable = config.BY_KEY[key]
+    return typer.Option(variable.flag, *short, metavar=metavar, help=_help(variable), show_default=False)
+
+
+def _switch(key: str) -> Any:
+    variable = config.BY_KEY[key]
+    return typer.Option(variable.flag, help=_help(variable), show_default=False)
+
+
+def _help(variable: config.Variable) -> str:
+    return f"{variable.meaning[0].upper()}{variable.meaning[1:]}. [{variable.name}]"
+
+
+Root = Annotated[str | None, typer.Argument(metavar="ROOT", help=_help(config.BY_KEY["root"]), show_default=False)]
+
+Rank = Annotated[str | None, _setting("rank", "N")]
+WorldSize = Annotated[str | None, _setting("world-size", "N")]
+Level = Annotated[str | None, _setting("level", "LEVEL")]
+Jobs = Annotated[str | None, _setting("jobs", "N", "-j")]
+Order = Annotated[str | None, _setting("order", "mtime|step")]
+Kind = Annotated[str | None, _setting("kind", "KIND")]
+Layout = Annotated[str | None, _setting("layout", "NAME")]
+Run = Annotated[str | None, _setting("run", "RUN")]
+Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
+MaxStep = Annotated[str | None, _setting("max-step", "N")]
+SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
+FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
+ReplicaGroups = Annotated[list[str] | None, _setting("replica-groups", "GROUPS")]
+Replicas = Annotated[str | None, _setting("replicas", "all")]
+Tp = Annotated[str | None, _setting("tp", "N")]
+Pp = Annotated[str | None, _setting("pp", "N")]
+Cp = Annotated[str | None, _setting("cp", "N")]
+Dp = Annotated[str | None, _setting("dp", "N")]
+Ep = Annotated[str | None, _setting("ep", "N")]
+Etp = Annotated[str | None, _setting("etp", "N")]
+RankOrder = Annotated[str | None, _setting("rank-order", "AXES")]
+Require = Annotated[str | None, _setting("require", "KEYS")]
+MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
+Settle = Annotated[str | None, _setting("settle", "TIME")]
+Strict = Annotated[bool, _switch("strict")]
+AllowNone = Annotated[bool, _switch("allow-none")]
+NoFallback = Annotated[bool, _switch("no-fallback")]
+SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
+Config = Annotated[str | None, _setting("config", "FILE")]
+
+Format = Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="Output format; an unknown one lists those of the command.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format json.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, warnings or notes on stderr.", show_default=False)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="List everything, and say what led to the answer.", show_default=False)]
+Color = Annotated[str | None, typer.Option("--color", metavar="auto|always|never", help="Colour; NO_COLOR and FORCE_COLOR are honoured.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Output:
+    """How to answer."""
+
+    format: str
+    quiet: bool = False
+    verbose: bool = False
+    color: str | None = None
+
+    @property
+    def paint(self) -> dict[str, Any]:
+        """Colour and width of stdout, as the tables take them."""
+        return {"color": console.colored(self.color, sys.stdout), "width": console.width()}
+
+
+def output(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
+    """The output options of a command whose first format is the default."""
+    choice, color = given.get("format"), given.get("color")
+    if given.get("json") and choice not in (None, "json"):
+        raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
+    choice = "json" if given.get("json") else choice or formats[0]
+    for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
+        try:
+            config.word(value, allowed)
+        except ValueError as e:
+            raise UsageError(f"{flag}: {e}") from e
+    return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
+
+
+def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
+    """The settings among a command's options, completed from variables and the configuration file."""
+    flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in config.BY_KEY}
+    found = config.resolve(flags, roots)
+    if not to.quiet:
+        for note in found.notes:
+            console.problem("note", note)
+    if to.verbose and found.file:
+        console.problem("note", f"configuration from {found.file}")
+    return found
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``latest`` and ``plan`` ask."""
+
+    root: str
+    selection: Selection
+    output: Output
+
+
+def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
+    """Give a command the selection options, so that every command that chooses takes the same ones. The first format is its default."""
+
+    def decorate(answer: Callable[[Question], int]) -> Callable[..., int]:
+        def command(
+            root: Root = None,
+            rank: Rank = None,
+            world_size: WorldSize = None,
+            order: Order = None,
+            kind: Kind = None,
+            layout: Layout = None,
+            run: Run = None,
+            prefix: Prefix = None,
+            max_step: MaxStep = None,
+            level: Level = None,
+            require: Require = None,
+            fault_ranks: FaultRanks = None,
+            replica_groups: ReplicaGroups = None,
+            replicas: Replicas = None,
+            tp: Tp = None,
+            pp: Pp = None,
+            cp: Cp = None,
+            dp: Dp = None,
+            ep: Ep = None,
+            etp: Etp = None,
+            rank_order: RankOrder = None,
+            save_interval: SaveInterval = None,
+            max_attempts: MaxAttempts = None,
+            settle: Settle = None,
+            allow_none: AllowNone = False,
+            no_fallback: NoFallback = False,
+            skip_unreadable: SkipUnreadable = False,
+            strict: Strict = False,
+            jobs: Jobs = None,
+            format: Format = None,
+            json: Json = False,
+            quiet: Quiet = False,
+            verbose: Verbose = False,
+            color: Color = None,
+            config: Config = None,
+        ) -> int:
+            given = dict(locals())
+            to = output(formats, given)
+            found = settings(given, to)
+            return answer(Question(found.root, found.selection(), to))
+
+        command.__doc__ = answer.__doc__
+        return command
+
+    return decorate
+
+
+def tell(plan: LoadPlan, to: Output) -> None:
+    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
+    if to.quiet:
+        return
+    for rejected in plan.rejected:
+        c = rejected.checkpoint
+        why = next(iter(sorted(rejected.findings, key=lambda f: -f.severity)), None)
+        console.problem("warning", f"{c.path} ({c.kind}, step {c.step}) is not usable{f': {why.code}: {why.message}' if why else ''}")
+    console.findings(plan.warnings)
+    if to.verbose and plan.checkpoint:
+        console.problem("note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})")

@@ -1,0 +1,34 @@
+"""``ckpt plan``: the whole load plan."""
+
+from __future__ import annotations
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.progress import progress
+
+
+@options.question("table", "json", "shell")
+def plan(asked: options.Question) -> int:
+    """Say which checkpoint the job resumes from, which file every rank loads, and why.
+
+    Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
+    """
+    from ckpt_tools import pipeline
+
+    to = asked.output
+    with progress(to) as meter:
+        result = pipeline.plan(asked.root, asked.selection, progress=meter)
+    if to.format == "table":
+        from ckpt_tools.emit import table
+
+        console.out(table.render(result, **to.paint, verbose=to.verbose))
+        return 0
+    options.tell(result, to)
+    if to.format == "json":
+        from ckpt_tools.emit import json
+
+        console.out(json.render(result))
+    else:
+        from ckpt_tools.emit import shell
+
+        console.out(shell.render(result))
+    return 0

@@ -1,0 +1,91 @@
+"""Progress on stderr: a bar on a terminal once a run turns out to be long, else one line every ten seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ckpt_tools.cli import console
+from ckpt_tools.emit._words import size, span
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from ckpt_tools.cli.options import Output
+
+BIG = 64 * 1024 * 1024
+"""Bytes from which a bar is shown at once."""
+PATIENCE = 0.5
+"""Seconds after which a bar is shown in any case."""
+LINE_EVERY = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Meter:
+    """Counts bytes, from any thread, and draws. Rich is imported only when a bar is really shown."""
+
+    def __init__(self, bar: bool, color: bool) -> None:
+        self.bar, self.color = bar, color
+        self.lock = threading.Lock()
+        self.started = time.monotonic()
+        self.drawn = self.started
+        self.shown: Progress | None = None
+        self.task: TaskID | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        # Whoever finds the meter busy has nothing newer to say: reading must not wait for drawing.
+        if now - self.drawn < 0.1 and done < total or not self.lock.acquire(blocking=False):
+            return
+        try:
+            self._draw(done, max(total, done), now)
+        finally:
+            self.lock.release()
+
+    def _draw(self, done: int, total: int, now: float) -> None:
+        if not self.bar:
+            if now - self.drawn >= LINE_EVERY:
+                self.drawn = now
+                rate = done / (now - self.started)
+                left = f", {span((total - done) / rate)} left" if rate else ""
+                console.err(f"ckpt: {size(done)} of {size(total)} read, {size(rate)}/s{left}\n")
+            return
+        self.drawn = now
+        if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
+            self._show()
+        if self.shown is not None and self.task is not None:
+            self.shown.update(self.task, completed=done, total=total)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+        stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
+        columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+        self.shown = Progress(*columns, console=stderr, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self.task = self.shown.add_task("")
+        self.shown.start()
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        with self.lock:
+            if self.shown is not None:
+                self.shown.stop()
+                self.shown = None
+
+
+@contextmanager
+def progress(to: Output) -> Iterator[Meter | None]:
+    """A meter for the time of the block; None with --quiet."""
+    if to.quiet:
+        yield None
+        return
+    meter = Meter(console.terminal(sys.stderr), console.colored(to.color, sys.stderr))
+    try:
+        yield meter
+    finally:
+        meter.stop()

@@ -1,0 +1,49 @@
+"""``ckpt show``: what is in a file, without loading it."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.model import Level, Verdict
+
+FORMATS = ("table", "json")
+
+
+def show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
+    format: options.Format = None,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+) -> int:
+    """Print the tensors, the metadata and the pickle globals of FILE. Nothing in it is loaded or run.
+
+    Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
+    """
+    to = options.output(FORMATS, dict(locals()))
+    if not os.path.lexists(file):
+        raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
+    from ckpt_tools.formats._globals import verdict
+    from ckpt_tools.formats._stubs import Global
+    from ckpt_tools.verify import look
+
+    report, parts = look(os.path.abspath(file), Level.STRUCTURE)
+    trust = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
+    if to.format == "json":
+        from ckpt_tools.emit import json as emit
+
+        console.out(emit.shown(report, parts, trust))
+    else:
+        from ckpt_tools.emit import table
+
+        console.out(table.shown(report, parts, trust, **to.paint, verbose=to.verbose))
+    if report.verdict is Verdict.UNKNOWN:
+        return 5
+    if report.verdict is Verdict.BROKEN:
+        return 1
+    return 0 if report.format else 3

@@ -1,0 +1,72 @@
+"""``ckpt verify``: is it sound?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.model import Level, Verdict, Verification, worst
+
+FORMATS = ("table", "json", "jsonl")
+
+
+def verify(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoint files, directories or prefixes.", show_default=False)],
+    level: options.Level = None,
+    require: options.Require = None,
+    settle: options.Settle = None,
+    strict: options.Strict = False,
+    jobs: options.Jobs = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Look at every checkpoint file at or below PATH and say what is damaged and how that is known. Nothing is written, loaded or run.
+
+    Exit codes: 0 nothing broken at this level, 1 damage found, 3 nothing recognised, 5 something could not be looked at.
+    """
+    given = dict(locals())
+    to = options.output(FORMATS, given)
+    found = options.settings(given, to, tuple(paths))
+    from ckpt_tools import pipeline
+
+    values = found.values
+    with progress(to) as meter:
+        result = pipeline.verify(
+            paths,
+            values.get("level", Level.CONTENT),
+            jobs=values.get("jobs", 0),
+            require=values.get("require", ()),
+            settle=values.get("settle", 120.0),
+            progress=meter,
+        )
+    if to.format == "table":
+        from ckpt_tools.emit import table
+
+        console.out(table.render(result, **to.paint, verbose=to.verbose))
+    elif to.format == "json":
+        from ckpt_tools.emit import json as emit
+
+        console.out(emit.render(result))
+    else:
+        from ckpt_tools.emit import jsonl
+
+        console.out(jsonl.render(result))
+    return exit_code(result, values.get("strict", False))
+
+
+def exit_code(result: Verification, strict: bool) -> int:
+    """What could not be looked at wins over damage: the damage is in the answer, but what else there may be is not."""
+    s = result.summary
+    verdicts = {result.verdict, worst(result.findings)}
+    if s.unknown or Verdict.UNKNOWN in verdicts or (strict and s.below_level):
+        return 5
+    if s.broken or Verdict.BROKEN in verdicts or (strict and (s.suspect or Verdict.SUSPECT in verdicts)):
+        return 1
+    return 0 if s.files else 3

@@ -1,0 +1,225 @@
+"""The records of MindSpore's ``.ckpt``: each is a protobuf ``Checkpoint`` with one ``Value``, read here without protobuf.
+
+Facts: checkpoint.proto and mindspore/train/serialization.py (``_write_parameter_data``, ``_write_mapparameter``) of MindSpore 2.0 to 2.10.
+The walk is stricter than protobuf's own reader: the writer knows one order of fields, so another order is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Damage
+from ckpt_tools.formats._tensors import MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
+from ckpt_tools.model import Finding, Scalar, Severity, Tensor
+from ckpt_tools.storage import ShortRead, Source
+
+LITERAL, TRAILER = b"crc_num", 17
+"""The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
+SMALL = 256 * 1024
+WINDOW = 192  # holds the head of a record with a name of usual length: one read per record
+MAX_NAME, MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64 * 1024, 64, 64, 64 * 1024
+
+_PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
+_BITS = {"bool": 8, "bfloat16": 16} | {f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)}
+TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
+TYPES |= {"Int4": ("int4", 1), "Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1), "HiFloat8": ("hifloat8", 1)}
+"""tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values each."""
+MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
+OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
+
+
+class Reader:
+    """Protobuf fields by position, read through one small window; contents are skipped, never read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.size = source, source.size
+        self.step = source.size if source.size <= SMALL else WINDOW
+        self.base, self.window = 0, b""
+
+    def get(self, at: int, length: int) -> bytes:
+        """``length`` bytes at ``at``; raises ShortRead past the end of the file."""
+        if not self.base <= at <= at + length <= self.base + len(self.window):
+            if at + length > self.size:
+                raise ShortRead(at, length, max(0, self.size - at))
+            self.base = 0 if self.step == self.size else at
+            self.window = self.source.read(self.base, min(max(length, self.step), self.size - self.base))
+        return self.window[at - self.base : at - self.base + length]
+
+    def varint(self, at: int, limit: int) -> tuple[int, int]:
+        """An unsigned 64-bit varint as its writer packs it, and where it ends."""
+        value = 0
+        for i in range(10):
+            if at + i >= limit:
+                raise Damage("bad-header", "a number runs past the end of its record", at)
+            byte = self.get(at + i, 1)[0]
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                if value >> 64 or (i and not byte):
+                    break
+                return value, at + i + 1
+        raise Damage("bad-header", "a number is not a valid varint", at)
+
+    def fields(self, at: int, limit: int) -> Iterator[tuple[int, int, int]]:
+        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``."""
+        while at < limit:
+            key = self.get(at, 1)[0]
+            if key not in (0x08, 0x0A, 0x12, 0x1A):
+                raise Damage("bad-header", f"{key:#04x} is no field of a checkpoint record", at)
+            value, start = self.varint(at + 1, limit)
+            if key != 0x08 and value > limit - start:
+                raise Damage("bad-header", f"a field of {value} bytes reaches beyond its record", at)
+            yield key, value, start
+            at = start if key == 0x08 else start + value
+
+    def text(self, at: int, length: int, bound: int, what: str) -> str:
+        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost page makes them."""
+        if not 0 < length <= bound:
+            raise Damage("bad-header", f"a {what} of {length} bytes", at)
+        raw = self.get(at, length)
+        try:
+            if min(raw) >= 0x20 and 0x7F not in raw:
+                return raw.decode()
+        except UnicodeDecodeError:
+            pass
+        raise Damage("bad-header", f"a {what} is not plain UTF-8 text: {raw[:40]!r}", at)
+
+
+@dataclass
+class Content:
+    """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag, adjacent, each with the full dims."""
+
+    name: str
+    dims: tuple[int, ...]
+    type: str
+    offset: int
+    nbytes: int
+    types: dict[str, tuple[str, int]]
+    raw: bytes = b""  # the content itself where it can only be one number or a short text
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A single dim 0 beside content is how texts and the scalars of 1.x are written."""
+        return () if self.dims == (0,) and (self.nbytes or self.type == "str") else self.dims
+
+    @property
+    def tensor(self) -> Tensor:
+        dtype = (self.types.get(self.type) or OPAQUE.get(self.type) or (self.type, 0))[0]
+        return Tensor(self.name, dtype, self.shape, self.nbytes, self.offset)
+
+    @property
+    def value(self) -> Scalar:
+        """The number or text that this content is, None if it is more than that."""
+        if self.type == "str":
+            return self.raw.decode("utf-32-le", "replace") if self.raw and len(self.raw) == self.nbytes else None
+        dtype, size = self.types.get(self.type, ("", 0))
+        return scalar(self.raw, dtype) if is_single(dtype, self.shape) and len(self.raw) == self.nbytes == size else None
+
+    def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
+        """Content size against dims and type; the loader itself does not compare them (too long corrupts its heap)."""
+        if self.type in OPAQUE:
+            if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+                yield finding("tensor-size", f"text {self.name!r} has dims {list(self.dims)} and {self.nbytes} bytes", offset=self.offset)
+            elif self.type == "str" and (unit := _bad_character(self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ)))) is not None:
+                yield finding("bad-header", f"text {self.name!r} is not UTF-32", offset=self.offset + unit)
+        elif self.type not in self.types:
+            if meant := near_miss(self.type, self.types | OPAQUE):
+                yield finding("bad-header", f"tensor {self.name!r} has type {self.type!r}, one bit away from {meant!r}", offset=self.offset)
+            else:
+                yield finding("unknown-dtype", f"tensor {self.name!r} has the unknown type {self.type!r}", offset=self.offset)
+        elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
+            text = f"tensor {self.name!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file holds {self.nbytes}"
+            # the pieces of a split tensor that were never written look like this: the file is cut at the border of two records
+            yield finding("truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset)
+
+
+def _bad_character(raw: bytes) -> int | None:
+    return next((i for i in range(0, len(raw), 4) if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF), None)
+
+
+def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]) -> Content:
+    """A TensorProto: dims (one varint each), type, content, in this order."""
+    dims: list[int] = []
+    kind: str | None = None
+    found: Content | None = None
+    for key, value, start in reader.fields(at, limit):
+        if key == 0x08 and kind is None and value < 1 << 63 and len(dims) < MAX_DIMS:
+            dims.append(value)
+        elif key == 0x12 and kind is None:
+            kind = reader.text(start, value, MAX_TYPE, "tensor type")
+        elif key == 0x1A and kind is not None and found is None:
+            one = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
+            found = Content(name, tuple(dims), kind, start, value, types, reader.get(start, value) if one else b"")
+        else:
+            raise Damage("bad-header", f"tensor {name!r} has a field out of place", start)
+    if found is None:
+        raise Damage("bad-header", f"tensor {name!r} lacks its type or content", at)
+    return found
+
+
+def _no_record(reader: Reader, at: int, end: int) -> Damage:
+    """What to call bytes at a record border that are no record."""
+    left = end - at
+    rest = reader.get(at, min(left, SMALL))
+    if rest.count(0) == len(rest):
+        return Damage("zero-tail", f"zero bytes where a record should begin, {left} bytes before the end", at, Severity.ERROR)
+    if rest[:7] == LITERAL and left > TRAILER:
+        return Damage("trailing-data", f"{left - TRAILER} bytes follow the checksum trailer", at + TRAILER)
+    if rest[:7] == LITERAL[:left]:
+        return Damage("truncated", f"the checksum trailer has {left} of {TRAILER} bytes", at)
+    if left == TRAILER and not any(rest[7:13]):
+        return Damage("bad-header", f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}", at)
+    return Damage("bad-header", f"no record begins here: {rest[:8]!r}", at)
+
+
+def _map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
+    """A MapTensorProto: three tensors, of keys, values and status."""
+    found: list[Content] = []
+    for key, size, start in reader.fields(at, limit):
+        if key != 0x0A or len(found) == 3:
+            raise Damage("bad-header", f"map parameter {name!r} has a field out of place", start)
+        found.append(_content(reader, name + (".keys", ".values", ".status")[len(found)], start, start + size, MAP_TYPES))
+    if len(found) != 3:
+        raise Damage("bad-header", f"map parameter {name!r} has {len(found)} of 3 tensors", at)
+    return found
+
+
+def _record(reader: Reader, at: int) -> tuple[int, str, list[Content]]:
+    """(end, tag, contents) of the record at ``at``: a Value with its tag, then a tensor or a map parameter."""
+    length, start = reader.varint(at + 1, reader.size + 1)
+    limit, name, found = start + length, "", list[Content]()
+    for key, size, inner in reader.fields(start, limit):
+        if key == 0x0A and not name:
+            name = reader.text(inner, size, MAX_NAME, "parameter name")
+        elif key == 0x12 and name and not found:
+            found = [_content(reader, name, inner, inner + size, TYPES)]
+        elif key == 0x1A and name and not found:
+            found = _map(reader, name, inner, inner + size)
+        else:
+            raise Damage("bad-header", "a record has a field out of place", inner)
+    return limit, name, found
+
+
+def records(reader: Reader, end: int) -> Iterator[tuple[int, int, str, list[Content]]]:
+    """(start, end, tag, contents) of each record up to ``end``; a map parameter has three contents, others one.
+
+    Raises Damage at the first byte that is no record, and where the file ends inside one.
+    """
+    at = count = 0
+    while at < end:
+        if reader.get(at, 1) != b"\n":
+            raise _no_record(reader, at, end)
+        if (count := count + 1) > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
+        try:
+            limit, name, found = _record(reader, at)
+        except ShortRead:
+            raise Damage("truncated", f"the file ends inside the head of the record at byte {at}", reader.size) from None
+        if not found:
+            raise Damage("bad-header", f"record {name!r} holds no tensor", at)
+        if limit > end:
+            raise Damage("truncated", f"record {name!r} should end at byte {limit}, but the records end at {end}", end)
+        yield at, limit, name, found
+        at = limit

@@ -1,0 +1,42 @@
+"""One plain pickle to the last byte: read opcode by opcode, never loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats import torch_legacy
+from ckpt_tools.formats._base import Anatomy, Format
+from ckpt_tools.formats._judged import read_judged
+from ckpt_tools.formats._scalars import scalars
+from ckpt_tools.formats._torch import tensors
+from ckpt_tools.model import Finding, Level
+from ckpt_tools.storage import Source
+
+
+def magic(head: bytes) -> bool:
+    """A PROTO opcode of protocol 2 to 5 that does not begin torch's old format; older protocols have no mark of their own."""
+    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and not torch_legacy.magic(head)
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
+    pickled = yield from read_judged(source, 0, source.size, anatomy)
+    scalars(pickled.value, anatomy)
+    yield from tensors(pickled, {}, anatomy)
+    if pickled.end < source.size:
+        yield finding("trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end)
+
+
+FORMAT = Format(
+    name="pickle_plain",
+    suffixes=(".pkl",),
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing",
+    limits=(
+        "a flipped bit in a value cannot be seen",
+        "protocols 0 and 1 are not recognised; several pickles in one file count as data after the first",
+    ),
+    reference="CPython Lib/pickletools.py, Lib/pickle.py; torch/storage.py (_load_from_bytes)",
+)

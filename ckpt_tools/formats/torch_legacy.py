@@ -1,0 +1,116 @@
+"""torch.save's old format: five pickles, then every storage as a count and raw elements, to the exact last byte. No checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Anatomy, Damage, Format
+from ckpt_tools.formats._judged import read_judged
+from ckpt_tools.formats._limited import limited
+from ckpt_tools.formats._scalars import scalars
+from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, storages, tensors
+from ckpt_tools.model import Finding, Level
+from ckpt_tools.storage import Source
+
+_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
+_PAGE, _TAIL = 4096, 256 * 1024
+_NUMBER, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+
+
+def magic(head: bytes) -> bool:
+    """A pickle of torch's magic number: protocols 2 and 3, or, with a frame around it, 4 and 5."""
+    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield finding("not-checksummed", "torch's old format has no checksum: only lengths and the pickles' own structure were checked")
+    at = yield from _preamble(source, anatomy)
+    pickled = yield from read_judged(source, at, source.size, anatomy)
+    scalars(pickled.value, anatomy)
+    keys = yield from read_judged(source, pickled.end, source.size, anatomy)
+    known: dict[str, Storage] = {}
+    for s in storages(pickled):
+        if isinstance(s, Storage):
+            known[s.key] = s
+        else:
+            yield s
+    if type(keys.value) is not list or not all(type(k) is str for k in keys.value):
+        raise Damage("bad-pickle", "the list of storage keys is not a list of strings", pickled.end)
+    order: list[str] = keys.value
+    if len(set(order)) != len(order):
+        raise Damage("bad-header", "a storage is listed twice", pickled.end)
+    for key in known.keys() - set(order):
+        yield finding("missing-storage", f"storage {key[:80]!r} is used by tensors but is not in the file", offset=known[key].offset)
+    places = yield from _storages(source, order, known, keys.end)
+    if order:
+        yield from _tail(source, known[order[-1]].nbytes)
+    yield from tensors(pickled, places, anatomy)
+
+
+def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
+    """The magic number, the protocol and the system's properties; returns where the object's pickle begins."""
+    number = yield from read_judged(source, 0, source.size, anatomy)
+    protocol = yield from read_judged(source, number.end, source.size, anatomy)
+    system = yield from read_judged(source, protocol.end, source.size, anatomy)
+    if type(number.value) is not int or number.value != _NUMBER or type(protocol.value) is not int or protocol.value != _PROTOCOL:
+        yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
+    info = system.value if isinstance(system.value, dict) else {}
+    sizes = info.get("type_sizes")
+    sizes = sizes if isinstance(sizes, dict) else {}
+    good = info.get("protocol_version") == _PROTOCOL and type(info.get("little_endian")) is bool
+    if not good or (sizes.get("short"), sizes.get("int")) != (2, 4) or sizes.get("long") not in (4, 8) or len(sizes) != 3 or len(info) != 3:
+        yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
+    return system.end
+
+
+def _storages(source: Source, order: list[str], known: dict[str, Storage], at: int) -> Generator[Finding, None, dict[str, Place]]:
+    """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many elements."""
+    places: dict[str, Place] = {}
+    end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
+    if end > source.size and known.keys() >= set(order):
+        raise Damage("truncated", f"the file has {source.size:,} bytes; its pickles describe {end:,}", source.size)
+    for key in order:
+        s = known.get(key)
+        if s is None:  # its element size is unknown, so what follows cannot be found either
+            raise Damage("extra-storage", f"storage {key[:80]!r} is in the file, but no tensor refers to it", at)
+        if at + 8 > source.size:
+            raise Damage("truncated", "the file ends before its storages do", source.size)
+        count = int.from_bytes(source.read(at, 8), "little")
+        if count != s.numel:
+            yield finding("storage-size", f"storage {key[:80]!r} says it has {count:,} elements, its tensors say {s.numel:,}", offset=at)
+        places[key] = Place(at + 8, s.nbytes)
+        at += 8 + s.nbytes
+    if at < source.size:
+        yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
+    elif at > source.size:
+        raise Damage("truncated", f"the file has {source.size:,} bytes; its pickles describe {at:,}", source.size)
+    return places
+
+
+def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
+    """Zeros that fill the file's last pages and begin where a page begins, inside a tensor that has other bytes: pages never written."""
+    window = min(nbytes, _TAIL, source.size)
+    data = source.read(source.size - window, window)
+    run = window - len(data.rstrip(b"\0"))
+    start = source.size - run
+    if 512 <= run < window and -start % _PAGE < 16:  # a value may itself end in zero bytes just before the page
+        yield finding("zero-tail", f"the last {run:,} bytes are zero, from a page boundary inside the last storage on", offset=start)
+
+
+FORMAT = Format(
+    name="torch_legacy",
+    suffixes=SUFFIXES,
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing: the length follows from the pickles, and every storage repeats its number of elements",
+    limits=(
+        "a flipped bit in a tensor, or in a number or a name of the pickle, cannot be seen",
+        "files pickled with protocols 0 and 1, and the tar format of torch before 0.1.10, are not recognised",
+    ),
+    reference="torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of torch 2.13",
+)

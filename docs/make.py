@@ -1,0 +1,96 @@
+"""Write the documentation pages that are made from code; with --check say which are out of date and exit 1."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from ckpt_tools.codes import CODES  # noqa: E402 - needs the path above when the package is not installed
+from ckpt_tools.config import ENV  # noqa: E402
+from ckpt_tools.model import Severity  # noqa: E402
+
+NOTE = "<!-- Made by docs/make.py: edit the code it names, then run it. -->\n"
+
+
+def codes() -> str:
+    """docs/codes.md from the catalogue."""
+    out = [
+        "# Finding codes\n",
+        NOTE,
+        "Every observation has a code. Codes are never renamed and never reused; `ckpt explain CODE` prints the same. Made from `ckpt_tools/codes.py`.\n",
+        "The severity decides: an **error** makes the file or checkpoint `broken` (it is never chosen, `ckpt verify` exits 1), a **warning** makes it `suspect`",
+        "(it may be chosen; `ckpt verify` exits 0, with `--strict` 1), a **note** changes nothing. A finding can be milder or graver than listed here where its",
+        "message says why, for instance `missing-rank`, which is a warning in a dying-gasp checkpoint.\n",
+    ]
+    for severity in sorted(Severity, reverse=True):
+        out += [f"## {str(severity).capitalize()}s\n", "| code | meaning | what to do | since |", "|---|---|---|---|"]
+        out += [f"| `{c.id}` | {_cell(c.title)} | {_cell(c.hint)} | {c.since} |" for c in sorted(CODES.values()) if c.severity is severity]
+        out.append("")
+    return "\n".join(out)
+
+
+def environment() -> str:
+    """docs/environment.md from the table of settings."""
+    out = [
+        "# Settings: flags, variables, configuration file\n",
+        NOTE,
+        "A setting is taken from the first place that gives it: the flag, the variable, the configuration file, the default. An empty variable counts as not",
+        "set. Yes-or-no settings are flags without a value, `1` or `0` as a variable (`0` switches off what the file switches on), `true` or `false` in the file.\n",
+        "| flag | variable | key in the file | meaning | since |",
+        "|---|---|---|---|---|",
+    ]
+    for v in ENV:
+        key = f"`{v.key}`" if v.parse and v.in_file else "–"
+        out.append(f"| {f'`{v.flag}`' if v.flag else '–'} | `{v.name}` | {key} | {_cell(v.meaning)} | {v.since} |")
+    out += [
+        "",
+        "Only `CKPT_*` variables are settings. The variables of a launcher (`RANK`, `SLURM_PROCID`, …) are read by `ckpt_tools/launchers`;",
+        "`ckpt launchers` says what it makes of them. The variables that `--format shell` exports (`CKPT_PATH`, `CKPT_STEP`, `CKPT_EPOCH`, `CKPT_STEP_IN_EPOCH`,",
+        "`CKPT_RESUME`) are answers and never read.\n",
+        "## The configuration file\n",
+        "It is `--config FILE`, or the nearest `ckpt.toml`, or `pyproject.toml` with a table `[tool.ckpt]`, in the current directory or above it. Only one file",
+        "is read. A relative `root`, and files that `replica-groups` names, start from the directory of the file. An unknown key is an error (exit 2).\n",
+        "A file at or below the scanned tree is not read, because whoever writes checkpoints must not configure the tool that checks them: `ckpt` says so on",
+        "stderr, and `--config` reads it all the same. The tree is ROOT, which is the current directory unless something says otherwise.\n",
+        "```toml",
+        'root = "/data/run-7/checkpoints"',
+        "world-size = 8",
+        "save-interval = 500",
+        'settle = "5m"',
+        "",
+        "[replica-groups]  # by role; or a list of lists for every role",
+        "model = [[0, 4], [1, 5], [2, 6], [3, 7]]",
+        'optimizer = "groups.txt"',
+        "```\n",
+        "`--replica-groups` takes `0,4;1,5` (groups of ranks, `0-3` is a range), `model=0,4;1,5`, or a file in their place: one group per line, or JSON, a list of",
+        'lists or an object such as `{"model": [[0, 4], [1, 5]]}`. Durations are seconds (`120`) or have units (`90s`, `2m`, `1h30m`).\n',
+    ]
+    return "\n".join(out)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PAGES = {"codes.md": codes, "environment.md": environment}
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check all pages."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = HERE / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"docs/{name} {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""Choosing is pure: checkpoints built in memory, a judge that is a function."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt_tools.choose import Judgement, choose, rank
+from ckpt_tools.codes import finding
+from ckpt_tools.model import Checkpoint, Kind
+
+BAD = Judgement(False, (finding("crc-mismatch", "flipped"),), read=True)
+
+
+def checkpoint(step: int, mtime: int | None = None, kind: Kind = Kind.PERIODIC, **more: object) -> Checkpoint:
+    return Checkpoint("megatron", "run", kind, (), f"/run/{kind}/{step}", mtime if mtime is not None else step, step, **more)  # type: ignore[arg-type]
+
+
+def test_newest_by_mtime_is_not_the_highest_step_after_a_rollback() -> None:
+    old_timeline, live = checkpoint(100, mtime=1), checkpoint(60, mtime=2)
+    assert rank([old_timeline, live])[0] is live
+    assert rank([old_timeline, live], "step")[0] is old_timeline
+
+
+def test_ties_fall_to_the_other_key() -> None:
+    a, b = checkpoint(10, mtime=5), checkpoint(20, mtime=5)
+    assert rank([a, b])[0] is b
+    c, d = checkpoint(10, mtime=5, generation=1), checkpoint(10, mtime=6, generation=2)
+    assert rank([c, d], "step")[0] is d
+
+
+def test_periodic_goes_before_a_newer_dying_gasp_of_the_same_step() -> None:
+    gasp, periodic, older = checkpoint(20, mtime=9, kind=Kind.DYING_GASP), checkpoint(20, mtime=3), checkpoint(10, mtime=5)
+    assert rank([older, gasp, periodic]) == [periodic, gasp, older]
+
+
+def test_a_release_comes_after_every_iteration() -> None:
+    release = Checkpoint("megatron", "run", Kind.RELEASE, (), "/run/release", 99)
+    assert rank([release, checkpoint(1)])[-1] is release
+
+
+def test_nothing_older_than_the_winner_is_judged() -> None:
+    seen = []
+
+    def judge(c: Checkpoint) -> Judgement:
+        seen.append(c.step)
+        return Judgement(c.step == 20, read=True) if c.step == 20 else BAD
+
+    choice = choose(rank([checkpoint(s) for s in (5, 10, 20, 30)]), judge)
+    assert seen == [30, 20] and choice.checkpoint is not None and choice.checkpoint.step == 20
+    assert [r.checkpoint.step for r in choice.rejected] == [30] and choice.rejected[0].findings[0].code == "crc-mismatch"
+
+
+def test_attempts_count_only_candidates_whose_bodies_were_read() -> None:
+    cheap = Judgement(False, (finding("missing-rank", "gone"),), read=False)
+    ranked = rank([checkpoint(s) for s in range(1, 13)])
+    choice = choose(ranked, lambda c: BAD if (c.step or 0) % 2 else cheap, max_attempts=5)
+    assert choice.exhausted and choice.attempts == 5 and len(choice.rejected) > 5
+    assert not choose(ranked, lambda c: cheap, max_attempts=5).exhausted
+
+
+def test_rollback_goes_to_the_save_interval_and_skips_what_lies_above() -> None:
+    ranked = rank([checkpoint(27, mtime=99, kind=Kind.DYING_GASP), checkpoint(25), checkpoint(20), checkpoint(10), checkpoint(17, mtime=98, kind=Kind.DYING_GASP)])
+    choice = choose(ranked, lambda c: Judgement(c.kind is Kind.PERIODIC) if c.kind is Kind.PERIODIC else BAD, save_interval=10)
+    assert choice.checkpoint is not None and choice.checkpoint.step == 10  # the gasp at 17 lowered the target to 10
+    assert choice.rollback is not None and (choice.rollback.origin, choice.rollback.target) == (27, 10)
+    without = choose(ranked, lambda c: Judgement(True) if c.kind is Kind.PERIODIC else BAD)
+    assert without.rollback is None
+
+
+def test_no_fallback_stops_at_the_newest() -> None:
+    choice = choose(rank([checkpoint(1), checkpoint(2)]), lambda c: Judgement(c.step == 1), fallback=False)
+    assert choice.checkpoint is None and len(choice.rejected) == 1
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.booleans()), min_size=1, max_size=12, unique_by=lambda t: t[0])
+
+
+@given(STEPS, st.randoms(), st.sampled_from(["mtime", "step"]))
+def test_laws(rows: list[tuple[int, int, bool]], shuffle: random.Random, order: str) -> None:
+    """The choice does not depend on the order of the listing; removing the winner yields the next sound one; an older one never matters."""
+    good = {step for step, _, sound in rows if sound}
+    made = [checkpoint(step, mtime) for step, mtime, _ in rows]
+
+    def pick(some: list[Checkpoint]) -> int | None:
+        choice = choose(rank(some, order), lambda c: Judgement(c.step in good), max_attempts=99)
+        return choice.checkpoint.step if choice.checkpoint else None
+
+    winner = pick(made)
+    shuffle.shuffle(made)
+    assert pick(made) == winner
+    best = rank([c for c in made if c.step in good], order)
+    assert winner == (best[0].step if best else None)
+    if len(best) > 1:
+        assert pick([c for c in made if c.step != winner]) == best[1].step
+    assert pick([*made, checkpoint(-1, mtime=-1)]) == winner

@@ -1,0 +1,124 @@
+"""Planning is pure: parts built in memory, signatures given as functions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt_tools.codes import finding
+from ckpt_tools.model import Checkpoint, Kind, Part, Selection
+from ckpt_tools.plan import Assignment, Topology, assign, infer_order, mismatched
+
+
+def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:
+    piece = {"mindspore": "model_rank", "mindio-ttp": "tft", "pytorch-sample": "checkpoint"}[layout]
+    parts = tuple(Part(f"/r/rank_{r}/x", layout, piece, "model", "run", "/r", rank=r, kind=kind, size=1) for r in ranks)
+    return Checkpoint(layout, "run", kind, parts, "/r", 1, 10)
+
+
+def run(c: Checkpoint, world: int, selection: Selection, bad: set[int] = frozenset(), signatures: dict[int, str] | None = None) -> Assignment:  # type: ignore[assignment]
+    found = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank in bad}
+    known = signatures or {}
+    return assign(c, Topology(world), selection, found, lambda p: known.get(p.rank or 0, ""), lambda rank, part: [("its file at step 5", known[rank])] if rank in known else [])
+
+
+def whose(a: Assignment) -> dict[int, int | None]:
+    return {rank: loads[0].part.rank for rank, loads in a.loads.items()}
+
+
+PAIRS = Selection(replica_groups={"": ((0, 2), (1, 3))})
+
+
+def test_everyone_loads_its_own_file() -> None:
+    assert whose(run(checkpoint([0, 1, 2]), 3, Selection())) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_damaged_file_is_replaced_within_its_group_only() -> None:
+    a = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
+    assert whose(a) == {0: 0, 1: 1, 2: 2, 3: 1} and a.loads[3][0].substituted and "--replica-groups" in a.loads[3][0].reason
+    assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, Selection(), {3}).loads
+    assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {1, 3}).loads
+
+
+def test_a_contradicting_signature_is_never_used() -> None:
+    a = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3}, {1: "a", 3: "b"})
+    assert 3 not in a.loads and {"replica-mismatch", "missing-rank"} <= {f.code for f in a.findings}
+
+
+def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_refusal() -> None:
+    proven = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3}, {1: "a", 3: "a"})
+    assert "names, types and shapes" in proven.loads[3][0].reason and not proven.findings
+    silent = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
+    assert [f.code for f in silent.findings] == ["replica-unproven"]
+    strict = run(checkpoint([0, 1, 2, 3]), 4, Selection(replica_groups=PAIRS.replica_groups, strict=True), {3})
+    assert 3 not in strict.loads
+
+
+def test_fault_ranks_are_ineligible_in_dying_gasps_and_only_disliked_elsewhere() -> None:
+    gasp, periodic = checkpoint([0, 1, 2, 3], kind=Kind.DYING_GASP), checkpoint([0, 1, 2, 3])
+    fault = Selection(fault_ranks=frozenset({3}))
+    assert 3 not in run(gasp, 4, fault).loads
+    assert whose(run(periodic, 4, fault))[3] == 3
+    both = Selection(fault_ranks=frozenset({3}), replica_groups=PAIRS.replica_groups)
+    assert whose(run(gasp, 4, both))[3] == 1 and whose(run(periodic, 4, both))[3] == 1
+    all_gone = Selection(fault_ranks=frozenset({1, 3}), replica_groups=PAIRS.replica_groups)
+    assert 3 not in run(gasp, 4, all_gone).loads and whose(run(periodic, 4, all_gone)) == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_a_committed_layout_asks_for_groups_instead_of_falling_back() -> None:
+    a = run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, Selection())
+    assert a.groupless == [0, 3] and a.findings[0].code == "replica-groups-needed"
+    assert not run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, PAIRS).groupless
+
+
+def test_the_layout_may_say_that_all_ranks_are_replicas() -> None:
+    assert whose(run(checkpoint([0, 4], "pytorch-sample"), 6, Selection())) == {0: 0, 1: 0, 2: 0, 3: 4, 4: 4, 5: 4}
+
+
+def test_a_flag_never_replicates_a_sharded_piece() -> None:
+    part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
+    c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
+    a = assign(c, Topology(2, {"tp": 1}), Selection(replicas_all=True), {}, lambda p: "", lambda r, p: [])
+    assert whose(a) == {0: None} and [f.code for f in a.findings] == ["missing-rank"]
+
+
+def test_another_world_size_needs_full_replicas() -> None:
+    c = checkpoint([0, 1, 2, 3])
+    assert mismatched(c, run(c, 2, Selection()), Topology(2), 4) is not None
+    assert mismatched(c, run(c, 8, Selection()), Topology(8), 4) is not None
+    assert mismatched(c, run(c, 4, Selection()), Topology(4), 4) is None
+    shared = checkpoint([0, 4], "pytorch-sample")
+    assert mismatched(shared, run(shared, 3, Selection()), Topology(3), 8) is None
+
+
+@pytest.mark.parametrize(("rank", "coordinates"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 0)), (5, (1, 0, 1)), (7, (1, 1, 1))])
+def test_megatron_grid(rank: int, coordinates: tuple[int, int, int]) -> None:
+    at = Topology(8, {"tp": 2, "pp": 2}).coordinates(rank)  # tp fastest, then dp, then pp
+    assert (at["tp"], at["dp"], at["pp"]) == coordinates
+
+
+def test_the_files_own_ranks_settle_the_order() -> None:
+    written = {0: (("tp", 0), ("pp", 0)), 1: (("tp", 0), ("pp", 1)), 2: (("tp", 1), ("pp", 0)), 3: (("tp", 1), ("pp", 1))}
+    order = infer_order(written, Topology(4, {"tp": 2, "pp": 2}))
+    assert order is not None and order.index("pp") < order.index("tp")
+    assert infer_order({0: (("tp", 0),), 1: (("tp", 1),)}, Topology(4, {"tp": 2, "pp": 2})) is None
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "cp", "dp", "pp"]))
+def test_the_grid_is_a_bijection(tp: int, pp: int, dp: int, axes: list[str]) -> None:
+    t = Topology(tp * pp * dp, {"tp": tp, "pp": pp}, "-".join([*axes, "ep"]))
+    seen = {tuple(sorted(t.coordinates(r).items())) for r in range(t.world_size)}
+    assert len(seen) == t.world_size
+
+
+@given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
+def test_laws_of_assignment(saved: set[int], broken: set[int], failed: set[int]) -> None:
+    """Every rank gets one file or is named in a finding; no broken file is ever planned; a plan stays inside the groups."""
+    groups = ((0, 2, 4, 6), (1, 3, 5, 7))
+    a = run(checkpoint(sorted(saved), kind=Kind.DYING_GASP), 8, Selection(replica_groups={"": groups}, fault_ranks=frozenset(failed)), broken)
+    for rank in range(8):
+        possible = {r for r in saved - broken - failed if r % 2 == rank % 2}
+        assert (rank in a.loads) == bool(possible)
+        if possible:
+            assert whose(a)[rank] in possible and (whose(a)[rank] == rank) == (rank in possible)
