@@ -41,7 +41,7 @@ def rank(candidates: Sequence[Checkpoint], order: str = "mtime") -> list[Checkpo
         first, second = (mtime, step) if order == "mtime" else (step, mtime)
         return (c.kind is Kind.RELEASE, first, second, _KINDS[c.kind], -c.mtime_ns, -(c.generation or 0), c.path)
 
-    return sorted(candidates, key=key)  # type: ignore[arg-type]  # the tuples are built alike, so their members compare
+    return sorted(candidates, key=key)
 
 
 def choose(
@@ -59,7 +59,9 @@ def choose(
     is given, only other dying-gasp candidates and periodic ones at or below s // N * N follow. Without ``fallback`` only the best is judged.
     """
     rejected: list[Rejected] = []
-    attempts, limit, origin, why = 0, None, None, ""
+    attempts, why = 0, ""
+    limit: int | None = None
+    origin: int | None = None
     for i, candidate in enumerate(ranked):
         if attempts >= max_attempts:
             return Choice(None, tuple(rejected), attempts, exhausted=True)

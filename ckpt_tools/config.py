@@ -21,6 +21,8 @@ Raises ValueError with a message that says what would be right.
 MAX_RANK = 1 << 24
 """No job has more ranks; a typing error such as 0-99999999999 must not fill the memory."""
 
+_BETWEEN = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
+
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 
 
@@ -31,8 +33,8 @@ def _whole(minimum: int, maximum: int | None = None) -> Parse:
     def parse(value: object, base: str) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"{value!r} is not a whole number")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - resolve() waits for ValueError
         if value < minimum:
             raise ValueError(f"{value} is below {minimum}")
         if maximum is not None and value > maximum:
@@ -113,7 +115,7 @@ def _ranks(texts: Iterable[str]) -> list[int]:
 
 def rank_set(value: object, base: str = "") -> frozenset[int]:
     """Ranks from ``1,3-5`` or a list of numbers."""
-    words = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
+    words = re.split(_BETWEEN, value.strip()) if isinstance(value, str) else value
     if isinstance(words, int):
         words = [words]
     if not isinstance(words, list) or any(isinstance(w, bool) for w in words):
@@ -136,7 +138,7 @@ def _group_list(value: object, where: str) -> tuple[tuple[int, ...], ...]:
 
 def _group_text(text: str, where: str) -> tuple[tuple[int, ...], ...]:
     lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
-    groups = _group_list([re.split(r"[,\s]+", line) for line in lines if line], where)
+    groups = _group_list([re.split(_BETWEEN, line) for line in lines if line], where)
     if not groups:
         raise ValueError(f"{where} names no group: write one group per line, such as 0,4")
     return groups
@@ -428,5 +430,8 @@ def resolve(
         if key in flags and key not in values:
             take(key, raw, f"{file}: {key}", os.path.dirname(file))
     if origins.get("root", "").startswith(file) and file and "config" not in values and _within(file, values["root"]):
-        raise UsageError(f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree", "move the file above it, or name it with --config")
+        raise UsageError(
+            f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
+            "move the file above it, or name it with --config",
+        )
     return Settings(values, origins, file or None, notes)

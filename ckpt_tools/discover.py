@@ -27,7 +27,8 @@ _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
 @dataclass
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
-    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves."""
+    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves.
+    """
 
     parts: list[Part] = field(default_factory=list)
     bare: list[tuple[str, int, int, tuple[Finding, ...]]] = field(default_factory=list)
@@ -107,7 +108,8 @@ _Row = tuple[_Place, "tuple[str | None, ...]", str, int, int, "tuple[Finding, ..
 
 def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
     """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
-    count from 0 without a gap; a lone ``exp_3`` is just a name."""
+    count from 0 without a gap; a lone ``exp_3`` is just a name.
+    """
     families: dict[str, dict[str, int]] = defaultdict(dict)
     for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
         if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
@@ -147,8 +149,9 @@ def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
     prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
     joined = _common_prefixes(seen)
     runs = {base: os.path.relpath(base, above) for base in {n[0] for n in named}}
-    for (place, groups, path, size, mtime_ns, findings), (base, rank, prefix) in zip(rows, named):
+    for (place, groups, path, size, mtime_ns, seen_findings), (base, rank, raw) in zip(rows, named, strict=True):
         own, _, k, step, epoch, inside, tmp = (groups[i] for i in place.at)
+        prefix, findings = raw, seen_findings
         generation = int(k) if k else 0 if place.at[2] >= 0 else None
         if k and f"{prefix}_{generation}" in prefixes[base]:  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
             prefix, generation = f"{prefix}_{generation}", 0

@@ -21,8 +21,9 @@ def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
         layout = BY_NAME[p.layout]
         if layout.piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
             step, epoch, inside = layout.steps(p, report.metadata)
-            p = replace(p, step=step, epoch=epoch, step_in_epoch=inside)
-        out.append(p)
+            out.append(replace(p, step=step, epoch=epoch, step_in_epoch=inside))
+        else:
+            out.append(p)
     return out
 
 
@@ -73,8 +74,7 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
     first = parts[0]
     layout = BY_NAME[first.layout]
     kind = first.kind
-    per_rank = first.piece in ("model_rank", "distrib_optim_rank")
-    if per_rank and kind is Kind.PERIODIC:
+    if layout.piece(first.piece).everyone_saves and kind is Kind.PERIODIC:
         partial = len({p.rank for p in parts}) < most_ranks
         off = bool(save_interval and first.step is not None and first.step % save_interval)
         kind = Kind.DYING_GASP if partial or off else kind
@@ -132,28 +132,30 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
     if layout.committed or checkpoint.unfinished:
         return []
+    where = checkpoint.parts[0].home or checkpoint.parts[0].path  # not the run's directory, which its other checkpoints share
     pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
     out: list[Finding] = []
-    if any(p.rank is not None and "dp" not in layout.piece(p.piece).replicated_over or p.piece.startswith("model_rank") for p in checkpoint.parts):
+    pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
+    if any("dp" not in piece.replicated_over or piece.everyone_saves for piece in pieces):
         gone = sorted(set(range(run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
         if gone:
             alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
             text = f"{label(checkpoint)} has no file of {_ranks(gone)}"
-            out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=checkpoint.path))
+            out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=where))
     have: dict[str, set[tuple[tuple[str, int], ...]]] = defaultdict(set)
     for p in checkpoint.parts:
         have[p.piece].add(p.coords)
-    for name in have:
-        if lost := sorted(run.grids[kind, name] - have[name]):
+    for name, coordinates in have.items():
+        if lost := sorted(run.grids[kind, name] - coordinates):
             names = ", ".join(" ".join(f"{k}={v}" for k, v in coords) for coords in lost[:4])
             text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
-            out.append(finding("missing-rank", text, severity=severity, path=checkpoint.path))
+            out.append(finding("missing-rank", text, severity=severity, path=where))
     roles = {layout.piece(name).role for name in have}
     for name, n in run.usual[kind].items():
         if layout.piece(name).role not in roles and 2 * n >= run.count[kind]:
             text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"
-            out.append(finding("missing-part", text, severity=severity, path=checkpoint.path))
+            out.append(finding("missing-part", text, severity=severity, path=where))
     return out
 
 

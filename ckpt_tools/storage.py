@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class ShortRead(Exception):
@@ -71,7 +74,7 @@ class LocalSource:
     def close(self) -> None:
         os.close(self.fd)
 
-    def __enter__(self) -> LocalSource:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,10 +121,10 @@ def walk(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]] | OSError]]:
             continue
         yield path, entries
         below = []
-        for e in entries:
+        for entry in entries:
             try:
-                if e.is_dir():
-                    below.append(e.path)
+                if entry.is_dir():
+                    below.append(entry.path)
             except OSError:  # a link loop: discover reports the entry itself
                 continue
         stack.extend(reversed(below))

@@ -15,6 +15,7 @@ import typer
 
 from ckpt_tools import __version__
 from ckpt_tools.cli import console
+from ckpt_tools.cli.command import Command
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 
 COMMANDS = ("ls", "verify", "latest", "plan", "show", "explain", "formats", "layouts", "launchers")
@@ -71,7 +72,7 @@ def _dispatch(argv: list[str]) -> int:
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
     settings = {"help_option_names": ["-h", "--help"]}
     for name in argv[:1] if single else COMMANDS:
-        app.command(name, context_settings=settings)(getattr(import_module(f"ckpt_tools.cli.{name}"), name))
+        app.command(name, cls=Command, context_settings=settings)(getattr(import_module(f"ckpt_tools.cli.{name}"), name))
     if single:  # an app of one command takes no command name
         result = app(argv[1:], prog_name=f"ckpt {argv[0]}", standalone_mode=False)
     else:

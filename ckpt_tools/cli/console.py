@@ -55,7 +55,9 @@ def findings(found: Iterable[Finding]) -> None:
     """Findings as single lines on stderr."""
     for f in found:
         where = f"{f.path}: " if f.path else ""
-        problem("note" if f.severity is Severity.NOTE else str(f.severity), f"{where}{f.code}: {f.message}", "" if f.severity is Severity.NOTE else f.hint)
+        problem(
+            "note" if f.severity is Severity.NOTE else str(f.severity), f"{where}{f.code}: {f.message}", "" if f.severity is Severity.NOTE else f.hint
+        )
 
 
 def flush() -> None:
@@ -70,7 +72,9 @@ def flush() -> None:
 def asked_format(argv: Sequence[str]) -> str:
     """The output format of a command line that may be wrong elsewhere, so that even its error can answer in that format."""
     options = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-    asked = "json" if "--json" in options else ""
+    if "--json" in options:
+        return "json"
+    asked = ""
     for i, option in enumerate(options):
         if option == "--format":
             asked = options[i + 1] if i + 1 < len(options) else ""

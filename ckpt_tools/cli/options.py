@@ -62,11 +62,15 @@ NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
-Format = Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="Output format; an unknown one lists those of the command.", show_default=False)]
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="FORMAT", help="Output format; an unknown one lists those of the command.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, warnings or notes on stderr.", show_default=False)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="List everything, and say what led to the answer.", show_default=False)]
-Color = Annotated[str | None, typer.Option("--color", metavar="auto|always|never", help="Colour; NO_COLOR and FORCE_COLOR are honoured.", show_default=False)]
+Color = Annotated[
+    str | None, typer.Option("--color", metavar="auto|always|never", help="Colour; NO_COLOR and FORCE_COLOR are honoured.", show_default=False)
+]
 
 
 @dataclass(frozen=True)
@@ -181,4 +185,6 @@ def tell(plan: LoadPlan, to: Output) -> None:
         console.problem("warning", f"{c.path} ({c.kind}, step {c.step}) is not usable{f': {why.code}: {why.message}' if why else ''}")
     console.findings(plan.warnings)
     if to.verbose and plan.checkpoint:
-        console.problem("note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})")
+        console.problem(
+            "note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})"
+        )

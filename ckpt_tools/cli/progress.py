@@ -39,7 +39,7 @@ class Meter:
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         # Whoever finds the meter busy has nothing newer to say: reading must not wait for drawing.
-        if now - self.drawn < 0.1 and done < total or not self.lock.acquire(blocking=False):
+        if (now - self.drawn < 0.1 and done < total) or not self.lock.acquire(blocking=False):
             return
         try:
             self._draw(done, max(total, done), now)

@@ -61,7 +61,11 @@ def absolute(path: str) -> str:
 def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
     """What a failed command answers; ``name`` is that of the error's class."""
     code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
-    answer: Object = {"schema": "ckpt-tools/error/v1", "tool_version": __version__, "error": {"code": code, "message": message, "hint": hint, "exit_code": exit_code}}
+    answer: Object = {
+        "schema": "ckpt-tools/error/v1",
+        "tool_version": __version__,
+        "error": {"code": code, "message": message, "hint": hint, "exit_code": exit_code},
+    }
     return f"{line(answer)}\n" if one_line else dump(answer)
 
 
@@ -240,7 +244,10 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
             "format": report.format,
             **_report(report),
             "signature": report.signature,
-            "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "offset": t.offset, "storage": t.storage} for t in anatomy.tensors],
+            "tensors": [
+                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "offset": t.offset, "storage": t.storage}
+                for t in anatomy.tensors
+            ],
             "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
         }
     )

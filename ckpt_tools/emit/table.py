@@ -199,7 +199,10 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
         page.text(f"resume from {_name(c)}", "bold green")
         facts = [("path", plan.resume.path or c.path), ("epoch", _epoch(c) if c.epoch is not None else ""), ("run", c.run)]
         facts += [("arguments", " ".join(plan.resume.args)), ("environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items()))]
-        sizes = [f"{plan.world_size} ranks" if plan.world_size is not None else "", f"saved by {plan.saved_world_size}" if plan.saved_world_size is not None else ""]
+        sizes = [
+            f"{plan.world_size} ranks" if plan.world_size is not None else "",
+            f"saved by {plan.saved_world_size}" if plan.saved_world_size is not None else "",
+        ]
         facts += [("world", ", ".join(filter(None, sizes)))]
         facts += [("topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in plan.topology.items()))]
         facts += [("checked", f"{size(plan.bytes_verified)} read, {plural(plan.attempts, 'checkpoint')} tried")]
@@ -255,7 +258,10 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: 
     """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
     page = _Page(color, width)
     page.text(report.path, "bold")
-    page.text(f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level}, coverage {percent(report.coverage)}", STYLE[str(report.verdict)])
+    page.text(
+        f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level}, coverage {percent(report.coverage)}",
+        STYLE[str(report.verdict)],
+    )
     if report.metadata:
         page.text("")
         page.table(("metadata", "value"), [(key, str(value)) for key, value in report.metadata.items()])

@@ -21,6 +21,7 @@ _MAPPINGS = {("collections", "OrderedDict"), ("collections", "defaultdict"), ("c
 _BUILTIN = ("builtins", "__builtin__")
 _SETS = {(m, n) for m in _BUILTIN for n in ("set", "frozenset")}
 _GETATTR = {(m, "getattr") for m in _BUILTIN}
+_BYTES = {(m, "bytes") for m in _BUILTIN}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
 _SMALL = 1 << 60  # smaller ints hash to themselves; multiples of 2**61-1 would all collide
@@ -158,6 +159,8 @@ class Machine:
                 self.name(of.module, f"{of.name[:500]}.{args[1][:500]}")
             if func == ("torch", "Size") and len(args) == 1 and type(args[0]) is tuple:
                 return args[0]
+            if func in _BYTES and not args:  # protocol 2 has no other way to write b""
+                return b""
             if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
                 self.text -= len(args[0])
                 return args[0].encode("latin-1")
@@ -178,6 +181,10 @@ class Machine:
     def persistent(self, pid: Any) -> Persistent:
         self.persistents.append(Persistent(pid, self.base + self.op))
         return self.persistents[-1]
+
+    def empty_set(self) -> set[Any]:
+        self.charge(4)  # an empty set takes four times the memory of other values
+        return set()
 
     def append(self, target: Any, items: list[Any]) -> None:
         if type(target) is list:

@@ -12,7 +12,7 @@ from math import prod
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._tensors import MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
+from ckpt_tools.formats._tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
 from ckpt_tools.model import Finding, Scalar, Severity, Tensor
 from ckpt_tools.storage import ShortRead, Source
 
@@ -20,7 +20,7 @@ LITERAL, TRAILER = b"crc_num", 17
 """The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
 SMALL = 256 * 1024
 WINDOW = 192  # holds the head of a record with a name of usual length: one read per record
-MAX_NAME, MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64 * 1024, 64, 64, 64 * 1024
+MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
 _PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
 _BITS = {"bool": 8, "bfloat16": 16} | {f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)}
@@ -48,13 +48,18 @@ class Reader:
             self.window = self.source.read(self.base, min(max(length, self.step), self.size - self.base))
         return self.window[at - self.base : at - self.base + length]
 
+    def byte(self, at: int) -> int:
+        """One byte; the walk asks for most of its bytes one by one."""
+        i = at - self.base
+        return self.window[i] if 0 <= i < len(self.window) else self.get(at, 1)[0]
+
     def varint(self, at: int, limit: int) -> tuple[int, int]:
         """An unsigned 64-bit varint as its writer packs it, and where it ends."""
         value = 0
         for i in range(10):
             if at + i >= limit:
                 raise Damage("bad-header", "a number runs past the end of its record", at)
-            byte = self.get(at + i, 1)[0]
+            byte = self.byte(at + i)
             value |= (byte & 0x7F) << (7 * i)
             if byte < 0x80:
                 if value >> 64 or (i and not byte):
@@ -65,7 +70,7 @@ class Reader:
     def fields(self, at: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``."""
         while at < limit:
-            key = self.get(at, 1)[0]
+            key = self.byte(at)
             if key not in (0x08, 0x0A, 0x12, 0x1A):
                 raise Damage("bad-header", f"{key:#04x} is no field of a checkpoint record", at)
             value, start = self.varint(at + 1, limit)
@@ -209,7 +214,7 @@ def records(reader: Reader, end: int) -> Iterator[tuple[int, int, str, list[Cont
     """
     at = count = 0
     while at < end:
-        if reader.get(at, 1) != b"\n":
+        if reader.byte(at) != 0x0A:
             raise _no_record(reader, at, end)
         if (count := count + 1) > MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)

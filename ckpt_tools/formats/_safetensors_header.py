@@ -11,7 +11,7 @@ from typing import Any
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage
-from ckpt_tools.formats._tensors import MAX_TEXT, near_miss, remember
+from ckpt_tools.formats._tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, near_miss, remember
 from ckpt_tools.model import Finding, Tensor
 
 MAX_ENTRY = 4096
@@ -27,86 +27,94 @@ DTYPES = {
 META_KEYS = ("format", "crc_num", "remove_redundancy")
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
 
-_STRING = r'"([^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*)"'
-_EMPTY = re.compile(r"\{[ \t\r\n]*\}")
-_KEY = re.compile(rf"[ \t\r\n]*{_STRING}[ \t\r\n]*:[ \t\r\n]*", re.ASCII)
-_TEXT = re.compile(_STRING)
-_NEXT = re.compile(r"[ \t\r\n]*([,}])", re.ASCII)
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
 
 
 class Header:
     """A cursor over the header's text; every complaint is a Damage at a byte offset of the file (exact while the text is ASCII)."""
 
     def __init__(self, text: str) -> None:
+        import json
+
         self.text, self.at = text, 0
+        self.decoder = json.JSONDecoder(object_pairs_hook=_once)
 
     def bad(self, why: str) -> Damage:
         return Damage("bad-header", why, 8 + self.at)
 
-    def string(self, quoted: str) -> str:
-        """A JSON string by its text between the quotes."""
-        import json
+    def token(self, wanted: str) -> str:
+        """The next character that is not blank, if it is one of ``wanted``."""
+        at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
+        self.at, found = at, self.text[at : at + 1]
+        if not found or found not in wanted:
+            raise self.bad(f"{self.text[at : at + 40]!r} in the header where one of {wanted!r} belongs")
+        self.at += 1
+        return found
 
+    def string(self) -> str:
+        """The JSON string at the cursor."""
+        self.token('"')
         try:
-            if "\\" in quoted:
-                quoted = json.loads(f'"{quoted}"')
-            quoted.encode()  # a lone surrogate is refused by every reader
+            text, self.at = self.decoder.raw_decode(self.text, self.at - 1)
+            text.encode()  # a lone surrogate is refused by every reader
         except ValueError as e:
             raise self.bad(f"an invalid text in the header: {e}") from None
-        return quoted
+        return str(text)
 
     def members(self) -> Iterator[str]:
         """The keys of the object at the cursor; the consumer moves the cursor over each value."""
-        if not self.text.startswith("{", self.at):
-            raise self.bad(f"no object in the header: {self.text[self.at : self.at + 40]!r}")
-        if empty := _EMPTY.match(self.text, self.at):
-            self.at = empty.end()
+        self.token("{")
+        start, more = self.at, self.token('"}')
+        if more == "}":
             return
-        self.at, more = self.at + 1, True
-        while more:
-            if not (key := _KEY.match(self.text, self.at)):
-                raise self.bad(f"no valid key in the header: {self.text[self.at : self.at + 40]!r}")
-            self.at = key.end()
-            yield self.string(key[1])
-            if not (end := _NEXT.match(self.text, self.at)):
-                raise self.bad(f"no comma or closing brace in the header: {self.text[self.at : self.at + 40]!r}")
-            self.at, more = end.end(), end[1] == ","
+        self.at, more = start, ","
+        while more == ",":
+            key = self.string()
+            if len(key) > MAX_NAME:
+                raise Damage("too-complex", f"a name of {len(key)} characters", 8 + self.at)
+            self.token(":")
+            yield key
+            more = self.token(",}")
 
     def entry(self, name: str) -> dict[str, Any]:
         """A tensor's description. It ends at its first closing brace, or, with keys that hold objects, at one of the next."""
-        import json
-
-        def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-            if len(found) != len({k for k, _ in found}):
-                raise ValueError("a key occurs twice")
-            return dict(found)
-
+        self.token("{")
+        self.at -= 1
         close, why = self.at, "no closing brace"
         while (close := self.text.find("}", close, self.at + MAX_ENTRY) + 1) > 0:
             try:
-                value = json.loads(self.text[self.at : close], object_pairs_hook=pairs)
+                entry: dict[str, Any] = self.decoder.decode(self.text[self.at : close])
             except (ValueError, RecursionError) as e:
                 why = str(e)
                 continue
-            if isinstance(value, dict):
-                self.at = close
-                return value
-            break
+            self.at = close
+            return entry
         raise self.bad(f"the description of tensor {name!r} is invalid: {why}")
 
 
 def metadata(header: Header, anatomy: Anatomy) -> Iterator[Finding]:
     """``__metadata__``: texts only. A word of ours that lost one bit is damage: it changes what loaders do."""
-    if header.text.startswith("null", header.at):
-        header.at += 4
+    if header.token("{n") == "n":  # null: the reader takes it for nothing
+        if not header.text.startswith("ull", header.at):
+            raise header.bad("__metadata__ is not an object")
+        header.at += 3
         return
+    header.at -= 1
     seen: set[str] = set()
-    for key in header.members():
-        if not (value := _TEXT.match(header.text, header.at)):
-            raise header.bad(f"the metadata {key!r} is not a text")
-        text, header.at = header.string(value[1]), value.end()
-        if key in seen:
+    twice = False
+    for count, key in enumerate(header.members()):
+        text = header.string()
+        if key in seen and not twice:
+            twice = True
             yield finding("duplicate-key", f"the metadata {key!r} occurs twice", offset=8 + header.at)
+        if count >= MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} texts of metadata", 8 + header.at)
         if meant := near_miss(key, META_KEYS):
             yield finding("bad-header", f"the metadata key {key!r} is one bit away from {meant!r}", offset=8 + header.at)
         elif key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):

@@ -93,6 +93,12 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
             yield s
 
 
+def keys_of(pickled: Pickled) -> set[str]:
+    """The keys of all storages that a pickle names, also of those that are damaged otherwise."""
+    pids = [ref.pid for ref in pickled.persistents]
+    return {pid[2] for pid in pids if type(pid) is tuple and len(pid) > 2 and type(pid[2]) is str}
+
+
 def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = "") -> Iterator[Finding]:
     """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name.
 

@@ -35,7 +35,7 @@ def _untagged(head: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Follow the chain of blocks, which must end exactly at the end of the file. Reads 48 bytes per block."""
-    size, at, blocks, full = source.size, 0, 0, True
+    size, at, blocks, cipher, full = source.size, 0, 0, 0, True
     first = source.read(0, min(48, size))
     mode = MODES.get(first[:4])
     if mode is None:
@@ -62,6 +62,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             raise Damage("truncated", f"block {blocks} should end at byte {at + lengths + 28 + cipher}, the file ends at {size}", size)
         full, blocks, at = cipher == PLAIN + padding, blocks + 1, at + lengths + 28 + cipher
     anatomy.metadata["encrypted_blocks"] = blocks
+    if not tag and not padding and cipher % 16 == 0:  # the magics of the CBC modes are one bit away from that of GCM
+        yield finding("odd-header", "AES-GCM without tags, as MindSpore 1.x wrote it, or a CBC mode whose magic lost a bit", offset=0)
     if full:  # one intact file in 67 million ends like this
         text = f"the last of {blocks} blocks is full: the file was probably cut at the border of two blocks"
         yield finding("truncated", text, offset=size, severity=Severity.WARNING)

@@ -46,21 +46,23 @@ def _header(source: Source) -> tuple[Header, int]:
 def _entries(header: Header, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as its last entry, as in the reader."""
     tensors: dict[str, Tensor] = {}
-    for name in header.members():
+    twice = False
+    for count, name in enumerate(header.members()):
+        if count > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", 8 + header.at)
         if name == "__metadata__":
             if name in anatomy.keys:
                 raise header.bad("__metadata__ occurs twice")
             yield from metadata(header, anatomy)
         else:
-            if name in tensors:
+            if name in tensors and not twice:
+                twice = True
                 yield finding("duplicate-key", f"tensor {name!r} is described twice; readers take the last one", offset=8 + header.at)
             for item in tensor(header, name, data):
                 if isinstance(item, Finding):
                     yield item
                 else:
                     tensors[name] = item
-            if len(tensors) > MAX_TENSORS:
-                raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", 8 + header.at)
         anatomy.keys.add(name)
     if header.text[header.at :].strip(_BLANK):
         raise header.bad("text follows the end of the header's object")

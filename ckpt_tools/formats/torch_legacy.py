@@ -9,8 +9,8 @@ from ckpt_tools.formats._base import Anatomy, Damage, Format
 from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
-from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, storages, tensors
-from ckpt_tools.model import Finding, Level
+from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, keys_of, storages, tensors
+from ckpt_tools.model import Finding, Level, Severity
 from ckpt_tools.storage import Source
 
 _MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
@@ -44,10 +44,11 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
+    unknown = keys_of(pickled) - known.keys()
     for key in known.keys() - set(order):
         yield finding("missing-storage", f"storage {key[:80]!r} is used by tensors but is not in the file", offset=known[key].offset)
-    places = yield from _storages(source, order, known, keys.end)
-    if order:
+    places = yield from _storages(source, order, known, unknown, keys.end)
+    if order and order[-1] in places:
         yield from _tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
 
@@ -68,7 +69,7 @@ def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]
     return system.end
 
 
-def _storages(source: Source, order: list[str], known: dict[str, Storage], at: int) -> Generator[Finding, None, dict[str, Place]]:
+def _storages(source: Source, order: list[str], known: dict[str, Storage], unknown: set[str], at: int) -> Generator[Finding, None, dict[str, Place]]:
     """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many elements."""
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
@@ -76,8 +77,10 @@ def _storages(source: Source, order: list[str], known: dict[str, Storage], at: i
         raise Damage("truncated", f"the file has {source.size:,} bytes; its pickles describe {end:,}", source.size)
     for key in order:
         s = known.get(key)
-        if s is None:  # its element size is unknown, so what follows cannot be found either
-            raise Damage("extra-storage", f"storage {key[:80]!r} is in the file, but no tensor refers to it", at)
+        if s is None and key in unknown:  # said already; without its element size nothing behind it can be found
+            return places
+        if s is None:  # torch.load stops here, too
+            raise Damage("extra-storage", f"storage {key[:80]!r} is in the file, but no tensor refers to it", at, Severity.ERROR)
         if at + 8 > source.size:
             raise Damage("truncated", "the file ends before its storages do", source.size)
         count = int.from_bytes(source.read(at, 8), "little")

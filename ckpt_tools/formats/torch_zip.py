@@ -9,7 +9,7 @@ from ckpt_tools.formats._base import Anatomy, Damage, Format
 from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
-from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, storages, tensors
+from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, keys_of, storages, tensors
 from ckpt_tools.formats._zip import STORED, Record, protect, read_record, read_zip, unsummed
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import BytesSource, Source
@@ -153,7 +153,7 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
             why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
             yield finding("storage-size", why, offset=r.payload)
         places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
-    named = {s.pid[2] for s in pickled.persistents if type(s.pid) is tuple and len(s.pid) > 2 and type(s.pid[2]) is str}
+    named = keys_of(pickled)
     for other, r in by_name.items():
         if other.startswith(folder) and other.removeprefix(folder) not in named and (not script or folder != "data/" or other[5:].isdigit()):
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)

@@ -47,6 +47,8 @@ class Piece:
     ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag may ever make one rank's
     file stand in for another's. ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
     (any ``x.ckpt``) makes the piece only when the content has one of ``formats``. ``required`` pieces make a checkpoint complete.
+    ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
+    save interval, was written by a dying job.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Piece:
     required: bool = True
     step_from: str = "name"
     weak: bool = False
+    everyone_saves: bool = False
 
     @cached_property
     def depth(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.codes import finding
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model import Checkpoint, Kind, Part, Resume
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
 
 FORMATS = ("torch_zip", "torch_legacy")
 
@@ -11,6 +14,21 @@ FORMATS = ("torch_zip", "torch_legacy")
 def _steps(part: Part, metadata: Metadata) -> Steps:
     step = next((s for s in (whole(metadata.get(k)) for k in ("global_step", "step", "iteration")) if s is not None), None)
     return step, whole(metadata.get("epoch")), None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """All nodes save after the same epoch, and ``model_best`` is a copy: a file that is behind the others, or a best ahead of its origin, is not theirs."""
+    epochs = {part.path: epoch for part, report in parts if (epoch := whole(report.metadata.get("epoch"))) is not None}
+    for piece in ("checkpoint", "model_best"):
+        same = [p for p, _ in parts if p.piece == piece and p.path in epochs]
+        newest = max((epochs[p.path] for p in same), default=0)
+        for p in same:
+            if epochs[p.path] != newest:
+                yield p.path, finding("epoch-mismatch", f"it holds epoch {epochs[p.path]}, another rank's {newest}", severity=Severity.WARNING)
+    origin = {p.rank: epochs[p.path] for p, _ in parts if p.piece == "checkpoint" and p.path in epochs}
+    for p, _ in parts:
+        if p.piece == "model_best" and epochs.get(p.path, 0) > origin.get(p.rank, 1 << 60):
+            yield p.path, finding("epoch-mismatch", f"the best is of epoch {epochs[p.path]}, the checkpoint beside it of {origin[p.rank]}", severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -26,6 +44,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     steps=_steps,
+    check=_check,
     epoch_base=1,  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs
     compare_steps=False,  # the names say no step, so siblings of one rank are not comparable in order
     reference="pytorch/examples imagenet/main.py save_checkpoint(): torch.save then shutil.copyfile; 'epoch' is epoch + 1",

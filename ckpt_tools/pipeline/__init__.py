@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
+from ckpt_tools import launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Scan, Selection, Summary, Verdict, Verification, worst
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
-from ckpt_tools.plan import fingerprint
 
 __all__ = ["Progress", "latest", "plan", "scan", "verify"]
 
@@ -104,15 +104,23 @@ def plan(root: str = ".", selection: Selection | None = None, *, progress: Progr
 
 
 def latest(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:
-    """The plan narrowed to ``selection.rank`` (0 when None). Raises as ``plan`` does, and UsageError for a rank outside the world."""
+    """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the fingerprint stays that of the whole plan.
+
+    Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
+    """
     selection = selection or Selection()
-    mine = selection.rank or 0
     full = plan(root, selection, progress=progress)
     if full.checkpoint is None:
         return full
+    started = launchers.detect(os.environ)
+    mine = selection.rank if selection.rank is not None else started.rank if started else None
+    if mine is None:
+        if len({tuple(f.path for f in r.files) for r in full.ranks}) > 1:
+            raise UsageError(f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
+        mine = full.ranks[0].rank
     ranks = tuple(r for r in full.ranks if r.rank == mine)
     if not ranks:
         raise UsageError(f"rank {mine} is outside the world of {full.world_size} ranks", "say --world-size N, and --replicas all if every rank loads the same file")
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
-    return replace(full, ranks=ranks, resume=resume, fingerprint=fingerprint(full.root, ranks, full.shared))
+    return replace(full, ranks=ranks, resume=resume)

@@ -48,6 +48,9 @@ class Planner:
                 return self._empty(Choice(None))
             raise NoCheckpoint(self._nothing(everything), plan=self._empty(Choice(None)))
         self.checkpoints = self._one_run(finished)
+        if len({c.layout for c in self.checkpoints}) > 1:  # names of two layouts count steps differently: let the contents say
+            self.checkpoints = [replace(c, step=self._step(c)) for c in self.checkpoints]
+        self._expert_names()
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
             raise NoneUsable(f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all", "relax the filters", plan=self._empty(Choice(None)))
@@ -108,6 +111,17 @@ class Planner:
             self.steps[id(c)] = told
         return c.step if c.step is not None else self.steps[id(c)]
 
+    def _expert_names(self) -> None:
+        """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
+        staged = next((p for c in self.checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)), None)
+        if staged is None:
+            return
+        said = self.session.report(staged, Level.STRUCTURE).metadata
+        stages, experts = (whole(said.get(f"args.{_SIZES[axis]}")) for axis in ("pp", "ep"))
+        if stages == 1 and experts and experts > 1:
+            renamed = [replace(c, parts=tuple(replace(p, coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords)) for p in c.parts)) for c in self.checkpoints]
+            self.checkpoints = renamed
+
     def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
         """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong."""
         whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
@@ -126,7 +140,8 @@ class Planner:
         """The topology with the provenance of every number, and the world size that wrote the files as far as they or their names tell."""
         selection, known = self.selection, dict[str, Known]()
         first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
-        reports = [self.session.report(p, Level.STRUCTURE) for p in first.parts if p.piece not in ("optim", "distrib_optim")][:256]
+        ranked_parts = [p for p in first.parts if p.role == "model"][:256]
+        reports = [self.session.report(p, Level.STRUCTURE) for p in ranked_parts]
         told = grouping.saved_world_size(reports)
         names = grouping.expected_ranks(self.checkpoints)
         committed = BY_NAME[first.layout].committed
@@ -152,7 +167,7 @@ class Planner:
         if who == "highest rank on disk":
             self.warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=self.root))
         topology = Topology(world, sizes, selection.rank_order)
-        writers = {r: p.coords for p, rep in zip(first.parts, reports) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
+        writers = {r: p.coords for p, rep in zip(ranked_parts, reports, strict=True) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
         if selection.rank_order == Selection().rank_order and (order := infer_order(writers, topology)):
             topology = replace(topology, order=order)
             self.warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
@@ -192,7 +207,7 @@ class Planner:
                     a.findings.append(replace(f, path=path))
             if not wrong:
                 self.assignments[id(c)] = a
-                return Judgement(True, tuple(a.findings), read or s.bytes_read > before and self.selection.level > Level.STRUCTURE)
+                return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
             bad.update(wrong)
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:

@@ -52,7 +52,7 @@ class Session:
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper."""
         have = self.reports.get(part.path)
-        if have is None or have.level < level and have.format is not None:
+        if have is None or (have.level < level and have.format is not None):
             piece = BY_NAME[part.layout].piece(part.piece)
             have = self.look(part.path, level, part.findings, expect=() if piece.weak else piece.formats)
             self.reports[part.path] = have
@@ -73,7 +73,7 @@ class Session:
             out[c.layout, c.run].append(c)
         return out
 
-    def tracker(self, layout: str, base: str) -> tuple[str, int | str | None | Finding] | None:
+    def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
         """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
         path, read = self.found.trackers.get((layout, base)), BY_NAME[layout].read_tracker
         if path is None or read is None:

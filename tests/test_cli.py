@@ -1,0 +1,495 @@
+"""The command line: exit codes, which stream gets what, and formats. What the stages really find is tested elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_results as sample
+
+from ckpt_tools import __version__, cli, pipeline
+from ckpt_tools.cli import console
+from ckpt_tools.cli.progress import Meter
+from ckpt_tools.codes import finding
+from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
+from ckpt_tools.model import Level, RankLoad, Summary, Verdict
+
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    for name in set(os.environ) - set(CLEAN):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Make a function of the pipeline return, or raise, what is given; what it was called with is in the list that comes back."""
+
+    def install(name, result):
+        calls = []
+
+        def stub(*args, **kwargs):
+            calls.append((args, kwargs))
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        monkeypatch.setattr(pipeline, name, stub)
+        return calls
+
+    return install
+
+
+def run(capfd, *argv):
+    """(exit code, stdout, stderr) of one command in this process."""
+    capfd.readouterr()
+    code = cli.run(argv)
+    return code, *capfd.readouterr()
+
+
+def ckpt(*argv, env=None, **more):
+    return subprocess.run([sys.executable, "-m", "ckpt_tools", *argv], capture_output=True, env={**CLEAN, **(env or {})}, timeout=60, **more)
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------------------
+
+
+def verified(verdict=Verdict.OK, files=2, ok=2, suspect=0, broken=0, unknown=0, below=0, findings=()):
+    return sample.verification(
+        verdict=verdict, findings=findings, files=(), summary=Summary(files, 2, 2, 0.1, ok, suspect, broken, unknown, below, 0)
+    )
+
+
+LOST = finding("missing-rank", "rank 1 has no file", path="/data")
+STALE = finding("stale-tracker", "names step 5", path="/data")
+
+
+@pytest.mark.parametrize(
+    ("result", "plain", "strict"),
+    [
+        (verified(), 0, 0),
+        (verified(Verdict.SUSPECT, suspect=1), 0, 1),
+        (verified(Verdict.BROKEN, broken=1), 1, 1),
+        (verified(Verdict.UNKNOWN, unknown=1), 5, 5),
+        (verified(Verdict.UNKNOWN, unknown=1, broken=1), 5, 5),
+        (verified(below=1), 0, 5),
+        (verified(Verdict.BROKEN, broken=1, below=1), 1, 5),
+        (verified(files=0, ok=0), 3, 3),
+        (verified(Verdict.UNKNOWN, files=0, ok=0), 5, 5),
+        (verified(Verdict.BROKEN, findings=(LOST,)), 1, 1),
+        (verified(findings=(LOST,)), 1, 1),
+        (verified(Verdict.SUSPECT, findings=(STALE,)), 0, 1),
+    ],
+)
+@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
+def test_verify_exit_codes(answer, capfd, result, plain, strict, output):
+    answer("verify", result)
+    assert run(capfd, "verify", "x", "--format", output)[::2] == (plain, "")
+    assert run(capfd, "verify", "x", "--format", output, "--strict")[::2] == (strict, "")
+
+
+def test_verify_asks_what_it_was_told(answer, capfd):
+    calls = answer("verify", verified())
+    assert run(capfd, "verify", "a", "b", "--level", "structure", "-j", "3", "--require", "epoch_num", "--settle", "1m", "-q")[0] == 0
+    assert calls == [((["a", "b"], Level.STRUCTURE), {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None})]
+
+
+def test_a_path_that_starts_with_a_dash(answer, capfd):
+    calls = answer("verify", verified())
+    run(capfd, "verify", "--", "--json")
+    assert calls[0][0][0] == ["--json"]
+
+
+# -- latest and plan ---------------------------------------------------------------------------------------------------------------
+
+NARROW = replace(sample.plan(), shared=(), ranks=sample.plan().ranks[:1], rejected=(), warnings=())
+
+
+def test_latest_prints_the_path_and_nothing_else(answer, capfd):
+    calls = answer("latest", NARROW)
+    assert run(capfd, "latest", "/data", "--rank", "0") == (0, "/data/out/rank_0/net-3_40.ckpt\n", "")
+    assert calls[0][0][0] == "/data"
+    assert calls[0][0][1].rank == 0
+
+
+def test_latest_prints_names_as_the_bytes_they_are(answer, capfdbinary):
+    answer("latest", replace(NARROW, ranks=(RankLoad(0, (sample.load(0, path=sample.NASTY),)),)))
+    assert run(capfdbinary, "latest", "--rank", "0")[1] == os.fsencode(sample.NASTY) + b"\n"
+
+
+def test_latest_in_other_formats(answer, capfd):
+    answer("latest", NARROW)
+    assert json.loads(run(capfd, "latest", "--json")[1])["ranks"][0]["rank"] == 0
+    assert run(capfd, "latest", "--format", "shell")[1].startswith("export CKPT_PATH=/data/out CKPT_STEP=120 ")
+
+
+def test_allow_none_is_an_empty_answer(answer, capfd):
+    calls = answer("latest", sample.empty_plan())
+    assert run(capfd, "latest", "--allow-none") == (0, "", "")
+    assert calls[0][0][1].allow_none
+    assert json.loads(run(capfd, "latest", "--allow-none", "--json")[1])["checkpoint"] is None
+    assert "CKPT_RESUME=0" in run(capfd, "latest", "--allow-none", "--format", "shell")[1]
+
+
+def test_what_led_to_the_answer_goes_to_stderr(answer, capfd):
+    answer("latest", sample.plan())
+    _, out, err = run(capfd, "latest")
+    assert out.count("\n") == 2
+    assert "ckpt: warning: /data/gasp (dying-gasp, step 160) is not usable: missing-rank: rank 1 has no file\n" in err
+    assert "ckpt: warning: world-size-inferred: 2 from the highest rank\nhint: " in err
+    assert run(capfd, "latest", "-q")[2] == ""
+
+
+@pytest.mark.parametrize("command", ["latest", "plan"])
+@pytest.mark.parametrize(("error", "code"), [(UsageError, 2), (NoCheckpoint, 3), (NoneUsable, 4), (CannotLook, 5), (NotNewest, 6)])
+def test_errors_are_exit_codes(answer, capfd, command, error, code):
+    answer(command, error("what happened"))
+    assert run(capfd, command) == (code, "", f"ckpt: error: what happened\nhint: {error.hint}\n")
+    got, out, err = run(capfd, command, "--json")
+    value = json.loads(out)
+    assert got == code == value["error"]["exit_code"]
+    assert value["schema"] == "ckpt-tools/error/v1"
+    assert value["error"]["message"] == "what happened"
+    assert err
+    assert run(capfd, command, "--format=shell")[:2] == (code, f"(exit {code})\n")
+
+
+def test_a_failed_choice_answers_with_its_plan(answer, capfd):
+    answer("plan", NoneUsable("none", plan=replace(sample.plan(), checkpoint=None)))
+    code, out, _ = run(capfd, "plan", "--json")
+    value = json.loads(out)
+    assert (code, value["schema"], value["checkpoint"], len(value["rejected"])) == (4, "ckpt-tools/plan/v1", None, 1)
+
+
+def test_plan_formats(answer, capfd):
+    answer("plan", sample.plan())
+    code, out, err = run(capfd, "plan")
+    assert (code, err) == (0, "")
+    assert "resume from step 120" in out
+    assert json.loads(run(capfd, "plan", "--json")[1])["resume_step"] == 120
+    assert run(capfd, "plan", "--format", "shell")[1].startswith("export CKPT_PATH=")
+
+
+def test_settings_reach_the_question(answer, capfd, monkeypatch, tmp_path):
+    calls = answer("plan", sample.plan())
+    (tmp_path / "ckpt.toml").write_text("tp = 2\nrank-order = 'tp-dp'\n")
+    monkeypatch.setenv("CKPT_ROOT", "/data")
+    monkeypatch.setenv("CKPT_WORLD_SIZE", "4")
+    run(capfd, "plan", "--replica-groups", "model=0,1", "--replica-groups", "rng=0;1", "--fault-ranks", "1-2", "--no-fallback")
+    (root, selection), _ = calls[0]
+    assert root == "/data"
+    assert (selection.world_size, selection.sizes, selection.rank_order) == (4, {"tp": 2}, "tp-dp")
+    assert selection.replica_groups == {"model": ((0, 1),), "rng": ((0,), (1,))}
+    assert selection.fault_ranks == {1, 2}
+    assert selection.no_fallback
+
+
+def test_launcher_variables_are_no_settings(answer, capfd, monkeypatch):
+    calls = answer("latest", NARROW)
+    monkeypatch.setenv("RANK", "x")
+    monkeypatch.setenv("WORLD_SIZE", "y")
+    assert run(capfd, "latest")[0] == 0
+    assert calls[0][0][1].rank is None
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------------------
+
+
+def test_ls(answer, capfd):
+    answer("scan", sample.scan())
+    code, out, err = run(capfd, "ls", "/data")
+    assert (code, err) == (0, "")
+    assert out.startswith("step")
+    assert json.loads(run(capfd, "ls", "--json")[1])["checkpoints"][0]["ranks_expected"] == 4
+    answer("scan", sample.scan(checkpoints=()))
+    assert run(capfd, "ls")[0] == 3
+    answer("scan", sample.scan(findings=(finding("unreadable", "no permission", path="/data/x"),)))
+    assert run(capfd, "ls")[0] == 5
+
+
+def test_explain(capfd):
+    assert run(capfd, "explain", "truncated")[1].startswith("truncated: ")
+    code, out, err = run(capfd, "explain", "trucated")
+    assert (code, out) == (2, "")
+    assert "did you mean 'truncated'?" in err
+
+
+@pytest.mark.parametrize("command", ["formats", "layouts", "launchers"])
+def test_what_is_known(capfd, command):
+    code, out, err = run(capfd, command)
+    assert (code, err) == (0, "")
+    assert out.startswith("name")
+    entries = json.loads(run(capfd, command, "--json")[1])[command]
+    assert entries
+    assert all(entry["name"] and entry["reference"] for entry in entries)
+
+
+def test_show(capfd, tmp_path):
+    missing = run(capfd, "show", "none.pt")
+    assert missing[:2] == (5, "")
+    assert "there is no file 'none.pt'" in missing[2]
+    (tmp_path / "empty.pt").write_bytes(b"")
+    code, out, _ = run(capfd, "show", "empty.pt", "--json")
+    assert code == 1
+    assert json.loads(out)["findings"][0]["code"] == "empty-file"
+    (tmp_path / "readme").write_bytes(b"hello, this is text")
+    assert run(capfd, "show", "readme")[0] == 3
+
+
+def test_version_and_help():
+    assert ckpt("--version").stdout.decode() == f"ckpt {__version__}\n"
+    top = ckpt("--help")
+    assert top.returncode == 0
+    for command in cli.COMMANDS:
+        assert f"  {command}" in top.stdout.decode()
+        page = ckpt(command, "-h")
+        assert page.returncode == 0
+        assert page.stdout.decode().startswith(f"Usage: ckpt {command} ")
+    bare = ckpt()
+    assert (bare.returncode, bare.stdout) == (2, b"")
+    assert b"Usage: ckpt" in bare.stderr
+
+
+# -- mistakes and accidents --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["verfy"], "verfy"),
+        (["verify"], "PATH"),
+        (["ls", "--no-such"], "--no-such"),
+        (["ls", "--format", "yaml"], "'yaml' is not one of table, json"),
+        (["ls", "--color", "pink"], "'pink' is not one of auto, always, never"),
+        (["plan", "--json", "--format", "shell"], "contradict"),
+        (["plan", "--rank", "one"], "--rank: 'one' is not a whole number"),
+        (["plan", "--rank", "4", "--world-size", "4"], "does not exist among 4 ranks"),
+        (["latest", "a", "b"], "b"),
+    ],
+)
+def test_usage_errors_are_2(capfd, argv, says):
+    code, out, err = run(capfd, *argv)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err
+    if "--json" not in argv:
+        assert out == ""
+        out = run(capfd, *argv, "--json")[1]
+    assert json.loads(out)["error"]["exit_code"] == 2
+
+
+def test_a_bug_is_70_and_never_1(answer, capfd, monkeypatch):
+    answer("plan", ZeroDivisionError("division\x1b[2J by zero"))
+    code, out, err = run(capfd, "plan")
+    assert (code, out) == (70, "")
+    assert "ckpt: internal error: ZeroDivisionError: division\\x1b[2J by zero\n" in err
+    assert "this is a bug in ckpt" in err
+    assert "Traceback" not in err
+    assert json.loads(run(capfd, "plan", "--json")[1])["error"]["code"] == "bug"
+    monkeypatch.setenv("CKPT_DEBUG", "1")
+    assert "Traceback" in run(capfd, "plan")[2]
+
+
+def test_ctrl_c_is_130(answer, capfd):
+    answer("plan", KeyboardInterrupt())
+    assert run(capfd, "plan") == (130, "", "")
+
+
+SLOW = """
+import sys, threading, time
+from ckpt_tools import cli, pipeline
+def slow(*args, **kwargs):
+    threading.Thread(target=time.sleep, args=(60,)).start()  # no daemon: a normal exit would wait for it
+    print("ready", flush=True)
+    time.sleep(60)
+pipeline.plan = slow
+sys.argv = ["ckpt", "plan"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_end_at_once(number, code):
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN, cwd=Path(cli.__file__).parents[2]
+    ) as child:
+        assert child.stdout.readline() == b"ready\n"
+        started = time.monotonic()
+        child.send_signal(number)
+        assert child.wait(20) == code
+        assert time.monotonic() - started < 15
+        assert child.stderr.read() == b""
+
+
+def _piped(script):
+    return subprocess.run(["bash", "-c", f"set -o pipefail; {script}"], capture_output=True, env={**CLEAN, "PY": sys.executable}, timeout=60)
+
+
+def test_a_closed_pipe_is_quiet():
+    done = _piped('"$PY" -m ckpt_tools formats --json | true; echo "${PIPESTATUS[0]}"')
+    assert done.stdout.strip() == b"0"
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_an_answer_that_cannot_be_written_is_5():
+    done = _piped('"$PY" -m ckpt_tools formats > /dev/full')
+    assert done.returncode == 5
+    assert b"could not be written" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_closed_stdout_is_5():
+    assert _piped('"$PY" -m ckpt_tools formats >&-').returncode == 5
+
+
+def test_a_poor_locale_changes_no_answer():
+    done = ckpt("explain", "truncated", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"truncated: ")
+
+
+# -- streams, colour, progress -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "env", "terminal", "colored"),
+    [
+        (None, {}, True, True),
+        (None, {}, False, False),
+        (None, {"TERM": "dumb"}, True, False),
+        (None, {"NO_COLOR": "1"}, True, False),
+        (None, {"NO_COLOR": ""}, True, True),
+        (None, {"FORCE_COLOR": "1"}, False, True),
+        (None, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {"FORCE_COLOR": "1"}, True, False),
+        ("auto", {}, True, True),
+    ],
+)
+def test_colour(monkeypatch, choice, env, terminal, colored):
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+
+    class Stream:
+        def isatty(self):
+            return terminal
+
+    assert console.colored(choice, Stream()) is colored
+
+
+def test_colour_of_a_command(answer, capfd):
+    answer("verify", sample.verification())
+    assert "\x1b[" not in run(capfd, "verify", "x")[1]
+    assert "\x1b[" in run(capfd, "verify", "x", "--color", "always")[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "asked"),
+    [
+        (["plan", "--json"], "json"),
+        (["plan", "--format", "shell"], "shell"),
+        (["plan", "--format=shell"], "shell"),
+        (["plan", "--format"], ""),
+        (["verify", "--", "--json"], ""),
+        ([], ""),
+    ],
+)
+def test_asked_format(argv, asked):
+    assert console.asked_format(argv) == asked
+
+
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(monkeypatch, capfd):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    meter = Meter(bar=False, color=False)
+    for second in range(26):
+        now[0] = 100.0 + second
+        meter(second << 30, 100 << 30)
+    meter.stop()
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == ["ckpt: 10.0 GiB of 100 GiB read, 1.0 GiB/s, 90 s left", "ckpt: 20.0 GiB of 100 GiB read, 1.0 GiB/s, 80 s left"]
+
+
+def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    short = Meter(bar=True, color=False)
+    now[0] += 0.2
+    short(1000, 2000)
+    assert short.shown is None
+    now[0] += 0.4
+    short(1500, 2000)
+    assert short.shown is not None
+    short.stop()
+    big = Meter(bar=True, color=False)
+    now[0] += 0.2
+    big(1, 100 << 20)
+    assert big.shown is not None
+    big.stop()
+    assert capfd.readouterr().out == ""
+
+
+# -- start-up ----------------------------------------------------------------------------------------------------------------------
+
+HEAVY = ("rich", "json", "torch", "numpy", "fsspec", "concurrent.futures", "importlib.metadata", "tomllib", "difflib", "safetensors", "cryptography")
+LOADED = """
+import sys
+import typer
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+app.command()(lambda: None)
+app([], standalone_mode=False)
+typer_needs = set(sys.modules)
+from ckpt_tools import cli
+code = cli.run(sys.argv[1:])
+print("\\n".join(sorted(set(sys.modules) - typer_needs)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_latest_loads_only_what_it_needs(tmp_path):
+    """Hooks run it on every rank. What typer itself loads (json, difflib) cannot be helped; we must not add to it."""
+    (tmp_path / "rank_0").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"], capture_output=True, text=True, env=CLEAN
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.splitlines())
+    assert not loaded & set(HEAVY)
+    others = {f"ckpt_tools.cli.{name}" for name in cli.COMMANDS if name != "latest"}
+    assert not loaded & others
+
+
+def test_importing_the_package_is_light():
+    code = "import sys; import ckpt_tools; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=CLEAN, check=True)
+    loaded = done.stdout.split()
+    assert not [name for name in loaded if name.startswith("ckpt_tools.") or name in ("dataclasses", "inspect", *HEAVY)]
+
+
+@pytest.mark.parametrize("module", ["verify", "plan"])
+def test_stages_do_not_hide_the_functions_of_the_same_name(module):
+    code = f"""
+import importlib, ckpt_tools
+stage = importlib.import_module("ckpt_tools.{module}")
+from ckpt_tools import {module}, pipeline
+assert {module} is pipeline.{module} and stage.__name__ == "ckpt_tools.{module}", {module}
+"""
+    subprocess.run([sys.executable, "-c", code], env=CLEAN, check=True)
+
+
+def test_every_command_is_a_function_of_its_module():
+    for name in cli.COMMANDS:
+        assert getattr(importlib.import_module(f"ckpt_tools.cli.{name}"), name).__doc__

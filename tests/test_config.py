@@ -1,0 +1,268 @@
+"""Settings come from flags, then variables, then one file outside the scanned tree; every mistake says what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt_tools import config
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import Kind, Level, Selection
+
+ALL = dict.fromkeys(config.BY_KEY)
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A current directory in which ROOT ``tree`` is scanned."""
+    (tmp_path / "job" / "tree").mkdir(parents=True)
+    return tmp_path / "job"
+
+
+def resolve(here, flags=None, env=None, **more):
+    return config.resolve({**ALL, **({"root": "tree"} if here.name == "job" else {}), **(flags or {})}, env=env or {}, cwd=str(here), **more)
+
+
+def test_nothing_given_is_the_default_selection(here):
+    assert resolve(here).selection() == Selection()
+
+
+def test_precedence(here):
+    (here / "ckpt.toml").write_text('order = "step"\nlevel = "load"\nworld-size = 4\n')
+    found = resolve(here, {"order": "mtime"}, {"CKPT_ORDER": "step", "CKPT_LEVEL": "structure"})
+    assert (found.values["order"], found.values["level"], found.values["world-size"]) == ("mtime", Level.STRUCTURE, 4)
+    assert found.origins == {"root": "[ROOT]", "order": "--order", "level": "CKPT_LEVEL", "world-size": f"{here / 'ckpt.toml'}: world-size"}
+
+
+def test_empty_variables_and_unset_flags_count_as_not_given(here):
+    assert resolve(here, {"strict": False, "replica-groups": []}, {"CKPT_RANK": ""}).selection() == Selection()
+
+
+def test_a_variable_can_switch_off_what_the_file_switches_on(here):
+    (here / "ckpt.toml").write_text("strict = true\n")
+    assert resolve(here).selection().strict
+    assert not resolve(here, env={"CKPT_STRICT": "0"}).selection().strict
+
+
+def test_a_whole_selection(here):
+    flags = {
+        "rank": "1", "world-size": "8", "kind": "dying-gasp", "layout": "megatron", "run": "r", "prefix": "p", "max-step": "900", "order": "step",
+        "max-attempts": "2", "fault-ranks": "1,3-5", "replica-groups": ["0,4;1,5", "optimizer=0,1"], "replicas": "all", "tp": "2", "pp": "4",
+        "rank-order": "tp-pp-dp", "save-interval": "100", "require": "epoch_num, optimizer", "settle": "2m", "level": "structure", "allow-none": True,
+        "no-fallback": True, "skip-unreadable": True, "strict": True, "jobs": "3",
+    }  # fmt: skip
+    assert resolve(here, flags).selection() == Selection(
+        rank=1, world_size=8, kind=Kind.DYING_GASP, layout="megatron", run="r", prefix="p", max_step=900, order="step", max_attempts=2,
+        fault_ranks=frozenset({1, 3, 4, 5}), replica_groups={"": ((0, 4), (1, 5)), "optimizer": ((0, 1),)}, replicas_all=True, sizes={"tp": 2, "pp": 4},
+        rank_order="tp-pp-dp", save_interval=100, require=("epoch_num", "optimizer"), settle=120.0, level=Level.STRUCTURE, allow_none=True,
+        no_fallback=True, skip_unreadable=True, strict=True, jobs=3,
+    )  # fmt: skip
+
+
+def test_every_selection_field_can_be_set():
+    settable = {key.replace("-", "_") for key in config.BY_KEY} | {"sizes", "replicas_all"}
+    assert set(Selection.__dataclass_fields__) <= settable
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("rank", "x", "'x' is not a whole number"),
+        ("rank", "-1", "-1 is below 0"),
+        ("rank", "1_0", "not a whole number"),
+        ("rank", "٣", "not a whole number"),
+        ("rank", "9" * 18, "is above"),
+        ("world-size", "0", "0 is below 1"),
+        ("level", "deep", "'deep' is not one of presence, structure, content, values, load"),
+        ("kind", "last", "'last' is not one of periodic, dying-gasp, release, best"),
+        ("order", "name", "'name' is not one of mtime, step"),
+        ("settle", "2x", "'2x' is not a duration"),
+        ("settle", "1h30", "'1h30' is not a duration"),
+        ("settle", "", None),
+        ("settle", "-5", "not a duration"),
+        ("fault-ranks", "1,,2", "'' is not a rank"),
+        ("fault-ranks", "5-3", "'5-3' is not a rank or a range"),
+        ("fault-ranks", "0-999999999", "rank 999999999 is above"),
+        ("rank-order", "tp-xp", "is not an order of tp, cp, ep, dp, pp"),
+        ("rank-order", "tp-tp", "is not an order"),
+        ("require", ",", "is not a list of names"),
+        ("replica-groups", ["0,1;1,2"], "rank 1 occurs twice"),
+        ("replica-groups", ["0,1", "2,3"], "given twice"),
+        ("replica-groups", ["nosuchfile"], "cannot be read"),
+        ("replica-groups", [";"], "names no group"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error_that_names_the_flag(here, flag, value, says):
+    if says is None:
+        with pytest.raises(UsageError):
+            resolve(here, {flag: value})
+        return
+    with pytest.raises(UsageError) as e:
+        resolve(here, {flag: value})
+    assert str(e.value).startswith(f"--{flag}: ")
+    assert says in str(e.value)
+    assert e.value.hint
+    assert e.value.exit_code == 2
+
+
+def test_a_wrong_variable_names_the_variable(here):
+    with pytest.raises(UsageError, match="CKPT_RANK: 'x' is not a whole number"):
+        resolve(here, env={"CKPT_RANK": "x"})
+
+
+def test_only_the_settings_of_the_command_are_read(here):
+    config.resolve({"root": None}, env={"CKPT_RANK": "garbage"}, cwd=str(here))
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("120", 120), (" 2m ", 120), ("1h30m", 5400), ("500ms", 0.5), ("1.5", 1.5), ("1d", 86400), (7, 7), ("0", 0)]
+)
+def test_durations(value, seconds):
+    assert config.duration(value) == seconds
+
+
+def test_rank_outside_the_world(here):
+    with pytest.raises(UsageError, match="--rank 8 does not exist among 8 ranks") as e:
+        resolve(here, {"rank": "8"}, {"CKPT_WORLD_SIZE": "8"}).selection()
+    assert "0 to 7" in e.value.hint
+
+
+# -- replica groups ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "groups"),
+    [
+        ("0,4\n1 5 # second\n\n# end\n", {"": ((0, 4), (1, 5))}),
+        ("0-1;2-3", {"": ((0, 1), (2, 3))}),
+        ("[[0, 4], [1, 5]]", {"": ((0, 4), (1, 5))}),
+        ('{"model": [[0, 4]], "optimizer": [[0]]}', {"model": ((0, 4),), "optimizer": ((0,),)}),
+    ],
+)
+def test_replica_group_files(tmp_path, content, groups):
+    file = tmp_path / "g=1.txt"
+    file.write_text(content)
+    assert config.replica_groups(str(file)) == groups
+    assert config.replica_groups([str(file)]) == groups
+    if set(groups) == {""}:
+        assert config.replica_groups(f"rng={file}") == {"rng": groups[""]}
+    else:
+        with pytest.raises(ValueError, match="names the roles itself"):
+            config.replica_groups(f"rng={file}")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "[[0, true]]", "[[0, -1]]", '{"a": 1}', "{", "0,x", "[[]]", "[[0.5]]"])
+def test_bad_replica_group_files(tmp_path, content):
+    file = tmp_path / "groups"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"\w"):
+        config.replica_groups(str(file))
+
+
+def test_replica_groups_in_one_variable():
+    assert config.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
+
+
+def test_replica_groups_in_the_file_start_from_its_directory(here):
+    (here / "groups.txt").write_text("0,1\n")
+    (here / "ckpt.toml").write_text('[replica-groups]\nmodel = [[0, 2], [1, 3]]\nrng = "groups.txt"\nother = "0;1"\n')
+    (here / "deep").mkdir()
+    found = config.resolve({**ALL, "root": "../tree"}, env={}, cwd=str(here / "deep"))
+    assert found.values["replica-groups"] == {"model": ((0, 2), (1, 3)), "rng": ((0, 1),), "other": ((0,), (1,))}
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_nearest_file_wins_and_none_is_merged(here):
+    (here.parent / "ckpt.toml").write_text('order = "step"\n')
+    (here / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.ckpt]\njobs = 2\n')
+    found = resolve(here)
+    assert found.file == str(here / "pyproject.toml")
+    assert found.values == {"root": "tree", "jobs": 2}
+
+
+def test_a_pyproject_without_our_table_is_passed_over(here):
+    (here / "pyproject.toml").write_text('[project]\nname = "my-ckpt"\n')
+    (here.parent / "ckpt.toml").write_text("jobs = 2\n")
+    assert resolve(here).values["jobs"] == 2
+
+
+def test_no_configuration_is_read_from_the_scanned_tree(here):
+    bad = here / "tree" / "ckpt.toml"
+    bad.write_text("this is not even TOML")
+    (here / "ckpt.toml").write_text("jobs = 2\n")
+    found = config.resolve({**ALL, "root": ".."}, env={}, cwd=str(here / "tree"))
+    assert "jobs" not in found.values  # both lie below ..
+    assert len(found.notes) == 2
+    assert str(bad) in found.notes[0]
+    inside = config.resolve(ALL, env={}, cwd=str(here / "tree"))  # ROOT is the current directory
+    assert inside.values["jobs"] == 2
+    assert len(inside.notes) == 1
+
+
+def test_links_do_not_hide_the_scanned_tree(here):
+    (here / "tree" / "ckpt.toml").write_text("jobs = 2\n")
+    (here / "link").symlink_to(here / "tree")
+    assert "jobs" not in config.resolve({**ALL, "root": str(here / "link")}, env={}, cwd=str(here / "tree")).values
+
+
+def test_verified_paths_are_scanned_trees_too(here):
+    (here / "ckpt.toml").write_text("jobs = 2\n")
+    assert config.resolve({"jobs": None}, (str(here),), env={}, cwd=str(here)).values == {}
+    assert config.resolve({"jobs": None}, ("tree",), env={}, cwd=str(here)).values == {"jobs": 2}
+
+
+def test_an_explicit_file_is_read_wherever_it_lies(here):
+    (here / "tree" / "my.toml").write_text("jobs = 2\n")
+    assert resolve(here, {"config": "tree/my.toml"}).values["jobs"] == 2
+    assert resolve(here, env={"CKPT_CONFIG": str(here / "tree" / "my.toml")}).values["jobs"] == 2
+
+
+def test_root_of_the_file_starts_from_its_directory(here):
+    (here.parent / "ckpt.toml").write_text('root = "runs"\n')
+    assert config.resolve(ALL, env={}, cwd=str(here)).root == str(here.parent / "runs")
+
+
+def test_a_file_cannot_scan_the_tree_it_lies_in(here):
+    (here.parent / "ckpt.toml").write_text('root = "."\n')
+    with pytest.raises(UsageError, match="contains the file itself"):
+        config.resolve(ALL, env={}, cwd=str(here))
+
+
+@pytest.mark.parametrize(
+    ("content", "says", "hint"),
+    [
+        ("wrold-size = 4\n", "unknown key 'wrold-size'", "did you mean 'world-size'?"),
+        ("world_size = 4\n", "unknown key 'world_size'", "did you mean 'world-size'?"),
+        ("qqq = 4\n", "unknown key 'qqq'", "known keys: root"),
+        ("rank = 4\n", "'rank' cannot be set in a configuration file", "--rank"),
+        ("x = [\n", "is not valid TOML", "correct it"),
+        ("strict = 3\n", "is neither true nor false", "--strict"),
+        ("jobs = true\n", "True is not a whole number", "--jobs"),
+    ],
+)
+def test_mistakes_in_the_file(here, content, says, hint):
+    (here / "ckpt.toml").write_text(content)
+    with pytest.raises(UsageError) as e:
+        resolve(here)
+    assert says in str(e.value)
+    assert str(here / "ckpt.toml") in str(e.value)
+    assert hint in e.value.hint
+
+
+def test_a_file_that_is_asked_for_must_be_there(here):
+    with pytest.raises(UsageError, match=r"'.*none.toml' cannot be read"):
+        resolve(here, {"config": "none.toml"})
+    (here / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(UsageError, match=r"no table \[tool.ckpt\]"):
+        resolve(here, {"config": "pyproject.toml"})
+
+
+def test_every_variable_is_declared_once():
+    names = [v.name for v in config.ENV]
+    assert len(set(names)) == len(names)
+    for v in config.ENV:
+        assert v.meaning
+        assert v.since
+        if v.flag.startswith("--"):
+            assert v.name == f"CKPT_{v.key.upper().replace('-', '_')}"

@@ -1,0 +1,91 @@
+"""The pages say what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sample_results as sample
+
+from ckpt_tools import __version__, errors
+from ckpt_tools.emit import json as emit_json
+from ckpt_tools.emit import jsonl
+from ckpt_tools.formats._base import Anatomy
+from ckpt_tools.model import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+
+def test_generated_pages_are_current():
+    done = subprocess.run([sys.executable, DOCS / "make.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _keys(value, open_maps=("metadata", "topology", "env")):
+    """Every field name in a JSON value, except those that data chooses."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            if key in open_maps:
+                for member in item.values() if isinstance(item, dict) else []:
+                    yield from _keys(member)
+            else:
+                yield from _keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(item)
+
+
+def _answers():
+    anatomy = Anatomy(tensors=[Tensor("w", "f32", (2,), 8, 0, "0")], globals=["os system"])
+    yield from (sample_json(r) for r in (sample.verification(), sample.plan(), sample.scan()))
+    yield json.loads(emit_json.shown(sample.report("/x"), anatomy, {"os system": "dangerous"}))
+    yield json.loads(emit_json.problem("UsageError", "m", "h", 2))
+    yield from (json.loads(line) for line in jsonl.render(sample.verification()).splitlines())
+    for command in (["explain", "truncated"], ["formats"], ["layouts"], ["launchers"]):
+        done = subprocess.run([sys.executable, "-m", "ckpt_tools", *command, "--json"], capture_output=True, text=True, check=True)
+        yield json.loads(done.stdout)
+
+
+def sample_json(result):
+    return json.loads(emit_json.render(result))
+
+
+def test_every_json_field_is_documented():
+    page = (DOCS / "json.md").read_text()
+    documented = set(re.findall(r"`([a-z_]+)`", page))
+    answers = list(_answers())
+    missing = {key for answer in answers for key in _keys(answer)} - documented
+    assert not missing
+    for schema in {answer["schema"].removeprefix("ckpt-tools/") for answer in answers if "schema" in answer}:
+        assert schema in page
+
+
+def _subclasses(cls):
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)
+
+
+def test_every_error_is_documented():
+    json_page, exit_page = (DOCS / "json.md").read_text(), (DOCS / "exit-codes.md").read_text()
+    for cls in _subclasses(errors.CkptError):
+        code = json.loads(emit_json.problem(cls.__name__, "", "", 1))["error"]["code"]
+        assert f"`{code}`" in json_page
+        assert re.search(rf"^\| {cls.exit_code} \|", exit_page, re.MULTILINE)
+        assert cls.hint
+
+
+def test_the_changelog_knows_the_version():
+    assert re.search(rf"^## {re.escape(__version__)}( |$)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,258 @@
+"""Results become text: valid, complete, lossless for programs and harmless for terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+import sample_results as sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt_tools.emit import json as emit_json
+from ckpt_tools.emit import jsonl, shell, table, text
+from ckpt_tools.emit._words import percent, printable, size, span
+from ckpt_tools.errors import UsageError
+from ckpt_tools.formats._base import Anatomy
+from ckpt_tools.model import FileReport, RankLoad, Resume, Tensor, Verdict
+
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
+
+
+@pytest.mark.parametrize("result", [sample.verification(), sample.plan(), sample.empty_plan(), sample.scan()], ids=["verify", "plan", "none", "scan"])
+def test_json_is_one_valid_ascii_object(result):
+    out = emit_json.render(result)
+    value = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert out.isascii()
+    assert out.endswith("}\n")
+    assert list(value)[:3] == ["schema", "tool_version", "root"]
+
+
+def test_json_keeps_every_file_name():
+    files = json.loads(emit_json.render(sample.verification()))["files"]
+    assert files[1]["path"] == sample.NASTY
+    assert os.fsencode(files[1]["path"]).endswith(b"\xff\xe2\x80\xaetp.tar")
+
+
+def test_json_holds_numbers_that_json_has_not():
+    metadata = json.loads(emit_json.render(sample.verification()))["files"][1]["metadata"]
+    assert metadata == {"loss": "NaN", "lr": "-Infinity", "big": hex(1 << 5000)}
+
+
+def test_json_paths_are_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    value = json.loads(emit_json.render(replace(sample.plan(), root=".", resume=Resume("out"))))
+    assert value["resume"]["path"] == str(tmp_path / "out")
+    assert os.path.isabs(value["root"])
+
+
+def test_json_has_one_line_per_file():
+    files = tuple(FileReport(None, sample.report(f"/data/{i}")) for i in range(50))
+    assert len(emit_json.render(replace(sample.verification(), files=files)).splitlines()) < 50 + 20
+
+
+def test_verify_v1_has_exactly_its_fields():
+    value = json.loads(emit_json.render(sample.verification()))
+    assert list(value) == ["schema", "tool_version", "root", "verdict", "level", "summary", "files", "findings"]
+    assert list(value["summary"]) == ["files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown", "below_level", "unrecognised"]
+    fields = [
+        "path",
+        "format",
+        "layout",
+        "kind",
+        "rank",
+        "step",
+        "epoch",
+        "step_in_epoch",
+        "size",
+        "verdict",
+        "level",
+        "coverage",
+        "metadata",
+        "findings",
+    ]
+    assert list(value["files"][0]) == fields
+    assert list(value["files"][1]["findings"][0]) == ["code", "severity", "message", "offset", "hint"]
+    assert list(value["findings"][0]) == ["path", "code", "severity", "message", "offset", "hint"]
+
+
+def test_plan_v1_has_exactly_its_fields():
+    value = json.loads(emit_json.render(sample.plan()))
+    assert list(value) == [
+        "schema", "tool_version", "root", "checkpoint", "resume_step", "resume", "rollback", "world_size", "saved_world_size", "topology", "ranks", "shared",
+        "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint",
+    ]  # fmt: skip
+    assert list(value["checkpoint"]) == ["step", "epoch", "epoch_base", "step_in_epoch", "kind", "layout", "run", "generation", "mtime", "path"]
+    assert list(value["rollback"]) == ["from", "to", "save_interval", "why"]
+    entry = ["role", "path", "size", "mtime_ns", "level", "coverage", "source_rank", "substituted", "node", "reason"]
+    assert list(value["ranks"][1]["files"][0]) == list(value["shared"][0]) == entry
+    assert list(value["rejected"][0]) == ["step", "kind", "path", "findings"]
+    assert value["topology"] == {"dp": {"value": 2, "provenance": "--dp"}}
+    assert value["checkpoint"]["mtime"] == 1_000_000_000.5
+
+
+def test_jsonl_ends_in_its_summary():
+    lines = [json.loads(line) for line in jsonl.render(sample.verification()).splitlines()]
+    assert [line["type"] for line in lines] == ["file", "file", "finding", "summary"]
+    assert lines[-1]["summary"]["broken"] == 1
+
+
+def test_text_is_the_paths_and_nothing_else():
+    plan = replace(sample.plan(), ranks=sample.plan().ranks[:1])
+    assert text.render(plan) == "/data/out/meta.pt\n/data/out/rank_0/net-3_40.ckpt\n"
+    assert text.render(sample.empty_plan()) == ""
+
+
+def test_text_refuses_a_path_that_cannot_be_read_back():
+    plan = replace(sample.plan(), ranks=(RankLoad(0, (sample.load(0, path="/data/a\nb"),)),))
+    with pytest.raises(UsageError, match="line break"):
+        text.render(plan)
+    assert text.render(plan, terminal=True).endswith("/data/a\\x0ab\n")
+
+
+def _eval(script: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["bash", "-c", os.fsencode(script)], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("path", ["/data/a b", "/data/$(touch x)`id`", "/data/it's", "/data/a\nb", sample.NASTY])
+def test_shell_exports_survive_eval(path):
+    line = shell.render(replace(sample.plan(), resume=Resume(path)))
+    seen = _eval(f'CKPT_STEP=old; {line}printf "%s|%s|%s|%s|%s" "$CKPT_PATH" "$CKPT_STEP" "$CKPT_EPOCH" "$CKPT_STEP_IN_EPOCH" "$CKPT_RESUME"')
+    assert seen.stdout == os.fsencode(f"{path}|120|3|40|1")
+    assert seen.stderr == b""
+
+
+def test_shell_exports_empty_what_is_unknown():
+    assert shell.render(sample.empty_plan()) == "export CKPT_PATH= CKPT_STEP= CKPT_EPOCH= CKPT_STEP_IN_EPOCH= CKPT_RESUME=0\n"
+
+
+def test_shell_tells_the_only_path_of_a_single_rank():
+    plan = replace(sample.plan(), resume=Resume(None), ranks=sample.plan().ranks[1:])
+    assert "CKPT_PATH=/data/out/rank_0/net-3_40.ckpt " in shell.render(plan)
+    assert "CKPT_PATH= " in shell.render(replace(sample.plan(), resume=Resume(None)))
+
+
+def test_shell_exports_only_names_that_are_names():
+    plan = replace(sample.plan(), resume=Resume("/x", env={"A_1": "b c", "x; id": "1"}))
+    assert shell.render(plan).endswith("CKPT_RESUME=1 A_1='b c'\n")
+
+
+def test_shell_failure_reaches_the_caller_of_eval():
+    line = shell.failure(4)
+    assert _eval(f"eval '{line}'").returncode == 4
+    assert _eval(f"set -e; eval '{line}'; echo alive").stdout == b""
+
+
+TABLES = {
+    "verify": sample.verification(),
+    "plan": sample.plan(),
+    "none": sample.empty_plan(),
+    "none usable": replace(sample.plan(), checkpoint=None),
+    "scan": sample.scan(),
+    "nothing": sample.scan(checkpoints=(), findings=()),
+}
+
+
+@pytest.mark.parametrize("result", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("width", [None, 40, 120])
+def test_tables_print_nothing_that_steers_a_terminal(result, width):
+    out = table.render(result, width=width)
+    assert not UNSAFE.search(out)
+    assert out.strip()
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_tables_show_markup_in_names_as_it_is():
+    out = table.render(sample.verification())
+    assert "\\x1b[2J[red]\\xff\\u202etp.tar" in out
+    assert "ends [bold]early\\x07" in out
+
+
+def test_colour_is_only_there_when_asked_for():
+    assert "\x1b[" not in table.render(sample.verification(), color=False)
+    assert "\x1b[" in table.render(sample.verification(), color=True)
+
+
+def test_table_without_a_terminal_is_never_wrapped():
+    path = "/data/" + "x" * 300
+    out = table.render(replace(sample.verification(), files=(FileReport(None, sample.report(path)),)))
+    assert path.removeprefix("/data/") in out
+
+
+def test_verify_table_says_what_it_rests_on():
+    out = table.render(sample.verification())
+    assert "broken: 2 files, 2.0 KiB" in out
+    assert "1 ok, 1 broken, 1.5 KiB read in 0.2 s (5.9 KiB/s) at level content" in out
+    assert "3 files not recognised" in out
+    assert out.count("hint (truncated)") == 1
+    assert ">99 %" in out  # 0.996 is not everything
+
+
+def test_a_long_verify_table_hides_only_what_is_ok():
+    files = (*(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)), FileReport(None, sample.report("/data/bad", Verdict.BROKEN)))
+    result = replace(sample.verification(), files=files)
+    assert "f59" not in table.render(result)
+    assert "bad" in table.render(result)
+    assert "60 ok files not listed" in table.render(result)
+    assert "f59" in table.render(result, verbose=True)
+
+
+def test_plan_table_tells_the_whole_story():
+    out = table.render(sample.plan())
+    for words in (
+        "resume from step 120",
+        "rollback: from step 160 to 120",
+        "not step 160 (dying-gasp",
+        "missing-rank",
+        "file of rank 0",
+        "world-size-inferred",
+    ):
+        assert words in out
+
+
+def test_scan_table_columns():
+    lines = table.render(sample.scan(), now=1_000_000_000.5 + 7200).splitlines()
+    assert lines[0].split() == ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
+    assert lines[1].split() == ["120", "3_40", "periodic", "mindspore", "out/ckpt", "2/4", "2", "2.0", "KiB", "2", "h"]
+    assert "unfinished" in lines[2]
+
+
+def test_show_names_tensors_and_globals():
+    anatomy = Anatomy(tensors=[Tensor("w\x1b", "f32", (2, 3), 24, 64, "0")], globals=["os system", "collections OrderedDict"])
+    trust = {"os system": "dangerous", "collections OrderedDict": "allowed"}
+    report = sample.report("/data/x.pt", Verdict.SUSPECT, signature="ff")
+    out = table.shown(report, anatomy, trust)
+    assert "w\\x1b" in out
+    assert "2×3" in out
+    assert "dangerous" in out
+    value = json.loads(emit_json.shown(report, anatomy, trust))
+    assert value["tensors"] == [{"name": "w\x1b", "dtype": "f32", "shape": [2, 3], "nbytes": 24, "offset": 64, "storage": "0"}]
+    assert value["globals"][0] == {"name": "os system", "trust": "dangerous"}
+
+
+@given(st.text())
+def test_printable_is_harmless_for_any_text(value):
+    assert not UNSAFE.search(printable(value).replace("\n", ""))
+
+
+@given(st.binary())
+def test_json_strings_are_lossless_for_any_file_name(name):
+    assert os.fsencode(json.loads(emit_json.line(os.fsdecode(name)))) == name
+
+
+def test_words():
+    assert [size(n) for n in (-1, 0, 1023, 1024, 150 * 1024, 3 << 30, 1 << 62)] == [
+        "?",
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "150 KiB",
+        "3.0 GiB",
+        "4096.0 PiB",
+    ]
+    assert [span(s) for s in (-5, 99, 600, 7200, 86400 * 9)] == ["-5 s", "99 s", "10 min", "2 h", "9 d"]
+    assert [percent(f) for f in (0, 0.001, 0.5, 0.9999, 1)] == ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
