@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import SUFFIXES
-from ckpt_tools.layouts import COORDS, LAYOUTS, Layout, Piece
+from ckpt_tools.layouts import LAYOUTS, Place, places_of
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.storage import walk
 
@@ -72,38 +72,7 @@ def _stat(entry: os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]]:
     return st.st_size, st.st_mtime_ns, ()
 
 
-class _Place:
-    """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
-
-    __slots__ = ("at", "axes", "base", "coords", "epoch", "file", "home", "inside", "layout", "piece", "prefix", "rank", "step", "suffix", "tmp")
-
-    def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
-        self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.suffix, self.file = piece.suffix, piece.file
-        self.step, self.epoch, self.inside, self.rank = (int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank"))
-        self.prefix, self.tmp = fields.get("prefix") or "", bool(fields.get("tmp"))
-        self.coords = tuple((k, int(v)) for k, v in fields.items() if k in COORDS and v)
-        index = {k: i - 1 for k, i in piece.file.groupindex.items()}
-        self.axes = tuple((k, i) for k, i in index.items() if k in COORDS)
-        self.at = tuple(index.get(k, -1) for k in _FIELDS)  # -1 is the None that _directory puts behind a match's groups
-
-
-def _places(path: str) -> list[_Place]:
-    """The pieces whose directory template matches the end of ``path``."""
-    comps = path.split("/")
-    out: list[_Place] = []
-    for layout in LAYOUTS:
-        for piece in layout.pieces:
-            if piece.depth == 0:
-                out.append(_Place(layout, piece, {}, path, ""))
-            elif piece.depth < len(comps) and (m := piece.directory.fullmatch("/".join(comps[-piece.depth :]))):
-                base = "/".join(comps[: -piece.depth])
-                out.append(_Place(layout, piece, m.groupdict(), base, f"{base}/{comps[-piece.depth]}" if piece.depth > 1 else ""))
-    return out
-
-
-_FIELDS = ("rank", "prefix", "generation", "step", "epoch", "step_in_epoch", "tmp")
-_Row = tuple[_Place, "tuple[str | None, ...]", str, int, int, "tuple[Finding, ...]"]  # place, groups of the name and None, path, size, mtime_ns, findings
+_Row = tuple[Place, "tuple[str | None, ...]", str, int, int, "tuple[Finding, ...]"]  # place, groups of the name and None, path, size, mtime_ns, findings
 
 
 def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
@@ -210,7 +179,7 @@ def discover(root: str) -> Discovery:
 
 
 def _directory(path: str, entries: list[os.DirEntry[str]], found: Discovery, rows: list[_Row], alone: bool = False) -> None:
-    places = _places(path)
+    places = places_of(path)
     for e in entries:
         name = e.name
         for place in places:

@@ -20,7 +20,19 @@ from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 FIXTURES = Path(__file__).parent.parent / "fixtures/formats"
 CRC, PLAIN, SPLIT = ((FIXTURES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes() for n in ("tiny-crc", "tiny-plain", "split-crc"))
-ITEM = {"Bool": 1, "Int8": 1, "UInt16": 2, "Float16": 2, "BFloat16": 2, "Int32": 4, "Float32": 4, "Int64": 8, "Float64": 8, "Complex128": 16, "Int4": 1}
+ITEM = {
+    "Bool": 1,
+    "Int8": 1,
+    "UInt16": 2,
+    "Float16": 2,
+    "BFloat16": 2,
+    "Int32": 4,
+    "Float32": 4,
+    "Int64": 8,
+    "Float64": 8,
+    "Complex128": 16,
+    "Int4": 1,
+}
 
 
 def look(data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT, anatomy: Anatomy | None = None) -> list[Finding]:

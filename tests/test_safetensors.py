@@ -6,6 +6,8 @@ import json
 import struct
 import tracemalloc
 import zlib
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from ckpt_tools.formats import safetensors
 from ckpt_tools.formats._base import HEAD, Anatomy, structure
 from ckpt_tools.model import Finding, Level, Severity
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
+
+library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand
 
 GOOD = Path(__file__).parent.parent / "fixtures/formats/safetensors/good"
 TINY, CRC = ((GOOD / f"{n}.safetensors").read_bytes() for n in ("tiny", "mindspore-crc"))
@@ -97,6 +101,7 @@ MS = {"w": ("F32", [3], b"abcdefghijkl"), "epoch_num": ("I64", [], struct.pack("
         (made("{}\0\0"), "bad-header"),
         (made("{}\f"), "bad-header"),
         (made("{,}"), "bad-header"),
+        (made('{"a":{"dtype":"U8","shape":[],"data_offsets":[-0,1]}}', b"a"), "bad-header"),
         (made('{"a":1}'), "bad-header"),
         (made('{"a":{}}'), "bad-header"),
         (made('{"a":["F32",[2],[0,8]]}', bytes(8)), "bad-header"),
@@ -125,7 +130,7 @@ MS = {"w": ("F32", [3], b"abcdefghijkl"), "epoch_num": ("I64", [], struct.pack("
         (made('{"__metadata__":nope}'), "bad-header"),
         (made('{"__metadata__":{"a":null}}'), "bad-header"),
         (made('{"__metadata__":{},"__metadata__":{}}'), "bad-header"),
-        (made('{"__metadata__":{"foqmat":"pt"}}'), "bad-header"),  # one bit from "format"
+        (made('{"__metadata__":{"fopmat":"pt"}}'), "bad-header"),  # one bit from "format"
         (made('{"__metadata__":{"format":"qt"}}'), "bad-header"),
         (made('{"__metadata__":{"format":"my own"}}'), None),
         (made('{"__metadata__":{"crc_num":"4294967296"}}'), "bad-header"),
@@ -145,24 +150,14 @@ def test_rules(data: bytes, code: str | None) -> None:
 
 
 def check_against_the_library(data: bytes) -> None:
-    """What the library refuses must be an error here, and what is an error here must be damage or refused there."""
-    library = pytest.importorskip("safetensors") if SafetensorError is not None else None
+    """What the library refuses is an error here too; the reverse need not hold, for the library overlooks some damage."""
     if library is None:
         return
     try:
         library.deserialize(data)
-        accepted = True
-    except SafetensorError:
-        accepted = False
-    broken = any(f.severity is Severity.ERROR for f in look(data))
-    unknown = any(f.code in ("unknown-dtype", "too-complex") for f in look(data))
-    assert accepted or broken or unknown
-
-
-try:
-    from safetensors import SafetensorError
-except ImportError:  # the law is checked wherever the library is at hand
-    SafetensorError = None  # type: ignore[assignment,misc]
+    except library.SafetensorError:
+        found = look(data)
+        assert any(f.severity is Severity.ERROR or f.code in ("unknown-dtype", "too-complex") for f in found)
 
 
 def test_tensors_and_metadata() -> None:
@@ -309,8 +304,7 @@ def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.D
     else:
         raw[at : data.draw(st.integers(at, min(at + 20, len(raw))))] = data.draw(st.binary(max_size=20))
         codes(bytes(raw))
-    if SafetensorError is not None:
-        check_against_the_library(bytes(raw))
+    check_against_the_library(bytes(raw))
 
 
 @settings(max_examples=200, deadline=None)
@@ -327,7 +321,7 @@ HOSTILE = {
     "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}",
     "lists": '{"a":[' + "[]," * 700_000,
     "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000,
-    "one key": '{"__metadata__":{' + ",".join(['"":""'] * 100_000) + "}}",
+    "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
     "a long name": '{"' + "\\u0041" * 300_000 + '":{}}',
     "blanks": "{" + " " * 2_000_000,
     "backslashes": '{"' + "\\" * 2_000_000,
@@ -354,6 +348,15 @@ def test_many_entries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes(packed({f"p{i}": ("U8", [0], b"") for i in range(60)})) == {"too-complex"}
 
 
-@pytest.mark.parametrize("other", [b"", b"\x80\x02" + bytes(30), b"PK\3\4" + bytes(60), bytes(64), b'{"a": 1}' + b'{"b": 2}', b"\n\x24\n\x01w\x12\x1f{}"])
+def test_good_fixtures_are_good_for_the_library() -> None:
+    for path in GOOD.glob("*.safetensors"):
+        assert not codes(path.read_bytes())
+        if library is not None:
+            library.deserialize(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "other", [b"", b"\x80\x02" + bytes(30), b"PK\3\4" + bytes(60), bytes(64), b'{"a": 1}' + b'{"b": 2}', b"\n\x24\n\x01w\x12\x1f{}"]
+)
 def test_magic_refuses_others(other: bytes) -> None:
     assert not safetensors.FORMAT.magic(other)

@@ -12,14 +12,13 @@ from math import prod
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
+from ckpt_tools.formats._protobuf import SMALL, Reader
 from ckpt_tools.formats._tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
 from ckpt_tools.model import Finding, Scalar, Severity, Tensor
-from ckpt_tools.storage import ShortRead, Source
+from ckpt_tools.storage import ShortRead
 
 LITERAL, TRAILER = b"crc_num", 17
 """The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
-SMALL = 256 * 1024
-WINDOW = 192  # holds the head of a record with a name of usual length: one read per record
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
 _PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
@@ -29,67 +28,6 @@ TYPES |= {"Int4": ("int4", 1), "Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2
 """tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values each."""
 MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
 OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
-
-
-class Reader:
-    """Protobuf fields by position, read through one small window; contents are skipped, never read."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.size = source, source.size
-        self.step = source.size if source.size <= SMALL else WINDOW
-        self.base, self.window = 0, b""
-
-    def get(self, at: int, length: int) -> bytes:
-        """``length`` bytes at ``at``; raises ShortRead past the end of the file."""
-        if not self.base <= at <= at + length <= self.base + len(self.window):
-            if at + length > self.size:
-                raise ShortRead(at, length, max(0, self.size - at))
-            self.base = 0 if self.step == self.size else at
-            self.window = self.source.read(self.base, min(max(length, self.step), self.size - self.base))
-        return self.window[at - self.base : at - self.base + length]
-
-    def byte(self, at: int) -> int:
-        """One byte; the walk asks for most of its bytes one by one."""
-        i = at - self.base
-        return self.window[i] if 0 <= i < len(self.window) else self.get(at, 1)[0]
-
-    def varint(self, at: int, limit: int) -> tuple[int, int]:
-        """An unsigned 64-bit varint as its writer packs it, and where it ends."""
-        value = 0
-        for i in range(10):
-            if at + i >= limit:
-                raise Damage("bad-header", "a number runs past the end of its record", at)
-            byte = self.byte(at + i)
-            value |= (byte & 0x7F) << (7 * i)
-            if byte < 0x80:
-                if value >> 64 or (i and not byte):
-                    break
-                return value, at + i + 1
-        raise Damage("bad-header", "a number is not a valid varint", at)
-
-    def fields(self, at: int, limit: int) -> Iterator[tuple[int, int, int]]:
-        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``."""
-        while at < limit:
-            key = self.byte(at)
-            if key not in (0x08, 0x0A, 0x12, 0x1A):
-                raise Damage("bad-header", f"{key:#04x} is no field of a checkpoint record", at)
-            value, start = self.varint(at + 1, limit)
-            if key != 0x08 and value > limit - start:
-                raise Damage("bad-header", f"a field of {value} bytes reaches beyond its record", at)
-            yield key, value, start
-            at = start if key == 0x08 else start + value
-
-    def text(self, at: int, length: int, bound: int, what: str) -> str:
-        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost page makes them."""
-        if not 0 < length <= bound:
-            raise Damage("bad-header", f"a {what} of {length} bytes", at)
-        raw = self.get(at, length)
-        try:
-            if min(raw) >= 0x20 and 0x7F not in raw:
-                return raw.decode()
-        except UnicodeDecodeError:
-            pass
-        raise Damage("bad-header", f"a {what} is not plain UTF-8 text: {raw[:40]!r}", at)
 
 
 @dataclass

@@ -36,6 +36,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _integer(text: str) -> int | float:
+    return -0.0 if text == "-0" else int(text)  # the reader takes "-0" for a fraction, and so refuses it as a count
+
+
 class Header:
     """A cursor over the header's text; every complaint is a Damage at a byte offset of the file (exact while the text is ASCII)."""
 
@@ -43,7 +47,7 @@ class Header:
         import json
 
         self.text, self.at = text, 0
-        self.decoder = json.JSONDecoder(object_pairs_hook=_once)
+        self.decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_integer)
 
     def bad(self, why: str) -> Damage:
         return Damage("bad-header", why, 8 + self.at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.layouts import megatron, mindio_ttp, mindspore, pytorch_sample
 from ckpt_tools.layouts._base import COORDS, Layout, Piece, whole
+from ckpt_tools.layouts._places import Place, places
 
 LAYOUTS: tuple[Layout, ...] = (
     mindio_ttp.LAYOUT,
@@ -13,4 +14,11 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 
-__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "whole"]
+
+
+def places_of(path: str) -> list[Place]:
+    """The pieces of all layouts that are at home in the directory ``path``."""
+    return places(path, LAYOUTS)
+
+
+__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "places_of", "whole"]

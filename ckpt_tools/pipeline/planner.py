@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
-from ckpt_tools import launchers
 from ckpt_tools.choose import Judgement, choose, rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
-from ckpt_tools.layouts import BY_NAME, whole
-from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Known, Level, LoadPlan, Part, RankLoad, Report, Resume, Selection, Severity, Verdict
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, RankLoad, Report, Resume, Selection, Severity, Verdict
 from ckpt_tools.pipeline.across import changed, tracker_findings
 from ckpt_tools.pipeline.session import Progress, Session
-from ckpt_tools.plan import Assignment, Topology, assign, files, fingerprint, infer_order, mismatched
+from ckpt_tools.pipeline.topology import expert_names, find_topology
+from ckpt_tools.plan import Assignment, assign, files, fingerprint, mismatched
 
-_SIZES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
 _NEIGHBOURS = 64
 """Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
 _SKEW_NS = 5_000_000_000
@@ -50,13 +49,14 @@ class Planner:
         self.checkpoints = self._one_run(finished)
         if len({c.layout for c in self.checkpoints}) > 1:  # names of two layouts count steps differently: let the contents say
             self.checkpoints = [replace(c, step=self._step(c)) for c in self.checkpoints]
-        self._expert_names()
+        self.checkpoints = expert_names(s, self.checkpoints)
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
             raise NoneUsable(f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all", "relax the filters", plan=self._empty(Choice(None)))
         ranked = rank(candidates, selection.order)
         self.expected = grouping.expected(self.checkpoints, selection.world_size)
-        self.topology, self.saved = self._topology(ranked)
+        self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
+        self.warnings += notes
         self._compare_orders(candidates)
         choice = choose(ranked, self._judge, max_attempts=selection.max_attempts, save_interval=selection.save_interval, step_of=self._step, fallback=not selection.no_fallback)
         if choice.checkpoint is None:
@@ -111,17 +111,6 @@ class Planner:
             self.steps[id(c)] = told
         return c.step if c.step is not None else self.steps[id(c)]
 
-    def _expert_names(self) -> None:
-        """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
-        staged = next((p for c in self.checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)), None)
-        if staged is None:
-            return
-        said = self.session.report(staged, Level.STRUCTURE).metadata
-        stages, experts = (whole(said.get(f"args.{_SIZES[axis]}")) for axis in ("pp", "ep"))
-        if stages == 1 and experts and experts > 1:
-            renamed = [replace(c, parts=tuple(replace(p, coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords)) for p in c.parts)) for c in self.checkpoints]
-            self.checkpoints = renamed
-
     def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
         """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong."""
         whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
@@ -133,45 +122,6 @@ class Planner:
             self.warnings.append(finding("mtime-disagrees-with-step", text, path=by_mtime.path))
         ahead = [c for c in candidates if c.mtime_ns > self.session.now_ns + _SKEW_NS]
         self.warnings += [finding("mtime-in-future", f"{grouping.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
-
-    # ---- how many ranks
-
-    def _topology(self, ranked: Sequence[Checkpoint]) -> tuple[Topology, int | None]:
-        """The topology with the provenance of every number, and the world size that wrote the files as far as they or their names tell."""
-        selection, known = self.selection, dict[str, Known]()
-        first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
-        ranked_parts = [p for p in first.parts if p.role == "model"][:256]
-        reports = [self.session.report(p, Level.STRUCTURE) for p in ranked_parts]
-        told = grouping.saved_world_size(reports)
-        names = grouping.expected_ranks(self.checkpoints)
-        committed = BY_NAME[first.layout].committed
-        sizes: dict[str, int] = {}
-        for axis, key in _SIZES.items():
-            in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
-            on_disk = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1
-            for value, who in ((selection.sizes.get(axis), f"--{axis}"), (in_file, f"args.{key} in the files"), (on_disk or None, "directory names")):
-                if value:
-                    sizes[axis], known[axis] = value, Known(value, who)
-                    break
-        started = launchers.detect(os.environ)
-        grid = sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) if sizes else None
-        offers = (
-            (selection.world_size, "--world-size"),
-            (started.world_size if started else None, started.launcher if started else ""),
-            (told, "world_size in the files"),
-            (names, "highest rank on disk"),
-            (grid, "parallel sizes"),
-        )
-        world, who = next((n, who) for n, who in (*offers, (1, "a single file without a rank")) if n)
-        known["world_size"] = Known(world, who)
-        if who == "highest rank on disk":
-            self.warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=self.root))
-        topology = Topology(world, sizes, selection.rank_order)
-        writers = {r: p.coords for p, rep in zip(ranked_parts, reports, strict=True) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
-        if selection.rank_order == Selection().rank_order and (order := infer_order(writers, topology)):
-            topology = replace(topology, order=order)
-            self.warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
-        return replace(topology, provenance=known), told or (None if committed else names or grid or 1)
 
     # ---- the judge
 

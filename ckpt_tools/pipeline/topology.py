@@ -1,0 +1,78 @@
+"""How many ranks there are and how they are arranged, with the source of every number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools import launchers
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Selection, Severity
+from ckpt_tools.pipeline.session import Session
+from ckpt_tools.plan import Topology, infer_order
+
+_SIZES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
+
+
+def expert_names(session: Session, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
+    staged = next((p for c in checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)), None)
+    if staged is None:
+        return checkpoints
+    said = session.report(staged, Level.STRUCTURE).metadata
+    stages, experts = (whole(said.get(f"args.{_SIZES[axis]}")) for axis in ("pp", "ep"))
+    if stages != 1 or not experts or experts < 2:
+        return checkpoints
+
+    def renamed(p: Part) -> Part:
+        return replace(p, coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords))
+
+    return [replace(c, parts=tuple(renamed(p) for p in c.parts)) for c in checkpoints]
+
+
+def find_topology(
+    session: Session, ranked: Sequence[Checkpoint], checkpoints: Sequence[Checkpoint], selection: Selection
+) -> tuple[Topology, int | None, list[Finding]]:
+    """The topology with the provenance of every number, the world size that wrote the files as far as they or their names tell, and warnings.
+
+    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5).
+    """
+    known: dict[str, Known] = {}
+    warnings: list[Finding] = []
+    first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
+    ranked_parts = [p for p in first.parts if p.role == "model"][:256]
+    reports = [session.report(p, Level.STRUCTURE) for p in ranked_parts]
+    told = grouping.saved_world_size(reports)
+    names = grouping.expected_ranks(checkpoints)
+    committed = BY_NAME[first.layout].committed
+    sizes: dict[str, int] = {}
+    for axis, key in _SIZES.items():
+        in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
+        on_disk = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1
+        for value, who in ((selection.sizes.get(axis), f"--{axis}"), (in_file, f"args.{key} in the files"), (on_disk or None, "directory names")):
+            if value:
+                sizes[axis], known[axis] = value, Known(value, who)
+                break
+    started = launchers.detect(os.environ)
+    grid = sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) if sizes else None
+    offers = (
+        (selection.world_size, "--world-size"),
+        (started.world_size if started else None, started.launcher if started else ""),
+        (told, "world_size in the files"),
+        (names, "highest rank on disk"),
+        (grid, "parallel sizes"),
+    )
+    world, who = next((n, who) for n, who in (*offers, (1, "a single file without a rank")) if n)
+    known["world_size"] = Known(world, who)
+    if who == "highest rank on disk":
+        warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root))
+    topology = Topology(world, sizes, selection.rank_order)
+    writers = {r: p.coords for p, rep in zip(ranked_parts, reports, strict=True) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
+    if selection.rank_order == Selection().rank_order and (order := infer_order(writers, topology)):
+        topology = replace(topology, order=order)
+        warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
+    saved = told or (None if committed else names or grid or 1)
+    return replace(topology, provenance=known), saved, warnings
