@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import SUFFIXES
-from ckpt_tools.layouts import LAYOUTS, Place, places_of
+from ckpt_tools.layouts import LAYOUTS, Place, Told, places_of, read_name
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$")
 _TRACKERS = {layout.tracker: layout for layout in LAYOUTS if layout.tracker}
 _SUFFIX = re.compile("(?:" + "|".join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True)) + ")$")
+_NAMES = 100_000
+"""Names remembered at most: a bound on memory, not on what is found."""
 _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
 
 
@@ -72,7 +74,7 @@ def _stat(entry: os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]]:
     return st.st_size, st.st_mtime_ns, ()
 
 
-_Row = tuple[Place, "tuple[str | None, ...]", str, int, int, "tuple[Finding, ...]"]  # place, groups of the name and None, path, size, mtime_ns, findings
+_Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]"]  # place, what the name tells, path, size, mtime_ns, findings
 
 
 def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
@@ -104,36 +106,32 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple
 def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
     """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
     moved = _numbered_siblings(rows)
-    named = []
     seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
-    for place, groups, *_ in rows:
-        own = groups[place.at[0]]
-        base, rank = place.base, place.rank if own is None or place.rank is not None else int(own)
-        if rank is None and base in moved:
-            base, rank = moved[base]
-        prefix = "" if place.piece.weak else groups[place.at[1]] or place.prefix
-        if prefix:
-            seen[base].add((rank, prefix))
-        named.append((base, rank, prefix))
+    for place, told, *_ in rows:
+        if told[2]:
+            base, rank = moved.get(place.base, (place.base, told[1])) if place.rank is None else (place.base, place.rank)
+            seen[base].add((rank, told[2]))
     prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
     joined = _common_prefixes(seen)
-    runs = {base: os.path.relpath(base, above) for base in {n[0] for n in named}}
-    for (place, groups, path, size, mtime_ns, seen_findings), (base, rank, raw) in zip(rows, named, strict=True):
-        own, _, k, step, epoch, inside, tmp = (groups[i] for i in place.at)
-        prefix, findings = raw, seen_findings
-        generation = int(k) if k else 0 if place.at[2] >= 0 else None
-        if k and f"{prefix}_{generation}" in prefixes[base]:  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
-            prefix, generation = f"{prefix}_{generation}", 0
+    above_of = {base: os.path.relpath(base, above) for base in {row[0].base for row in rows} | {base for base, _ in moved.values()}}
+    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings in rows:
+        base, rank = place.base, place.rank if place.rank is not None else own
+        if rank is None and base in moved:
+            base, rank = moved[base]
+        if generation and f"{prefix}_{generation}" in prefixes[base]:  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
+            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # the settled name replaces the read one
         if joined:
-            prefix = joined.get((base, rank, prefix), prefix)
-        if own is not None and int(own) != rank:
-            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)
-        run = runs[base]
+            prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
+        if own is not None and own != rank:
+            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
+        run = above_of[base]
+        if prefix:
+            run = prefix if run == "." else f"{run}/{prefix}"
+        piece = place.piece
         yield Part(
-            path, place.layout.name, place.piece.name, place.piece.role, prefix if run == "." and prefix else f"{run}/{prefix}" if prefix else run,
-            base, place.home, prefix, place.piece.kind, rank, place.coords if not place.axes else (*place.coords, *((a, int(groups[i] or 0)) for a, i in place.axes)),
-            int(step) if step else place.step, int(epoch) if epoch else place.epoch, int(inside) if inside else place.inside,
-            generation, place.tmp or bool(tmp), size, mtime_ns, findings,
+            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank, place.coords + coords,
+            place.step if step is None else step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
+            generation, place.tmp or tmp, size, mtime_ns, findings,
         )  # fmt: skip
 
 
@@ -152,20 +150,20 @@ def no_collector() -> Iterator[None]:
 @no_collector()
 def discover(root: str) -> Discovery:
     """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at."""
-    found, rows = Discovery(), list[_Row]()
+    found, rows, names = Discovery(), list[_Row](), dict[tuple[int, ...], dict[str, Told | None]]()
     tops = roots(root)
     for top in tops:
         if os.path.isdir(top):
             for path, listing in walk(top):
                 if not isinstance(listing, OSError):
-                    _directory(path, listing, found, rows)
+                    _directory(path, listing, found, rows, names)
                 elif path == top:
                     raise CannotLook(f"cannot list {path}: {listing.strerror}")
                 else:
                     found.findings.append(finding("unreadable", f"cannot list the directory: {listing.strerror}", path=path))
         else:
             with os.scandir(os.path.dirname(top)) as it:
-                _directory(os.path.dirname(top), [e for e in it if e.name == os.path.basename(top)], found, rows, alone=True)
+                _directory(os.path.dirname(top), [e for e in it if e.name == os.path.basename(top)], found, rows, names, alone=True)
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     strong = {row[0].base for row in rows if not row[0].piece.weak}
     kept = []
@@ -178,19 +176,23 @@ def discover(root: str) -> Discovery:
     return found
 
 
-def _directory(path: str, entries: list[os.DirEntry[str]], found: Discovery, rows: list[_Row], alone: bool = False) -> None:
+def _directory(
+    path: str, entries: list[os.DirEntry[str]], found: Discovery, rows: list[_Row], names: dict[tuple[int, ...], dict[str, Told | None]], alone: bool = False
+) -> None:
     places = places_of(path)
+    known = names.setdefault(tuple(id(p.piece) for p in places), {})
     for e in entries:
         name = e.name
-        for place in places:
-            if name.endswith(place.suffix) and (m := place.file.fullmatch(name)):
-                if place.piece.weak and _is_directory(e):  # a directory called x.ckpt: some frameworks save into one
-                    _other(path, e, found, alone)
-                else:
-                    rows.append((place, (*m.groups(), None), e.path, *_stat(e)))
-                break
+        if name in known:
+            told = known[name]
         else:
+            told = read_name(name, places)
+            if len(known) < _NAMES:
+                known[name] = told
+        if told is None or (places[told[0]].piece.weak and _is_directory(e)):  # a directory called x.ckpt: some frameworks save into one
             _other(path, e, found, alone)
+        else:
+            rows.append((places[told[0]], told, e.path, *_stat(e)))
 
 
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:

@@ -12,34 +12,34 @@ from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Severity
 
 Reports = Mapping[str, Report]
+_BY_CONTENT = {(layout.name, piece.name) for layout in BY_NAME.values() for piece in layout.pieces if piece.step_from == "content"}
 
 
 def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
     out = []
     for p in parts:
-        layout = BY_NAME[p.layout]
-        if layout.piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
-            step, epoch, inside = layout.steps(p, report.metadata)
+        if (p.layout, p.piece) in _BY_CONTENT and (report := reports.get(p.path)):
+            step, epoch, inside = BY_NAME[p.layout].steps(p, report.metadata)
             out.append(replace(p, step=step, epoch=epoch, step_in_epoch=inside))
         else:
             out.append(p)
     return out
 
 
-def _generations(parts: Sequence[Part]) -> dict[str, int]:
-    """Path -> a number that parts of one restart share.
+def _generations(pairs: set[tuple[int | None, int]]) -> dict[tuple[int | None, int], int]:
+    """(rank, K) -> a number that parts of one restart share, from all pairs of one piece in one run.
 
     K is counted per directory. Where all ranks of the run agree on the set of K it joins parts; where they do not, the K that
     all ranks have still joins, and what is left is joined newest with newest (epoch and step are compared by the caller).
     """
     per_rank: dict[int | None, set[int]] = defaultdict(set)
-    for p in parts:
-        per_rank[p.rank].add(p.generation or 0)
+    for rank, k in pairs:
+        per_rank[rank].add(k)
     common = set.intersection(*per_rank.values())
     leftover = {r: sorted(ks - common) for r, ks in per_rank.items()}
-    key = {(r, k): k if k in common else -1 - (len(ks) - i) for r, ks in leftover.items() for i, k in enumerate(ks)}
-    return {p.path: key.get((p.rank, p.generation or 0), p.generation or 0) for p in parts}
+    joined = {(r, k): -1 - (len(ks) - i) for r, ks in leftover.items() for i, k in enumerate(ks)}
+    return {(r, k): joined.get((r, k), k) for r, k in pairs}
 
 
 def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save_interval: int | None = None) -> list[Checkpoint]:
@@ -54,17 +54,18 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
     out: list[Checkpoint] = []
     for members in runs.values():
         joined: dict[object, list[Part]] = defaultdict(list)
-        by_kind: dict[str, list[Part]] = defaultdict(list)
+        pairs: dict[str, set[tuple[int | None, int]]] = defaultdict(set)
         for p in members:
             if p.generation is not None:
-                by_kind[p.piece].append(p)
-        generation = {path: g for same in by_kind.values() for path, g in _generations(same).items()}
+                pairs[p.piece].add((p.rank, p.generation))
+        generations = {piece: _generations(some) for piece, some in pairs.items()}
         for p in members:
-            layout = BY_NAME[p.layout]
             # a directory of its own is one checkpoint whatever its names say: check() tells where they disagree
             told = (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
             unnamed = p.path.rpartition("/")[2] if told == (None, None, None) else ""
-            joined[p.kind, p.home, told, generation.get(p.path), p.unfinished, unnamed, layout.name].append(p)
+            generation = None if p.generation is None else generations[p.piece][p.rank, p.generation]
+            # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
+            joined[id(p.kind), p.home, told, generation, p.unfinished, unnamed].append(p)
         most = len({p.rank for p in members})
         out += [_checkpoint(same, most, save_interval) for same in joined.values()]
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
@@ -78,7 +79,8 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
         partial = len({p.rank for p in parts}) < most_ranks
         off = bool(save_interval and first.step is not None and first.step % save_interval)
         kind = Kind.DYING_GASP if partial or off else kind
-    required = [p for p in parts if layout.piece(p.piece).required] or parts
+    optional = {piece.name for piece in layout.pieces if not piece.required}
+    required = [p for p in parts if p.piece not in optional] or parts
     generations = {p.generation for p in parts}
     path = first.home or (first.path if len(parts) == 1 else first.base)
     return Checkpoint(

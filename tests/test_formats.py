@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, bad, look
+from helpers import FIXTURES, bad, is_bad, look
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +136,7 @@ def test_every_cut_is_seen(path: Path) -> None:
         around = {b + d for b in borders for d in (-1, 0, 1)} | set(range(32)) | {len(data) - 1 - i for i in range(128)}
         cuts &= around | set(range(0, len(data), len(data) // 64 + 1))
     blind = BLIND_CUTS.get(fmt.name, lambda _: set())(data)
-    missed = [n for n in sorted(cuts - blind) if not bad(look(data[:n], fmt))]
+    missed = [n for n in sorted(cuts - blind) if not is_bad(data[:n], fmt)]
     assert missed == []
 
 
@@ -151,7 +151,7 @@ def test_every_flipped_bit_is_seen(path: Path) -> None:
     for i in set(range(len(data))) - harmless:
         for bit in (i % 8,) if i in summed else range(8):  # a CRC sees every single bit, so one per byte shows that the byte is summed
             data[i] ^= 1 << bit
-            if not bad(look(bytes(data), fmt)):
+            if not is_bad(bytes(data), fmt):
                 missed.append((i, bit))
             data[i] ^= 1 << bit
     assert missed == []
@@ -161,7 +161,12 @@ ODD_BYTES = st.sampled_from(
     [b"", b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\x7f\xff\xff\xff", b"PK\3\4", b"PK\1\2", b"PK\5\6", b"(", b"R", b"b", b"u", b"q\0", b"\x0a", b"{}"]
 )
 EDITS = st.lists(
-    st.tuples(st.sampled_from(["flip", "cut", "insert", "overwrite", "copy"]), st.integers(0, 1 << 16), st.integers(0, 300), ODD_BYTES | st.binary(max_size=12)),
+    st.tuples(
+        st.sampled_from(["flip", "cut", "insert", "overwrite", "copy"]),
+        st.integers(0, 1 << 16),
+        st.integers(0, 300),
+        ODD_BYTES | st.binary(max_size=12),
+    ),
     min_size=1,
     max_size=6,
 )

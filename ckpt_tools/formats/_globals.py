@@ -60,6 +60,8 @@ _NAMES = (
     | _words("torch.", "load serialization.load jit.load jit.script jit.CompilationUnit ops.load_library classes.load_library compile")
     | _words("", "numpy.load numpy.fromfile numpy.memmap numpy.lib.npyio.load numpy.save numpy.savez io.open io.FileIO io.open_code codecs.open")
     | _words("", "_io.open _io.FileIO _io.open_code types.FunctionType types.CodeType types.MethodType types.LambdaType joblib.load dill.loads")
+    | _words("torch.", "save serialization.save from_file UntypedStorage.from_file storage.UntypedStorage.from_file")
+    | _words("numpy.", "ndarray.tofile core.multiarray.fromfile _core.multiarray.fromfile")
     | _words("", "dill.load cloudpickle.load cloudpickle.loads pandas.read_pickle pandas.eval logging.FileHandler pathlib.Path.unlink")
     | _words("", "dill._dill._eval_repr functools.reduce shelve.open dbm.open yaml.load yaml.unsafe_load inspect.getattr_static")
 )

@@ -11,7 +11,8 @@ from dataclasses import replace
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage, Format
-from ckpt_tools.formats._mindspore_records import LITERAL, TRAILER, Content, Reader, records
+from ckpt_tools.formats._mindspore_records import LITERAL, TRAILER, Content, records
+from ckpt_tools.formats._protobuf import Reader
 from ckpt_tools.formats._tensors import remember, zero_tail
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import Source

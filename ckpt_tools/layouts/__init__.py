@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.layouts import megatron, mindio_ttp, mindspore, pytorch_sample
 from ckpt_tools.layouts._base import COORDS, Layout, Piece, whole
-from ckpt_tools.layouts._places import Place, places
+from ckpt_tools.layouts._places import Place, Told, places, read_name
 
 LAYOUTS: tuple[Layout, ...] = (
     mindio_ttp.LAYOUT,
@@ -21,4 +21,4 @@ def places_of(path: str) -> list[Place]:
     return places(path, LAYOUTS)
 
 
-__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "places_of", "whole"]
+__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "Told", "places_of", "read_name", "whole"]

@@ -6,24 +6,34 @@ from collections.abc import Sequence
 
 from ckpt_tools.layouts._base import COORDS, Layout, Piece
 
-FIELDS = ("rank", "prefix", "generation", "step", "epoch", "step_in_epoch", "tmp")
-"""What ``Place.at`` locates among the groups of a matched name."""
+Told = tuple[int, int | None, str, int | None, int | None, int | None, int | None, bool, tuple[tuple[str, int], ...]]
+"""What a file's name tells: index of the place, rank, prefix, generation, step, epoch, step_in_epoch, unfinished, other coordinates."""
 
 
 class Place:
     """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
 
-    __slots__ = ("at", "axes", "base", "coords", "epoch", "file", "home", "inside", "layout", "piece", "prefix", "rank", "step", "suffix", "tmp")
+    __slots__ = ("base", "coords", "epoch", "home", "inside", "layout", "piece", "prefix", "rank", "step", "tmp")
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.suffix, self.file = piece.suffix, piece.file
         self.step, self.epoch, self.inside, self.rank = (int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank"))
         self.prefix, self.tmp = fields.get("prefix") or "", bool(fields.get("tmp"))
         self.coords = tuple((k, int(v)) for k, v in fields.items() if k in COORDS and v)
-        index = {k: i - 1 for k, i in piece.file.groupindex.items()}
-        self.axes = tuple((k, i) for k, i in index.items() if k in COORDS)
-        self.at = tuple(index.get(k, -1) for k in FIELDS)  # -1 is the None that _directory puts behind a match's groups
+
+
+def read_name(name: str, at: Sequence[Place]) -> Told | None:
+    """The first place that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
+    for i, place in enumerate(at):
+        piece = place.piece
+        if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
+            g = m.groupdict()
+            rank, generation, step, epoch, inside = (int(v) if (v := g.get(k)) else None for k in ("rank", "generation", "step", "epoch", "step_in_epoch"))
+            if generation is None and "generation" in g:
+                generation = 0
+            coords = tuple((k, int(v)) for k, v in g.items() if k in COORDS and v)
+            return i, rank, "" if piece.weak else g.get("prefix") or place.prefix, generation, step, epoch, inside, bool(g.get("tmp")), coords
+    return None
 
 
 def places(path: str, layouts: Sequence[Layout]) -> list[Place]:

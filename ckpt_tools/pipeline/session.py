@@ -32,9 +32,9 @@ class Session:
 
     def _settle_weak_names(self) -> None:
         """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
-        kept = []
+        kept, pieces = [], {(layout.name, piece.name): piece for layout in BY_NAME.values() for piece in layout.pieces}
         for part in self.found.parts:
-            piece = BY_NAME[part.layout].piece(part.piece)
+            piece = pieces[part.layout, part.piece]
             if piece.step_from == "content" and part.size >= 0:
                 report = self.report(part, Level.STRUCTURE)
                 if piece.weak and report.format not in piece.formats:
