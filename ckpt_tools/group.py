@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median_high
 
 from ckpt_tools.codes import finding
@@ -21,7 +21,7 @@ def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     for p in parts:
         if (p.layout, p.piece) in _BY_CONTENT and (report := reports.get(p.path)):
             step, epoch, inside = BY_NAME[p.layout].steps(p, report.metadata)
-            out.append(replace(p, step=step, epoch=epoch, step_in_epoch=inside))
+            out.append(p._replace(step=step, epoch=epoch, step_in_epoch=inside))
         else:
             out.append(p)
     return out

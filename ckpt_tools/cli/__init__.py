@@ -78,6 +78,8 @@ def _dispatch(argv: list[str]) -> int:
     else:
         app.callback(context_settings=settings, no_args_is_help=True)(_top)
         result = app(argv, prog_name="ckpt", standalone_mode=False)
+    if not argv:
+        return UsageError.exit_code  # versions of typer differ in whether the help text that they show here is an error
     return result if isinstance(result, int) else 0
 
 

@@ -28,7 +28,7 @@ def expert_names(session: Session, checkpoints: list[Checkpoint]) -> list[Checkp
         return checkpoints
 
     def renamed(p: Part) -> Part:
-        return replace(p, coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords))
+        return p._replace(coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords))
 
     return [replace(c, parts=tuple(renamed(p) for p in c.parts)) for c in checkpoints]
 
