@@ -39,9 +39,21 @@ def main() -> None:
         if unzip := shutil.which("unzip"):
             rivals["unzip -tqq"] = [unzip, "-tqq", path]
         results = race(rivals, options.runs)
-        goals = {"ckpt verify": "goal: under 120 MB", "python -m zipfile -t": "goal 2.5x", "torch.load(weights_only=True)": "goal 8x", "unzip -tqq": "goal 20x"}
+        goals = {
+            "ckpt verify": "goal: under 120 MB",
+            "python -m zipfile -t": "goal 2.5x",
+            "torch.load(weights_only=True)": "goal 8x",
+            "unzip -tqq": "goal 20x",
+        }
         size = os.path.getsize(path)
-        show(f"verify {size / 2**30:.2f} GiB torch zip, warm", results, "ckpt verify", goals, options.json, gb_per_s=round(size / 1e9 / results["ckpt verify"]["median"], 2))
+        show(
+            f"verify {size / 2**30:.2f} GiB torch zip, warm",
+            results,
+            "ckpt verify",
+            goals,
+            options.json,
+            gb_per_s=round(size / 1e9 / results["ckpt verify"]["median"], 2),
+        )
     finally:
         shutil.rmtree(directory)
 

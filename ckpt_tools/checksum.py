@@ -170,18 +170,17 @@ def _crcs(source: Source, sums: Sequence[Sum], jobs: int, progress: Progress | N
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting: deque[Future[list[tuple[Unit, int | InflateError]]]] = deque()
-        try:
-            for batch in _batches(_units(sums)):
-                waiting.append(pool.submit(run, batch))
-                if len(waiting) > 2 * jobs:  # bounded: the queue never holds more than a few units per thread
-                    yield from waiting.popleft().result()
-            while waiting:
+    pool = ThreadPoolExecutor(jobs)
+    waiting: deque[Future[list[tuple[Unit, int | InflateError]]]] = deque()
+    try:
+        for batch in _batches(_units(sums)):
+            waiting.append(pool.submit(run, batch))
+            if len(waiting) > 2 * jobs:  # bounded: the queue never holds more than a few units per thread
                 yield from waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the units under way are finished
 
 
 def mismatches(source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None) -> Iterator[tuple[Sum, int | InflateError]]:

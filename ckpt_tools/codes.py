@@ -21,6 +21,8 @@ class Code(NamedTuple):
 
 _RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
 
+# One line a code reads as the table it is.
+# fmt: off
 CODES: dict[str, Code] = {
     c.id: c
     for c in (
@@ -49,6 +51,7 @@ CODES: dict[str, Code] = {
         Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),
         Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
         Code("needs-extra", W, "an optional package is missing for this check", "install the extra that the message names"),
+        Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
         Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "raise it as an issue if the file is legitimate"),
         Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact; the medium or the transfer may not be: check other files from there"),
         Code("mode-not-final", N, "MindSpore makes a finished checkpoint read-only (0400); this one is not", "copied files lose the mode; if it was not copied, its save was interrupted"),
@@ -86,6 +89,7 @@ CODES: dict[str, Code] = {
         Code("extra-file", N, "a file of a newer tool or of another step lies in the checkpoint", "nothing, unless it should not be there"),
     )
 }
+# fmt: on
 
 
 def finding(code: str, message: str, *, offset: int | None = None, severity: Severity | None = None, path: str = "", hint: str = "") -> Finding:

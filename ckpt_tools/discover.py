@@ -177,7 +177,12 @@ def discover(root: str) -> Discovery:
 
 
 def _directory(
-    path: str, entries: list[os.DirEntry[str]], found: Discovery, rows: list[_Row], names: dict[tuple[int, ...], dict[str, Told | None]], alone: bool = False
+    path: str,
+    entries: list[os.DirEntry[str]],
+    found: Discovery,
+    rows: list[_Row],
+    names: dict[tuple[int, ...], dict[str, Told | None]],
+    alone: bool = False,
 ) -> None:
     places = places_of(path)
     known = names.setdefault(tuple(id(p.piece) for p in places), {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median_high
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME, whole
@@ -85,7 +84,7 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
     path = first.home or (first.path if len(parts) == 1 else first.base)
     return Checkpoint(
         first.layout, first.run, kind, tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))), path,
-        median_high(p.mtime_ns for p in required), first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
+        sorted(p.mtime_ns for p in required)[len(required) // 2], first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
         generations.pop() if len(generations) == 1 else None, first.unfinished,
     )  # fmt: skip
 
@@ -167,7 +166,13 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def label(c: Checkpoint) -> str:
-    where = f"step {c.step}" if c.step is not None else f"epoch {c.epoch}" + (f" step {c.step_in_epoch}" if c.step_in_epoch is not None else "") if c.epoch is not None else c.path.rpartition("/")[2]
+    where = (
+        f"step {c.step}"
+        if c.step is not None
+        else f"epoch {c.epoch}" + (f" step {c.step_in_epoch}" if c.step_in_epoch is not None else "")
+        if c.epoch is not None
+        else c.path.rpartition("/")[2]
+    )
     return f"the {c.kind} checkpoint of {where}"
 
 
@@ -182,7 +187,13 @@ def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, 
     rows: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p in parts:
         layout, report = BY_NAME[p.layout], reports.get(p.path)
-        if report and report.tensors and layout.compare_steps and not layout.piece(p.piece).weak and not any(f.code in ("truncated", "bad-header") for f in report.findings):
+        if (
+            report
+            and report.tensors
+            and layout.compare_steps
+            and not layout.piece(p.piece).weak
+            and not any(f.code in ("truncated", "bad-header") for f in report.findings)
+        ):
             role = p.role if p.layout == "mindspore" else p.piece
             rows[p.layout, p.run, role, p.rank, p.coords, p.generation, report.format, p.kind is Kind.RELEASE].append((p, report))
     for same in rows.values():
@@ -202,7 +213,11 @@ def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: st
         yield finding("dangling-tracker", f"the tracker names {said}, which is not there", path=path)
     elif all(c.path in incomplete for c in named):
         yield finding("dangling-tracker", f"the tracker names {said}, which is not complete", path=path)
-    newer = [c.step for c in checkpoints if isinstance(said, int) and c.step is not None and c.step > said and c.path not in incomplete and c.kind is Kind.PERIODIC]
+    newer = [
+        c.step
+        for c in checkpoints
+        if isinstance(said, int) and c.step is not None and c.step > said and c.path not in incomplete and c.kind is Kind.PERIODIC
+    ]
     if newer and named:
         yield finding("stale-tracker", f"the tracker names {said}, but {max(newer)} is there and complete", path=path)
 

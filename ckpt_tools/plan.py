@@ -113,7 +113,9 @@ class _Groups:
         return None
 
 
-def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad: Mapping[str, Sequence[Finding]], signature: Signature, evidence: Evidence) -> Assignment:
+def assign(
+    checkpoint: Checkpoint, topology: Topology, selection: Selection, bad: Mapping[str, Sequence[Finding]], signature: Signature, evidence: Evidence
+) -> Assignment:
     """For every rank and role one eligible part: its own, else a proven member of its replica group.
 
     ``bad`` are parts already found broken or unreadable, with why. Parts of fault ranks are never eligible in dying-gasp checkpoints;
@@ -134,7 +136,9 @@ def assign(checkpoint: Checkpoint, topology: Topology, selection: Selection, bad
         placed = [p for p in parts if p.rank is None]
         for rank in range(topology.world_size):
             where = topology.coordinates(rank) if placed else {}
-            own = by_rank.get(rank, []) or [p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)]
+            own = by_rank.get(rank, []) or [
+                p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
+            ]
             mine = [p for p in own if p.path not in bad and not (dying and rank in selection.fault_ranks)]
             piece = layout.piece((own or parts)[0].piece)
             if mine and rank not in selection.fault_ranks:
@@ -194,7 +198,11 @@ def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequenc
     what = f"rank {rank} has no usable {role} file"
     if committed and not own and group is None:
         out.groupless.append(rank)
-        out.findings.append(finding("replica-groups-needed", f"rank {rank} has no file in this checkpoint, and no replica group is known for it", path=checkpoint.path))
+        out.findings.append(
+            finding(
+                "replica-groups-needed", f"rank {rank} has no file in this checkpoint, and no replica group is known for it", path=checkpoint.path
+            )
+        )
         return
     for p in own:
         if dying and rank in selection.fault_ranks:
@@ -233,7 +241,9 @@ def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad]
     import xxhash
 
     digest = xxhash.xxh3_128()
-    entries = {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for r in ranks for f in r.files} | {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for f in shared}
+    entries = {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for r in ranks for f in r.files} | {
+        (f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for f in shared
+    }
     for path, size, mtime_ns in sorted(entries):
         digest.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
     for r in ranks:

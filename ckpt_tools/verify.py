@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Sequence
 
 from ckpt_tools.checksum import InflateError, Progress, mismatches
@@ -14,6 +15,8 @@ from ckpt_tools.storage import LocalSource, ShortRead
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINKS = {errno.ELOOP: "symlink-loop"}
+_ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
+"""Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
 _BLIND = frozenset({"unreadable", "in-use"})
 
 
@@ -52,11 +55,15 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str], known: boo
         return None, [finding("zero-filled", f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}", offset=0)]
     if actual is not None:
         severity = Severity.ERROR if expect or actual.name == "mindspore_ckpt" else Severity.WARNING
-        return (None if expect else actual), [finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)]
+        return (None if expect else actual), [
+            finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)
+        ]
     return allowed[0] if len(allowed) == 1 else None, [finding("bad-header", f"the file does not begin like {wanted}", offset=0)]
 
 
-def look(path: str, level: Level, *, expect: Sequence[str] = (), jobs: int = 0, progress: Progress | None = None, require: Sequence[str] = ()) -> tuple[Report, Anatomy]:
+def look(
+    path: str, level: Level, *, expect: Sequence[str] = (), jobs: int = 0, progress: Progress | None = None, require: Sequence[str] = ()
+) -> tuple[Report, Anatomy]:
     """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
 
     Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
@@ -79,11 +86,14 @@ def look(path: str, level: Level, *, expect: Sequence[str] = (), jobs: int = 0, 
                     found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
                     reached = Level.STRUCTURE
                     found += _missing_keys(anatomy, require)
+                    found += _other_role(name, anatomy)
                 if fmt is not None and level >= Level.CONTENT:
                     found += _content(source, anatomy, jobs, progress)
                     reached = Level.CONTENT
         except ShortRead as e:
-            found.append(finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got))
+            found.append(
+                finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
+            )
         except OSError as e:
             found.append(_os_finding(e))
         if source.changed():
@@ -95,6 +105,13 @@ def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progres
     for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress):
         said = str(actual) if isinstance(actual, InflateError) else f"CRC-32 {actual:08x}, stored {s.expected:08x}"
         yield finding("crc-mismatch", f"{s.what}: {said}", offset=s.offset)
+
+
+def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:
+    """A trainer's file whose archive was first saved under the trainer's name for something else. Other renames are everyday (model_best.pth.tar)."""
+    now, first = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
+    if now and first and now[0] != first[0]:
+        yield finding("wrong-role", f"the name says {now[0]}, the archive was saved as {first[0]}", offset=0)
 
 
 def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]:

@@ -62,7 +62,15 @@ def test_attempts_count_only_candidates_whose_bodies_were_read() -> None:
 
 
 def test_rollback_goes_to_the_save_interval_and_skips_what_lies_above() -> None:
-    ranked = rank([checkpoint(27, mtime=99, kind=Kind.DYING_GASP), checkpoint(25), checkpoint(20), checkpoint(10), checkpoint(17, mtime=98, kind=Kind.DYING_GASP)])
+    ranked = rank(
+        [
+            checkpoint(27, mtime=99, kind=Kind.DYING_GASP),
+            checkpoint(25),
+            checkpoint(20),
+            checkpoint(10),
+            checkpoint(17, mtime=98, kind=Kind.DYING_GASP),
+        ]
+    )
     choice = choose(ranked, lambda c: Judgement(c.kind is Kind.PERIODIC) if c.kind is Kind.PERIODIC else BAD, save_interval=10)
     assert choice.checkpoint is not None and choice.checkpoint.step == 10  # the gasp at 17 lowered the target to 10
     assert choice.rollback is not None and (choice.rollback.origin, choice.rollback.target) == (27, 10)

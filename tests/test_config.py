@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_tools import config
+from ckpt_tools import _values, config
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Kind, Level, Selection
 
@@ -117,7 +117,7 @@ def test_only_the_settings_of_the_command_are_read(here):
     ("value", "seconds"), [("120", 120), (" 2m ", 120), ("1h30m", 5400), ("500ms", 0.5), ("1.5", 1.5), ("1d", 86400), (7, 7), ("0", 0)]
 )
 def test_durations(value, seconds):
-    assert config.duration(value) == seconds
+    assert _values.duration(value) == seconds
 
 
 def test_rank_outside_the_world(here):
@@ -141,13 +141,13 @@ def test_rank_outside_the_world(here):
 def test_replica_group_files(tmp_path, content, groups):
     file = tmp_path / "g=1.txt"
     file.write_text(content)
-    assert config.replica_groups(str(file)) == groups
-    assert config.replica_groups([str(file)]) == groups
+    assert _values.replica_groups(str(file)) == groups
+    assert _values.replica_groups([str(file)]) == groups
     if set(groups) == {""}:
-        assert config.replica_groups(f"rng={file}") == {"rng": groups[""]}
+        assert _values.replica_groups(f"rng={file}") == {"rng": groups[""]}
     else:
         with pytest.raises(ValueError, match="names the roles itself"):
-            config.replica_groups(f"rng={file}")
+            _values.replica_groups(f"rng={file}")
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", "[[0, true]]", "[[0, -1]]", '{"a": 1}', "{", "0,x", "[[]]", "[[0.5]]"])
@@ -155,11 +155,11 @@ def test_bad_replica_group_files(tmp_path, content):
     file = tmp_path / "groups"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"\w"):
-        config.replica_groups(str(file))
+        _values.replica_groups(str(file))
 
 
 def test_replica_groups_in_one_variable():
-    assert config.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
+    assert _values.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
 
 
 def test_replica_groups_in_the_file_start_from_its_directory(here):

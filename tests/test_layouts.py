@@ -94,7 +94,9 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
     result = verify([str(materialise(case, tmp_path))])
-    alarms = [(f.code, f.message) for r in result.files for f in r.report.findings if f.severity] + [(f.code, f.message) for f in result.findings if f.severity]
+    alarms = [(f.code, f.message) for r in result.files for f in r.report.findings if f.severity] + [
+        (f.code, f.message) for f in result.findings if f.severity
+    ]
     known = {"pangu": {"missing-rank"}, "tft": {"unfinished-save"}, "ttp": {"step-mismatch"}}.get(case.parent.name, set())
     assert {code for code, _ in alarms} == known, alarms
     assert result.verdict is (Verdict.OK if not known else Verdict.BROKEN if "step-mismatch" in known else Verdict.SUSPECT)
@@ -129,7 +131,11 @@ def test_the_plan_does_not_depend_on_directory_order_or_on_older_checkpoints(tmp
         ("iter_{step:07d}", "iter_10", None),
         ("mp_rank_{tp:02d}[_{pp:03d}]", "mp_rank_01_002", {"tp": "01", "pp": "002"}),
         ("mp_rank_{tp:02d}[_{pp:03d}]", "mp_rank_01", {"tp": "01", "pp": None}),
-        ("{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt", "net_2-1_5.ckpt", {"prefix": "net", "generation": "2", "epoch": "1", "step_in_epoch": "5"}),
+        (
+            "{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt",
+            "net_2-1_5.ckpt",
+            {"prefix": "net", "generation": "2", "epoch": "1", "step_in_epoch": "5"},
+        ),
         ("rank_{rank}", "rank_1x", None),
         ("rank_{rank}", "rank_" + "9" * 40, None),
     ],

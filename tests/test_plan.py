@@ -20,7 +20,14 @@ def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PE
 def run(c: Checkpoint, world: int, selection: Selection, bad: set[int] = frozenset(), signatures: dict[int, str] | None = None) -> Assignment:  # type: ignore[assignment]
     found = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank in bad}
     known = signatures or {}
-    return assign(c, Topology(world), selection, found, lambda p: known.get(p.rank or 0, ""), lambda rank, part: [("its file at step 5", known[rank])] if rank in known else [])
+    return assign(
+        c,
+        Topology(world),
+        selection,
+        found,
+        lambda p: known.get(p.rank or 0, ""),
+        lambda rank, part: [("its file at step 5", known[rank])] if rank in known else [],
+    )
 
 
 def whose(a: Assignment) -> dict[int, int | None]:

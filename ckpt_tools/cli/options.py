@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ckpt_tools import config
+from ckpt_tools import _values, config
 from ckpt_tools.cli import console
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import LoadPlan, Selection
@@ -96,7 +96,7 @@ def output(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
     choice = "json" if given.get("json") else choice or formats[0]
     for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
         try:
-            config.word(value, allowed)
+            _values.word(value, allowed)
         except ValueError as e:
             raise UsageError(f"{flag}: {e}") from e
     return Output(choice, given.get("quiet", False), given.get("verbose", False), color)

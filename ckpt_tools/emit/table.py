@@ -56,15 +56,19 @@ class _Page:
         """A table of findings and, below it, what to do about each code once."""
         if not findings:
             return
+        findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.text("")
         self.table(
             ("severity", "code", "where", "what"),
             [(str(f.severity), f.code, _where(f, root), f.message) for f in findings],
         )
-        hints = dict.fromkeys((f.code, f.hint) for f in findings if f.hint)
+        codes_by_hint: dict[str, dict[str, None]] = {}
+        for f in findings:
+            if f.hint:
+                codes_by_hint.setdefault(f.hint, {})[f.code] = None
         self.text("")
-        for code, hint in hints:
-            self.text(f"hint ({code}): {hint}", "dim")
+        for hint, codes in codes_by_hint.items():
+            self.text(f"hint ({', '.join(codes)}): {hint}", "dim")
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())

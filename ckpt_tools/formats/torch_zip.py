@@ -37,6 +37,7 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
     top = records[0].name.partition("/")[0] + "/"
+    anatomy.metadata["archive_name"] = top[:-1][:256]  # torch.save names it after the file it was first saved to
     for r in records:
         if not r.name.startswith(top):
             yield finding("bad-header", f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}", offset=r.header)

@@ -15,7 +15,6 @@ LAYOUTS: tuple[Layout, ...] = (
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 
 
-
 def places_of(path: str) -> list[Place]:
     """The pieces of all layouts that are at home in the directory ``path``."""
     return places(path, LAYOUTS)

@@ -25,7 +25,11 @@ def steps(part: Part, metadata: Metadata) -> Steps:
 
 def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """The global step of a part whose content counts inside the epoch: from the steps before its epoch, as its siblings count them."""
-    before = {p.epoch: step - p.step_in_epoch for p, m in reversed(siblings) if p.epoch and p.step_in_epoch and (step := whole(m.get("step_num"))) is not None}
+    before = {
+        p.epoch: step - p.step_in_epoch
+        for p, m in reversed(siblings)
+        if p.epoch and p.step_in_epoch and (step := whole(m.get("step_num"))) is not None
+    }
     if part.epoch is None or part.step_in_epoch is None or not before:
         return None
     if part.epoch in before:
@@ -67,13 +71,15 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
     for values in epochs.values():
         for part, value, common in _odd_ones_out(values):
             wrong.add(part.path)
-            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {part.epoch + value - common}")  # type: ignore[operator]  # filled above
+            said = (part.epoch or 0) + value - common
+            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}")
     for values in inside.values():
         for part, value, common in _odd_ones_out(values):
             if part.path not in wrong:
                 wrong.add(part.path)
-                said = part.step_in_epoch + value - common  # type: ignore[operator]  # filled above
-                yield part.path, finding("step-mismatch", f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs to step {said}")
+                said = (part.step_in_epoch or 0) + value - common
+                text = f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs to step {said}"
+                yield part.path, finding("step-mismatch", text)
     for rows in counted.values():
         rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
         for (older, before), (newer, after) in pairwise(rows):

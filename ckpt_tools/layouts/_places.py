@@ -28,7 +28,9 @@ def read_name(name: str, at: Sequence[Place]) -> Told | None:
         piece = place.piece
         if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
             g = m.groupdict()
-            rank, generation, step, epoch, inside = (int(v) if (v := g.get(k)) else None for k in ("rank", "generation", "step", "epoch", "step_in_epoch"))
+            rank, generation, step, epoch, inside = (
+                int(v) if (v := g.get(k)) else None for k in ("rank", "generation", "step", "epoch", "step_in_epoch")
+            )
             if generation is None and "generation" in g:
                 generation = 0
             coords = tuple((k, int(v)) for k, v in g.items() if k in COORDS and v)

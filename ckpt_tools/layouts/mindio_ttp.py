@@ -27,7 +27,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         if batch_num and part.epoch is not None and part.step_in_epoch is not None:
             named = (part.epoch - 1) * batch_num + part.step_in_epoch
             if named != step_num:
-                yield part.path, finding("step-mismatch", f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}")
+                yield (
+                    part.path,
+                    finding("step-mismatch", f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}"),
+                )
         homes[part.home].append((part, step_num))
     for rows in homes.values():
         offsets = [(part, (part.step or 0) - step_num) for part, step_num in rows]

@@ -28,7 +28,14 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     origin = {p.rank: epochs[p.path] for p, _ in parts if p.piece == "checkpoint" and p.path in epochs}
     for p, _ in parts:
         if p.piece == "model_best" and epochs.get(p.path, 0) > origin.get(p.rank, 1 << 60):
-            yield p.path, finding("epoch-mismatch", f"the best is of epoch {epochs[p.path]}, the checkpoint beside it of {origin[p.rank]}", severity=Severity.WARNING)
+            yield (
+                p.path,
+                finding(
+                    "epoch-mismatch",
+                    f"the best is of epoch {epochs[p.path]}, the checkpoint beside it of {origin[p.rank]}",
+                    severity=Severity.WARNING,
+                ),
+            )
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -28,7 +28,10 @@ def scan(root: str = ".", selection: Selection | None = None) -> Scan:
     s = Session(root, jobs=selection.jobs, settle=selection.settle)
     checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
     expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or grouping.expected_ranks(members))}
-    findings = [*s.found.findings, *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished)]
+    findings = [
+        *s.found.findings,
+        *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
+    ]
     return Scan(s.root, tuple(checkpoints), expected, tuple(findings), len(s.found.bare), s.found.unrecognised)
 
 
@@ -74,7 +77,10 @@ def verify(
                 unrecognised += 1
             else:
                 bare.append(FileReport(None, report))
-        across += [*s.found.findings, *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished)]
+        across += [
+            *s.found.findings,
+            *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
+        ]
         across += across_files(s, os.path.isdir(root))
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
         unrecognised += s.found.unrecognised
@@ -120,7 +126,9 @@ def latest(root: str = ".", selection: Selection | None = None, *, progress: Pro
         mine = full.ranks[0].rank
     ranks = tuple(r for r in full.ranks if r.rank == mine)
     if not ranks:
-        raise UsageError(f"rank {mine} is outside the world of {full.world_size} ranks", "say --world-size N, and --replicas all if every rank loads the same file")
+        raise UsageError(
+            f"rank {mine} is outside the world of {full.world_size} ranks", "say --world-size N, and --replicas all if every rank loads the same file"
+        )
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
     return replace(full, ranks=ranks, resume=resume)

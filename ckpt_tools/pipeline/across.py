@@ -82,4 +82,7 @@ def trailers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]
     without = [p for p in rows if not s.reports[p.path].metadata.get("crc_trailer")]
     if without and 2 * len(without) < len(rows):
         for p in without:
-            yield p.path, finding("signature-changed", "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings")
+            yield (
+                p.path,
+                finding("signature-changed", "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings"),
+            )

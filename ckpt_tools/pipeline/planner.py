@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
-from ckpt_tools.choose import Judgement, choose, rank
+from ckpt_tools.choose import choose, rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, RankLoad, Report, Resume, Selection, Severity, Verdict
-from ckpt_tools.pipeline.across import changed, tracker_findings
+from ckpt_tools.model import (
+    Checkpoint,
+    Choice,
+    Finding,
+    Kind,
+    Level,
+    LoadPlan,
+    RankLoad,
+    Report,
+    Resume,
+    Selection,
+    Severity,
+)
+from ckpt_tools.pipeline.across import tracker_findings
+from ckpt_tools.pipeline.judge import Judge
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.pipeline.topology import expert_names, find_topology
-from ckpt_tools.plan import Assignment, assign, files, fingerprint, mismatched
+from ckpt_tools.plan import Assignment, files, fingerprint
 
-_NEIGHBOURS = 64
-"""Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
 _SKEW_NS = 5_000_000_000
 
 
@@ -27,9 +38,7 @@ class Planner:
 
     def __init__(self, root: str, selection: Selection, progress: Progress | None) -> None:
         self.root, self.selection, self.progress = os.path.abspath(root), selection, progress
-        self.assignments: dict[int, Assignment] = {}
         self.warnings: list[Finding] = []
-        self.blind: Finding | None = None
         self.steps: dict[int, int | None] = {}
 
     def plan(self) -> LoadPlan:
@@ -52,13 +61,25 @@ class Planner:
         self.checkpoints = expert_names(s, self.checkpoints)
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
-            raise NoneUsable(f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all", "relax the filters", plan=self._empty(Choice(None)))
+            raise NoneUsable(
+                f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all",
+                "relax the filters",
+                plan=self._empty(Choice(None)),
+            )
         ranked = rank(candidates, selection.order)
         self.expected = grouping.expected(self.checkpoints, selection.world_size)
         self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
         self.warnings += notes
         self._compare_orders(candidates)
-        choice = choose(ranked, self._judge, max_attempts=selection.max_attempts, save_interval=selection.save_interval, step_of=self._step, fallback=not selection.no_fallback)
+        self.judge = Judge(s, self.checkpoints, self.topology, self.saved, selection, self.expected)
+        choice = choose(
+            ranked,
+            self.judge.judge,
+            max_attempts=selection.max_attempts,
+            save_interval=selection.save_interval,
+            step_of=self._step,
+            fallback=not selection.no_fallback,
+        )
         if choice.checkpoint is None:
             raise self._failure(choice, ranked)
         return self._finish(choice, choice.checkpoint)
@@ -84,7 +105,11 @@ class Planner:
             and (selection.prefix is None or c.parts[0].prefix == selection.prefix)
         ]
         if not chosen:
-            raise NoneUsable(f"{len(finished)} checkpoints exist, but none in the run that was asked for", "'ckpt ls' names the runs", plan=self._empty(Choice(None)))
+            raise NoneUsable(
+                f"{len(finished)} checkpoints exist, but none in the run that was asked for",
+                "'ckpt ls' names the runs",
+                plan=self._empty(Choice(None)),
+            )
         runs = self.session.runs(chosen)
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
@@ -105,7 +130,9 @@ class Planner:
             read = [(p, self.session.report(p, Level.STRUCTURE).metadata) for p in c.parts[:8]]
             told = next((step for p, m in read if (step := layout.steps(p, m)[0]) is not None), None)
             if told is None and c.kind is Kind.DYING_GASP:  # a breakpoint file counts inside the epoch: its periodic siblings place the epoch
-                near = sorted((o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:8]
+                near = sorted(
+                    (o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns)
+                )[:8]
                 siblings = [(o.parts[0], self.session.report(o.parts[0], Level.STRUCTURE).metadata) for o in near]
                 told = next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
             self.steps[id(c)] = told
@@ -123,75 +150,6 @@ class Planner:
         ahead = [c for c in candidates if c.mtime_ns > self.session.now_ns + _SKEW_NS]
         self.warnings += [finding("mtime-in-future", f"{grouping.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
 
-    # ---- the judge
-
-    def _judge(self, c: Checkpoint) -> Judgement:
-        """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
-        s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
-        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part"]
-        if absent:
-            return Judgement(False, tuple(absent))
-        read = False
-        while True:
-            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
-            if a.groupless:
-                raise UsageError(f"{a.findings[0].message} ({c.path})", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all")
-            clash = mismatched(c, a, self.topology, self.saved) if not bad else None
-            if clash:
-                raise UsageError(f"topology-mismatch: {clash.message}", "start with the saved world size, or name the replicas with --replica-groups or --replicas all")
-            if any(f.severity is Severity.ERROR for f in a.findings):
-                self.blind = self.blind or next((f for fs in bad.values() for f in fs if f.code in ("unreadable", "in-use")), None)
-                return Judgement(False, tuple(a.findings), read)
-            wrong: dict[str, list[Finding]] = {}
-            for part in a.parts:
-                report = s.report(part, Level.STRUCTURE)
-                if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
-                    report, read = s.report(part, self.selection.level), True
-                if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-                    severity_up = [f if f.severity is Severity.ERROR else replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
-                    wrong[part.path] = severity_up
-            for path, f in self._contradictions(c, a):
-                if f.severity is Severity.ERROR:
-                    wrong.setdefault(path, []).append(f)
-                else:
-                    a.findings.append(replace(f, path=path))
-            if not wrong:
-                self.assignments[id(c)] = a
-                return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
-            bad.update(wrong)
-
-    def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
-        """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""
-        parts = list(c.parts) if BY_NAME[c.layout].committed else a.parts
-        mine = {p.path for p in parts}
-        for p in parts:
-            self.session.report(p, Level.STRUCTURE)
-        ranks = {p.rank for p in parts}
-        same = [o for o in self.checkpoints if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
-        near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
-        neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
-        for p in neighbours:
-            self.session.report(p, Level.STRUCTURE)
-        compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
-        reports = self.session.reports
-        yield from ((path, f) for path, f in grouping.consistency(compared, reports) if path in mine)
-        for odd, typical in grouping.signatures(compared, reports):
-            if odd.path in mine:
-                yield odd.path, changed(odd, typical, self.session)
-
-    def _signature(self, part: Part) -> str:
-        return self.session.report(part, Level.STRUCTURE).signature
-
-    def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
-        """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
-        others = sorted((o for o in self.checkpoints if o is not c and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
-        for o in (c, *others):
-            for p in o.parts:
-                if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:
-                    report = self.session.report(p, Level.STRUCTURE)
-                    if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
-                        yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.root)}", report.signature
-
     # ---- the answer
 
     def _empty(self, choice: Choice) -> LoadPlan:
@@ -207,15 +165,13 @@ class Planner:
             text = f"{choice.attempts} checkpoints were read and none is usable; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
             return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
-        if self.blind is not None and not self.selection.skip_unreadable:
-            return CannotLook(f"{self.blind.path}: {self.blind.message}", "make it readable, or pass --skip-unreadable to fall back past it", plan=plan)
         reasons = "; ".join(dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
         return NoneUsable(f"{len(ranked)} checkpoints exist, none is usable ({reasons})", plan=plan)
 
     def _finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
-        s, a, reports = self.session, self.assignments[id(c)], self.session.reports
+        s, a, reports = self.session, self.judge.assignments[id(c)], self.session.reports
         layout = BY_NAME[c.layout]
         ranks = tuple(RankLoad(r, files(a.loads[r], reports)) for r in sorted(a.loads))
         told = self._told(c, a, reports)
@@ -227,9 +183,16 @@ class Planner:
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
         rollback = choice.rollback
         if rollback:
-            rollback = replace(rollback, why=f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {rollback.origin - rollback.target} steps are lost")
+            rollback = replace(
+                rollback,
+                why=f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {rollback.origin - rollback.target} steps are lost",
+            )
         warnings = [*self.warnings, *(f for f in a.findings), *planned, *tracker_findings(s, run, lost)]
-        warnings += [finding("needs-extra", f"{len(below)} files were looked at less deeply than --level {self.selection.level}", path=self.root)] if below else []
+        warnings += (
+            [finding("below-level", f"{len(below)} files were looked at less deeply than --level {self.selection.level}", path=self.root)]
+            if below
+            else []
+        )
         return LoadPlan(
             self.root, told, resume, ranks, (), self.topology.world_size, self.saved, self.topology.provenance, rollback, choice.rejected,
             tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.bytes_read,

@@ -70,9 +70,15 @@ def find_topology(
     if who == "highest rank on disk":
         warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root))
     topology = Topology(world, sizes, selection.rank_order)
-    writers = {r: p.coords for p, rep in zip(ranked_parts, reports, strict=True) if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world}
+    writers = {
+        r: p.coords
+        for p, rep in zip(ranked_parts, reports, strict=True)
+        if p.coords and p.rank is None and (r := whole(rep.metadata.get("args.rank"))) is not None and r < world
+    }
     if selection.rank_order == Selection().rank_order and (order := infer_order(writers, topology)):
         topology = replace(topology, order=order)
-        warnings.append(finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE))
+        warnings.append(
+            finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE)
+        )
     saved = told or (None if committed else names or grid or 1)
     return replace(topology, provenance=known), saved, warnings

@@ -1,0 +1,112 @@
+"""One candidate in, a judgement out: complete, consistent and sound? The judge reads only what the plan would load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools import group as grouping
+from ckpt_tools.choose import Judgement
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Selection, Severity, Verdict
+from ckpt_tools.pipeline.across import changed
+from ckpt_tools.pipeline.session import Session
+from ckpt_tools.plan import Assignment, Topology, assign, mismatched
+
+_NEIGHBOURS = 64
+"""Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
+
+
+class Judge:
+    """``assignments`` holds, by ``id`` of an accepted checkpoint, what each rank would load from it."""
+
+    def __init__(
+        self, session: Session, checkpoints: Sequence[Checkpoint], topology: Topology, saved: int | None, selection: Selection, run: grouping.Expected
+    ) -> None:
+        self.session, self.checkpoints, self.topology, self.saved = session, checkpoints, topology, saved
+        self.selection, self.expected = selection, run
+        self.assignments: dict[int, Assignment] = {}
+
+    def judge(self, c: Checkpoint) -> Judgement:
+        """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
+        s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
+        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part"]
+        if absent:
+            return Judgement(False, tuple(absent))
+        read = False
+        while True:
+            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
+            if a.groupless:
+                raise UsageError(
+                    f"{a.findings[0].message} ({c.path})", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all"
+                )
+            clash = mismatched(c, a, self.topology, self.saved) if not bad else None
+            if clash:
+                raise UsageError(
+                    f"topology-mismatch: {clash.message}",
+                    "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
+                )
+            if any(f.severity is Severity.ERROR for f in a.findings):
+                blind = next((path for path, fs in bad.items() if any(f.code in ("unreadable", "in-use") for f in fs)), None)
+                if blind is not None and not self.selection.skip_unreadable:
+                    # not having looked is no reason to go back in time: the file may be whole
+                    empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.bytes_read)
+                    raise CannotLook(
+                        f"{blind}: {bad[blind][0].message}", "make it readable, or pass --skip-unreadable to fall back past it", plan=empty
+                    )
+                return Judgement(False, tuple(a.findings), read)
+            wrong: dict[str, list[Finding]] = {}
+            for part in a.parts:
+                report = s.report(part, Level.STRUCTURE)
+                if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
+                    report, read = s.report(part, self.selection.level), True
+                if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+                    severity_up = [
+                        f if f.severity is Severity.ERROR else replace(f, severity=Severity.ERROR)
+                        for f in report.findings
+                        if f.severity is not Severity.NOTE
+                    ]
+                    wrong[part.path] = severity_up
+            for path, f in self._contradictions(c, a):
+                if f.severity is Severity.ERROR:
+                    wrong.setdefault(path, []).append(f)
+                else:
+                    a.findings.append(replace(f, path=path))
+            if not wrong:
+                self.assignments[id(c)] = a
+                return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
+            bad.update(wrong)
+
+    def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
+        """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""
+        parts = list(c.parts) if BY_NAME[c.layout].committed else a.parts
+        mine = {p.path for p in parts}
+        for p in parts:
+            self.session.report(p, Level.STRUCTURE)
+        ranks = {p.rank for p in parts}
+        same = [o for o in self.checkpoints if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
+        near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
+        neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
+        for p in neighbours:
+            self.session.report(p, Level.STRUCTURE)
+        compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
+        reports = self.session.reports
+        yield from ((path, f) for path, f in grouping.consistency(compared, reports) if path in mine)
+        for odd, typical in grouping.signatures(compared, reports):
+            if odd.path in mine:
+                yield odd.path, changed(odd, typical, self.session)
+
+    def _signature(self, part: Part) -> str:
+        return self.session.report(part, Level.STRUCTURE).signature
+
+    def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
+        """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
+        others = sorted((o for o in self.checkpoints if o is not c and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
+        for o in (c, *others):
+            for p in o.parts:
+                if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:
+                    report = self.session.report(p, Level.STRUCTURE)
+                    if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
+                        yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.session.root)}", report.signature
