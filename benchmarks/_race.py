@@ -23,6 +23,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 def once(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[float, int, int]:
     """(wall seconds, peak RSS in bytes, exit code) of one process."""
+    env = {k: v for k, v in (env or os.environ).items() if k != "PYTHONDONTWRITEBYTECODE"}  # installed packages have their byte code
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""Results -> tables for people, by rich: the one module that imports it for output, so import it only when a table is wanted."""
+"""Results -> tables for people: by rich on a terminal, in plain columns (which cost no import) into a file or a pipe."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
 from ckpt_tools.emit.json import ranks_present
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, LoadPlan, Report, Scan, Verdict, Verification
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ckpt_tools.formats import Anatomy
 
 FEW = 50
@@ -31,20 +29,39 @@ STYLE = {
 
 
 class _Page:
-    """Collects text of a known width, with or without colour."""
+    """Collects text of a known width, with or without colour. Without either nothing is cut, wrapped or coloured, and rich is not needed."""
 
     def __init__(self, color: bool, width: int | None) -> None:
         self.file = io.StringIO()
-        # Markup, emoji and highlighting off: names come from untrusted files. Without a terminal nothing is cut or wrapped.
-        self.console = Console(
-            file=self.file, width=width or 100_000, force_terminal=color, no_color=not color, color_system="standard" if color else None,
-            markup=False, emoji=False, highlight=False, legacy_windows=False, soft_wrap=width is None, force_interactive=False, _environ={},
-        )  # fmt: skip
+        self.console: Console | None = None
+        if color or width is not None:
+            from rich.console import Console
+
+            # Markup, emoji and highlighting off: names come from untrusted files.
+            self.console = Console(
+                file=self.file, width=width or 100_000, force_terminal=color, no_color=not color, color_system="standard" if color else None,
+                markup=False, emoji=False, highlight=False, legacy_windows=False, soft_wrap=width is None, force_interactive=False, _environ={},
+            )  # fmt: skip
 
     def text(self, text: str, style: str = "") -> None:
+        if self.console is None:
+            self.file.write(printable(text) + "\n")
+            return
+        from rich.text import Text
+
         self.console.print(Text(printable(text), style=style))
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+        if self.console is None:
+            cells = [tuple(headers), *(tuple(printable(cell) for cell in row) for row in rows)]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            for padded in cells:
+                line = (cell.rjust(w) if h in right else cell.ljust(w) for cell, w, h in zip(padded, widths, headers, strict=True))
+                self.file.write("  ".join(line).rstrip() + "\n")
+            return
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
         for header in headers:
             table.add_column(header, justify="right" if header in right else "left", overflow="fold")
