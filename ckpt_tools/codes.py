@@ -35,6 +35,7 @@ CODES: dict[str, Code] = {
         Code("bad-pickle", E, "the pickle stream is damaged and cannot be read to its end", _RESTORE),
         Code("trailing-data", E, "there are bytes after the end of the file's own structure", _RESTORE),
         Code("wrong-format", E, "the content is another format than the name or the layout says", "find out who wrote this file; rename it, or restore the right one"),
+        Code("wrong-role", E, "the file was first saved under the name of another part of the checkpoint", "the files of two parts were swapped: restore the right one"),
         Code("missing-storage", E, "a tensor's storage has no record in the file", _RESTORE),
         Code("extra-storage", W, "a record holds a storage that no tensor refers to", "check whether the file was edited or joined from two"),
         Code("storage-size", E, "a storage record has another size than its tensors need", _RESTORE),
@@ -50,11 +51,9 @@ CODES: dict[str, Code] = {
         Code("skeleton", W, "the file was saved with skip_data: all tensors are empty placeholders", "do not resume from it"),
         Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),
         Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
-        Code("needs-extra", W, "an optional package is missing for this check", "install the extra that the message names"),
         Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
         Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "raise it as an issue if the file is legitimate"),
         Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact; the medium or the transfer may not be: check other files from there"),
-        Code("mode-not-final", N, "MindSpore makes a finished checkpoint read-only (0400); this one is not", "copied files lose the mode; if it was not copied, its save was interrupted"),
         # one file, as the file system shows it
         Code("unreadable", W, "the file or directory could not be read, so nothing is known about it", "check permissions and the medium, then run again"),
         Code("in-use", W, "the file changed while it was read", "run again when its writer has finished"),
@@ -74,7 +73,7 @@ CODES: dict[str, Code] = {
         Code("signature-changed", W, "the tensors differ from those of the same rank at other steps", "a file cut between two records looks like this: compare the two with 'ckpt show'"),
         Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
         Code("replica-unproven", N, "nothing in the files contradicts or proves that this replica is equal", "--strict refuses such a substitute"),
-        Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all"),
+        Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all"),
         # one run
         Code("stale-tracker", W, "the tracker names an older checkpoint than the newest complete one", "a framework that follows the tracker loses steps: rewrite it, or pass the plan's own arguments"),
         Code("dangling-tracker", W, "the tracker names a checkpoint that is not there or not complete", "a framework that follows the tracker fails or starts fresh: pass the plan's own arguments"),
@@ -86,7 +85,7 @@ CODES: dict[str, Code] = {
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
         Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
         Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify' to see the damage"),
-        Code("extra-file", N, "a file of a newer tool or of another step lies in the checkpoint", "nothing, unless it should not be there"),
+        Code("extra-file", W, "a rank has a second file in the same checkpoint", "find out which of the two belongs there; the plan takes the one that agrees with the others"),
     )
 }
 # fmt: on

@@ -52,6 +52,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: their dying-gasp files are not used", _values.rank_set),
     Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", _values.replica_groups),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", _values.one_of("all")),
+    Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", _values.path),
     Variable("CKPT_TP", "--tp", "tensor parallel size", _SIZE),
     Variable("CKPT_PP", "--pp", "pipeline parallel size", _SIZE),
     Variable("CKPT_CP", "--cp", "context parallel size", _SIZE),

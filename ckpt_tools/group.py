@@ -160,6 +160,15 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     return out
 
 
+def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Files that share rank and coordinates with another of the same piece in a checkpoint that has a directory of its own."""
+    seen: dict[object, str] = {}
+    for p in checkpoint.parts:
+        first = seen.setdefault((p.piece, p.rank, p.coords), p.path)
+        if p.home and first != p.path:
+            yield finding("extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path)
+
+
 def _ranks(ranks: Sequence[int]) -> str:
     text = ", ".join(str(r) for r in ranks[:8])
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}{' …' if len(ranks) > 8 else ''} ({len(ranks)} in all)"

@@ -316,7 +316,7 @@ class Selection:
     """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
-    ``settle`` is in seconds.
+    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds.
     """
 
     rank: int | None = None
@@ -331,6 +331,7 @@ class Selection:
     fault_ranks: frozenset[int] = frozenset()
     replica_groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     replicas_all: bool = False
+    strategy_dir: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     rank_order: str = "tp-cp-ep-dp-pp"
     save_interval: int | None = None

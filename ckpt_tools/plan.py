@@ -4,52 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import BY_NAME, COORDS, Piece
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Known, Level, Part, RankLoad, Report, Selection, Severity
+from ckpt_tools.layouts import BY_NAME, Piece
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report, Selection, Severity
+from ckpt_tools.topology import Topology
 
 Signature = Callable[[Part], str]
 """The tensor signature of a part, "" when it has none or cannot be read."""
 Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
 """(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
-
-
-@dataclass(frozen=True)
-class Topology:
-    """How many ranks there are and how they are arranged: ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first."""
-
-    world_size: int
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    order: str = "tp-cp-ep-dp-pp"
-    provenance: Mapping[str, Known] = field(default_factory=dict)
-
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Coordinates of a rank in the dense grid (Megatron-LM core/parallel_state.py RankGenerator: first axis of the order varies fastest).
-
-        Experts are a subdivision of the data-parallel ranks: ep is the index within dp.
-        """
-        size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
-        size["dp"] = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))
-        out, rest = {}, rank
-        for axis in self.order.split("-"):
-            if axis in size and axis != "ep":
-                out[axis], rest = rest % size[axis], rest // size[axis]
-        out["ep"] = out.get("dp", 0) % size["ep"]
-        return out
-
-
-def infer_order(writers: Mapping[int, tuple[tuple[str, int], ...]], topology: Topology) -> str | None:
-    """The rank order that explains which rank wrote which coordinates, when the default one does not; None when none does or nothing is to explain."""
-
-    def explains(order: str) -> bool:
-        t = Topology(topology.world_size, topology.sizes, order)
-        return all(t.coordinates(rank).get(axis) == at for rank, coords in writers.items() for axis, at in coords)
-
-    if not writers or explains(topology.order):
-        return None
-    return next((order for axes in permutations(("tp", "cp", "dp", "pp")) if explains(order := "-".join((*axes, "ep")))), None)
 
 
 @dataclass(frozen=True)
@@ -80,6 +44,7 @@ class _Groups:
 
     def __init__(self, topology: Topology, selection: Selection) -> None:
         self.topology, self.selection = topology, selection
+        self.strategy = {rank: group for group in topology.strategy for rank in group}
         self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
 
     def _peers(self, rank: int, axes: tuple[str, ...]) -> Sequence[int]:
@@ -102,12 +67,15 @@ class _Groups:
             if role in selection.replica_groups:
                 members = next((g for g in selection.replica_groups[role] if rank in g), None)
                 return (members, who) if members else None
-        if piece.replicated_over:
-            who = f"the layout replicates it over {' and '.join(piece.replicated_over)}"
-            apart = tuple(a for a in COORDS if a not in piece.replicated_over and (a != "ep" or sizes.get("ep", 1) > 1))
-            return (self._peers(rank, apart) if sizes else range(self.topology.world_size)), who
-        if selection.sizes:  # parallel sizes given by flag for a layout that does not know its own
-            return self._peers(rank, ("tp", "pp", "ep")), "parallel sizes"
+        over, who = piece.replicated_over, "parallel sizes"
+        if over:
+            who = f"the layout replicates it over {' and '.join(over)}"
+        if selection.sizes:  # given by flag, also for a layout that does not know its own
+            return self._peers(rank, self.topology.apart(over or ("dp", "cp"))), who
+        if rank in self.strategy:
+            return self.strategy[rank], f"the strategy files in {selection.strategy_dir}"
+        if over:
+            return (self._peers(rank, self.topology.apart(over)) if sizes else range(self.topology.world_size)), who
         if selection.replicas_all:
             return range(self.topology.world_size), "--replicas all"
         return None
@@ -181,7 +149,7 @@ def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piec
             continue
         if shown and theirs:
             return Load(part, True, f"{who}; its tensors have the names, types and shapes of {shown[0]}")
-        by_layout = bool(piece_of(part.piece).replicated_over) and not selection.replica_groups
+        by_layout = bool(piece_of(part.piece).replicated_over) and not selection.replica_groups and not topology.strategy
         if not by_layout:
             text = f"{whose} stands in for rank {rank} on the word of {who} alone"
             if selection.strict:

@@ -52,7 +52,7 @@ def environment() -> str:
         "`CKPT_RESUME`) are answers and never read.\n",
         "## The configuration file\n",
         "It is `--config FILE`, or the nearest `ckpt.toml`, or `pyproject.toml` with a table `[tool.ckpt]`, in the current directory or above it. Only one file",
-        "is read. A relative `root`, and files that `replica-groups` names, start from the directory of the file. An unknown key is an error (exit 2).\n",
+        "is read. A relative `root` or `strategy-dir`, and files that `replica-groups` names, start from the directory of the file. An unknown key is an error (exit 2).\n",
         "A file at or below the scanned tree is not read, because whoever writes checkpoints must not configure the tool that checks them: `ckpt` says so on",
         "stderr, and `--config` reads it all the same. The tree is ROOT, which is the current directory unless something says otherwise.\n",
         "```toml",

@@ -46,13 +46,13 @@ def test_a_variable_can_switch_off_what_the_file_switches_on(here):
 def test_a_whole_selection(here):
     flags = {
         "rank": "1", "world-size": "8", "kind": "dying-gasp", "layout": "megatron", "run": "r", "prefix": "p", "max-step": "900", "order": "step",
-        "max-attempts": "2", "fault-ranks": "1,3-5", "replica-groups": ["0,4;1,5", "optimizer=0,1"], "replicas": "all", "tp": "2", "pp": "4",
+        "max-attempts": "2", "fault-ranks": "1,3-5", "replica-groups": ["0,4;1,5", "optimizer=0,1"], "replicas": "all", "strategy-dir": "s", "tp": "2", "pp": "4",
         "rank-order": "tp-pp-dp", "save-interval": "100", "require": "epoch_num, optimizer", "settle": "2m", "level": "structure", "allow-none": True,
         "no-fallback": True, "skip-unreadable": True, "strict": True, "jobs": "3",
     }  # fmt: skip
     assert resolve(here, flags).selection() == Selection(
         rank=1, world_size=8, kind=Kind.DYING_GASP, layout="megatron", run="r", prefix="p", max_step=900, order="step", max_attempts=2,
-        fault_ranks=frozenset({1, 3, 4, 5}), replica_groups={"": ((0, 4), (1, 5)), "optimizer": ((0, 1),)}, replicas_all=True, sizes={"tp": 2, "pp": 4},
+        fault_ranks=frozenset({1, 3, 4, 5}), replica_groups={"": ((0, 4), (1, 5)), "optimizer": ((0, 1),)}, replicas_all=True, strategy_dir="s", sizes={"tp": 2, "pp": 4},
         rank_order="tp-pp-dp", save_interval=100, require=("epoch_num", "optimizer"), settle=120.0, level=Level.STRUCTURE, allow_none=True,
         no_fallback=True, skip_unreadable=True, strict=True, jobs=3,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +34,10 @@ def format_of(path: Path) -> Format:
 # --- cuts that a format cannot see, by file size after the cut
 
 
-def _mindspore_borders(data: bytes) -> set[int]:
-    """A MindSpore file is a chain of records without an end mark, so a cut between two records leaves a shorter valid file (the layout's
-    signature-changed and --require see it); so does a cut that takes exactly the trailer with the checksum."""
-    borders, at = {0}, 0
-    while at < len(data) and data[at] == 0x0A:
-        n = shift = 0
+def _records(data: bytes, at: int = 0) -> Iterator[tuple[int, int]]:
+    """(key byte, end) of each protobuf field of bytes from ``at``, as far as there are such."""
+    while at < len(data) and data[at] in (0x0A, 0x12, 0x1A):
+        key, n, shift = data[at], 0, 0
         at += 1
         while True:
             n |= (data[at] & 0x7F) << shift
@@ -47,11 +45,21 @@ def _mindspore_borders(data: bytes) -> set[int]:
             if data[at - 1] < 0x80:
                 break
         at += n
-        borders.add(at)
-    return borders
+        yield key, at
 
 
-BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders}
+def _mindspore_borders(data: bytes) -> set[int]:
+    """A MindSpore file is a chain of records without an end mark, so a cut between two records leaves a shorter valid file (the layout's
+    signature-changed and --require see it); so does a cut that takes exactly the trailer with the checksum."""
+    return {0, *(end for _, end in _records(data))}
+
+
+def _strategy_borders(data: bytes) -> set[int]:
+    """The same holds for a strategy file from its first layout on; the number before its records is one byte in all fixtures."""
+    return {end for key, end in _records(data, 2) if key == 0x1A}
+
+
+BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders, "mindspore_strategy": _strategy_borders}
 
 # --- bytes whose flips a format cannot see and no reader uses
 

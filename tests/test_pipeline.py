@@ -374,3 +374,15 @@ def test_names_with_escapes_and_odd_bytes(tmp_path: Path) -> None:
     assert verify([str(root)]).verdict is Verdict.OK
     with pytest.raises(errors.UsageError, match="several runs"):
         plan(str(root))
+
+
+def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
+    root = tree("tft", tmp_path)
+    home = root / "tft_saved_checkpoints-step_11" / "rank_2"
+    shutil.copy2(home / "ttp_rank_2-3_1.ckpt", home / "ttp_rank_2-4_1.ckpt")
+    result = verify([str(root)])
+    assert {"extra-file", "step-mismatch", "epoch-mismatch"} <= codes(result)
+    made = plan(str(root), Selection(world_size=4, replica_groups={"": ((0, 2), (1, 3))}))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 11
+    assert made.ranks[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.codes import finding
 from ckpt_tools.model import Checkpoint, Kind, Part, Selection
-from ckpt_tools.plan import Assignment, Topology, assign, infer_order, mismatched
+from ckpt_tools.plan import Assignment, assign, mismatched
+from ckpt_tools.topology import Topology, infer_order
 
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:
@@ -115,8 +118,64 @@ def test_the_files_own_ranks_settle_the_order() -> None:
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "cp", "dp", "pp"]))
 def test_the_grid_is_a_bijection(tp: int, pp: int, dp: int, axes: list[str]) -> None:
     t = Topology(tp * pp * dp, {"tp": tp, "pp": pp}, "-".join([*axes, "ep"]))
-    seen = {tuple(sorted(t.coordinates(r).items())) for r in range(t.world_size)}
+    seen = {tuple(t.coordinates(r)[a] for a in ("tp", "cp", "dp", "pp")) for r in range(t.world_size)}
     assert len(seen) == t.world_size
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.data())
+def test_the_grid_of_the_experts_is_a_bijection(tp: int, cp: int, ep: int, etp: int, pp: int, dp: int, data: st.DataObject) -> None:
+    """Megatron-LM demands that pipeline stages are the same ranks in both grids, as they are with pp last."""
+    world = lcm(tp * cp * pp * dp, etp * ep * pp)
+    order = "-".join([*data.draw(st.permutations(["tp", "cp", "ep", "dp"])), "pp"])
+    t = Topology(world, {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "pp": pp}, order)
+    at = [t.coordinates(r) for r in range(world)]
+    assert len({tuple(c[a] for a in ("etp", "ep", "edp", "pp")) for c in at}) == world
+    assert len({tuple(c[a] for a in ("tp", "cp", "dp", "pp")) for c in at}) == world
+    assert {c["ep"] for c in at} == set(range(ep)) and {c["etp"] for c in at} == set(range(etp))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order", "experts"),
+    [
+        # expert groups as Megatron-LM's RankGenerator makes them: for each rank, its place among the experts
+        ({"tp": 2, "ep": 2}, "tp-cp-ep-dp-pp", [0, 0, 1, 1, 0, 0, 1, 1]),
+        ({"cp": 2, "ep": 2}, "tp-cp-ep-dp-pp", [0, 1, 0, 1, 0, 1, 0, 1]),
+        ({"tp": 2, "etp": 1, "ep": 4}, "tp-cp-ep-dp-pp", [0, 1, 2, 3, 0, 1, 2, 3]),
+        ({"tp": 4, "etp": 2, "ep": 2}, "tp-cp-ep-dp-pp", [0, 0, 1, 1, 0, 0, 1, 1]),
+        ({"ep": 2, "pp": 2}, "tp-cp-ep-dp-pp", [0, 1, 0, 1, 0, 1, 0, 1]),
+        ({"ep": 2}, "tp-cp-dp-ep-pp", [0, 0, 0, 0, 1, 1, 1, 1]),
+    ],
+)
+def test_experts_have_a_grid_of_their_own(sizes: dict[str, int], order: str, experts: list[int]) -> None:
+    t = Topology(8, sizes, order)
+    assert [t.coordinates(r)["ep"] for r in range(8)] == experts
+
+
+def test_ranks_with_different_experts_are_no_replicas() -> None:
+    """tp 2, cp 2: without experts ranks 0, 2, 4, 6 are replicas; with ep 2 (etp 2) only 0 and 4, with etp 1 and ep 4 as well."""
+    c = Checkpoint("megatron", "run", Kind.PERIODIC, (), "/r", 1, 10)
+    pieces = {p.piece: p for p in (Part("/r/m", "megatron", "model", "model", "run", "/r"),)}
+    assert pieces["model"] and c.layout == "megatron"
+    for sizes, peers in (({}, [0, 2, 4, 6]), ({"etp": 2}, [0, 2, 4, 6]), ({"ep": 2}, [0, 4]), ({"etp": 1, "ep": 4}, [0, 4])):
+        t = Topology(8, {"tp": 2, "cp": 2, **sizes})
+        axes, at = t.apart(("dp", "cp")), [t.coordinates(r) for r in range(8)]
+        assert [r for r in range(8) if all(at[r][a] == at[0][a] for a in axes)] == peers
+
+
+def test_the_order_of_sources_of_replica_groups() -> None:
+    c, strategy = checkpoint([0, 1, 2, 3]), ((0, 3), (1,), (2,))
+    signature = (lambda p: ""), (lambda rank, part: [])
+
+    def whose_is_3(selection: Selection, at: Checkpoint = c) -> int | None:
+        gone = {p.path: (finding("crc-mismatch", "flipped"),) for p in at.parts if p.rank == 3}
+        sizes = selection.sizes or {}
+        return whose(assign(at, Topology(4, sizes, strategy=strategy), selection, gone, *signature)).get(3)
+
+    assert whose_is_3(Selection(strategy_dir="d")) == 0
+    assert whose_is_3(Selection(strategy_dir="d", replicas_all=True)) == 0
+    assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2})) == 1
+    assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2}, replica_groups={"": ((2, 3),)})) == 2
+    assert whose_is_3(Selection(strategy_dir="d"), checkpoint([0, 1, 2, 3], "pytorch-sample")) == 0
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))

@@ -46,6 +46,7 @@ SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
 FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
 ReplicaGroups = Annotated[list[str] | None, _setting("replica-groups", "GROUPS")]
 Replicas = Annotated[str | None, _setting("replicas", "all")]
+StrategyDir = Annotated[str | None, _setting("strategy-dir", "DIR")]
 Tp = Annotated[str | None, _setting("tp", "N")]
 Pp = Annotated[str | None, _setting("pp", "N")]
 Cp = Annotated[str | None, _setting("cp", "N")]
@@ -142,6 +143,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             fault_ranks: FaultRanks = None,
             replica_groups: ReplicaGroups = None,
             replicas: Replicas = None,
+            strategy_dir: StrategyDir = None,
             tp: Tp = None,
             pp: Pp = None,
             cp: Cp = None,

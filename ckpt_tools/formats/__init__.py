@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ckpt_tools.formats import mindspore_ckpt, mindspore_encrypted, pickle_plain, safetensors, torch_legacy, torch_zip, zip_archive
+from ckpt_tools.formats import (
+    mindspore_ckpt,
+    mindspore_encrypted,
+    mindspore_strategy,
+    pickle_plain,
+    safetensors,
+    torch_legacy,
+    torch_zip,
+    zip_archive,
+)
 from ckpt_tools.formats._base import HEAD, Anatomy, Check, Damage, Format, structure
 
 FORMATS: tuple[Format, ...] = (
@@ -12,6 +21,7 @@ FORMATS: tuple[Format, ...] = (
     mindspore_encrypted.FORMAT,
     pickle_plain.FORMAT,
     safetensors.FORMAT,
+    mindspore_strategy.FORMAT,
     mindspore_ckpt.FORMAT,  # no magic of its own beyond its first byte, so it comes last
 )
 BY_NAME = {f.name: f for f in FORMATS}

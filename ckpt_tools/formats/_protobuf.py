@@ -1,4 +1,4 @@
-"""The few parts of protobuf's wire format that MindSpore's checkpoints use, read strictly and without loading contents.
+"""The few parts of protobuf's wire format that MindSpore's files use, read strictly and without loading contents.
 
 Facts: protobuf's encoding guide; a writer packs each number into as few bytes as it takes, so a longer form is damage here.
 """
@@ -52,17 +52,18 @@ class Reader:
                 return value, at + i + 1
         raise Damage("bad-header", "a number is not a valid varint", at)
 
-    def fields(self, at: int, limit: int) -> Iterator[tuple[int, int, int]]:
-        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``."""
+    def fields(self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a") -> Iterator[tuple[int, int, int]]:
+        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``; ``known`` are the keys that may occur."""
         while at < limit:
             key = self.byte(at)
-            if key not in (0x08, 0x0A, 0x12, 0x1A):
-                raise Damage("bad-header", f"{key:#04x} is no field of a checkpoint record", at)
+            if key not in known:
+                raise Damage("bad-header", f"{key:#04x} is no field of this record", at)
             value, start = self.varint(at + 1, limit)
-            if key != 0x08 and value > limit - start:
+            number = not key & 7
+            if not number and value > limit - start:
                 raise Damage("bad-header", f"a field of {value} bytes reaches beyond its record", at)
             yield key, value, start
-            at = start if key == 0x08 else start + value
+            at = start if number else start + value
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
         """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost page makes them."""

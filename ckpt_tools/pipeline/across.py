@@ -43,7 +43,7 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
                     s.reports[p.path] = replace(s.reports[p.path], findings=softer, verdict=worst(softer))
             if any(f.severity is not Severity.NOTE for f in gaps):
                 incomplete.add(c.path)
-            out += gaps
+            out += [*gaps, *grouping.doubled(c)]
             if len({p.generation for p in c.parts}) > 1:
                 out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path))
         if whole_tree and finished:

@@ -13,7 +13,8 @@ from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Selection, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
 from ckpt_tools.pipeline.session import Session
-from ckpt_tools.plan import Assignment, Topology, assign, mismatched
+from ckpt_tools.plan import Assignment, assign, mismatched
+from ckpt_tools.topology import Topology
 
 _NEIGHBOURS = 64
 """Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
@@ -40,7 +41,8 @@ class Judge:
             a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
             if a.groupless:
                 raise UsageError(
-                    f"{a.findings[0].message} ({c.path})", "say --replica-groups '0,2;1,3' (or FILE), parallel sizes such as --tp, or --replicas all"
+                    f"{a.findings[0].message} ({c.path})",
+                    "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
                 )
             clash = mismatched(c, a, self.topology, self.saved) if not bad else None
             if clash:
@@ -74,10 +76,10 @@ class Judge:
                     wrong.setdefault(path, []).append(f)
                 else:
                     a.findings.append(replace(f, path=path))
-            if not wrong:
+            bad.update(wrong)
+            if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
                 self.assignments[id(c)] = a
                 return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
-            bad.update(wrong)
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
         """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""

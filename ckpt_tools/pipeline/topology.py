@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from ckpt_tools import group as grouping
 from ckpt_tools import launchers
 from ckpt_tools.codes import finding
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Selection, Severity
 from ckpt_tools.pipeline.session import Session
-from ckpt_tools.plan import Topology, infer_order
+from ckpt_tools.pipeline.strategy import strategy_groups
+from ckpt_tools.topology import Topology, infer_order
 
-_SIZES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
+_SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
 
 
 def expert_names(session: Session, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
@@ -56,8 +65,16 @@ def find_topology(
             if value:
                 sizes[axis], known[axis] = value, Known(value, who)
                 break
+    if dp := selection.sizes.get("dp"):  # only a flag tells it: in files it is what the world size leaves over
+        sizes["dp"], known["dp"] = dp, Known(dp, "--dp")
+    unplaced = [axis for axis in ("tp", "cp", "ep", "dp", "pp") if axis not in selection.rank_order.split("-") and sizes.get(axis, 1) > 1]
+    if unplaced:
+        raise UsageError(
+            f"--rank-order {selection.rank_order} does not say where {unplaced[0]} is, whose size is {sizes[unplaced[0]]}",
+            "name every axis whose size is above 1, fastest first",
+        )
     started = launchers.detect(os.environ)
-    grid = sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) if sizes else None
+    grid = prod(sizes.get(axis, 1) for axis in ("tp", "cp", "dp", "pp")) if sizes else None
     offers = (
         (selection.world_size, "--world-size"),
         (started.world_size if started else None, started.launcher if started else ""),
@@ -80,5 +97,7 @@ def find_topology(
         warnings.append(
             finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE)
         )
+    if selection.strategy_dir is not None:
+        topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
     saved = told or (None if committed else names or grid or 1)
     return replace(topology, provenance=known), saved, warnings

@@ -1,0 +1,61 @@
+"""Where each rank stands in the grids of Megatron-LM: one of the dense layers, one of the experts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from ckpt_tools.layouts import COORDS
+from ckpt_tools.model import Known
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How many ranks there are and how they are arranged: ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first.
+
+    ``strategy`` holds the groups of ranks with the same state that MindSpore's strategy files tell, () without such files.
+    """
+
+    world_size: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    order: str = "tp-cp-ep-dp-pp"
+    provenance: Mapping[str, Known] = field(default_factory=dict)
+    strategy: tuple[tuple[int, ...], ...] = ()
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Coordinates of a rank: tp, cp, dp and pp in the grid of the dense layers, etp, ep and edp in that of the experts.
+
+        Both grids cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py, RankGenerator): tp·cp·dp·pp, and
+        etp·ep·edp·pp, where etp is tp unless given and context parallelism splits nothing.
+        """
+        size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
+        etp = max(1, self.sizes.get("etp", size["tp"]))
+        dense = {**size, "ep": 1, "dp": max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))}
+        experts = {**size, "tp": etp, "cp": 1, "dp": max(1, self.world_size // (etp * size["ep"] * size["pp"]))}
+        at, of_experts = self._decode(rank, dense), self._decode(rank, experts)
+        return {**at, "ep": of_experts["ep"], "etp": of_experts["tp"], "edp": of_experts["dp"]}
+
+    def _decode(self, rank: int, size: Mapping[str, int]) -> dict[str, int]:
+        axes, out = self.order.split("-"), {}
+        for axis in (*axes, *(a for a in COORDS if a not in axes)):
+            out[axis], rank = rank % size[axis], rank // size[axis]
+        return out
+
+    def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes along which ranks hold different state, when they hold the same along ``replicated_over``."""
+        size = self.sizes.get
+        experts = size("ep", 1) > 1 or size("etp", 0) not in (0, size("tp", 1))
+        return (*(a for a in COORDS if a not in (*replicated_over, "ep")), *(("ep", "etp") if experts else ()))
+
+
+def infer_order(writers: Mapping[int, tuple[tuple[str, int], ...]], topology: Topology) -> str | None:
+    """The rank order that explains which rank wrote which coordinates, when the default one does not; None when none does or nothing is to explain."""
+
+    def explains(order: str) -> bool:
+        t = Topology(topology.world_size, topology.sizes, order)
+        return all(t.coordinates(rank).get(axis) == at for rank, coords in writers.items() for axis, at in coords)
+
+    if not writers or explains(topology.order):
+        return None
+    return next((order for axes in permutations(("tp", "cp", "ep", "dp", "pp")) if explains(order := "-".join(axes))), None)
