@@ -10,8 +10,8 @@ from ckpt_tools.layouts import BY_NAME, Piece
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report, Selection, Severity
 from ckpt_tools.topology import Topology
 
-Signature = Callable[[Part], str]
-"""The tensor signature of a part, "" when it has none or cannot be read."""
+Signature = Callable[[Part], "str | None"]
+"""The tensor signature of a part, "" when it has none or cannot be read, None when the file says that it is no replica (``remove_redundancy``)."""
 Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
 """(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
 
@@ -141,6 +141,10 @@ def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piec
             out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
             continue
         theirs = signature(part)
+        if theirs is None:
+            text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
+            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
+            continue
         shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)
         whose = f"rank {part.rank}'s file" if part.rank is not None else "the file"
         if shown and theirs and shown[1] != theirs:

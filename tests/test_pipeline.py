@@ -386,3 +386,24 @@ def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
     assert made.checkpoint is not None
     assert made.checkpoint.step == 11
     assert made.ranks[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")
+
+
+def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
+    """MindSpore's safetensors say so in their metadata: even with --replicas all another rank's file lacks parameters."""
+    source = Path(__file__).parent.parent / "fixtures" / "layouts" / "mindspore" / "safetensors" / "tree"
+    data = (source / "rank_0" / "resnet-2_5.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    for said in (b'"remove_redundancy":"True"', b'"remove_redundancy":"False"'):
+        header = data[8 : 8 + size].replace(b'"remove_redundancy":"False"', said)
+        root = tmp_path / said[-5:-1].decode()
+        for rank in (0, 1):
+            (root / f"rank_{rank}").mkdir(parents=True)
+            path = root / f"rank_{rank}" / "net-1_5.safetensors"
+            path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
+            os.utime(path, (1_790_000_000, 1_790_000_000))
+        rewrite(root / "rank_1" / "net-1_5.safetensors", b"\0" * 100)
+        if b"True" in said:
+            with pytest.raises(errors.NoneUsable):
+                plan(str(root), Selection(replicas_all=True))
+        else:
+            assert plan(str(root), Selection(replicas_all=True)).ranks[1].files[0].source_rank == 0

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.codes import finding
-from ckpt_tools.model import Checkpoint, Kind, Part, Selection
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Selection, Verdict
+from ckpt_tools.pipeline.topology import find_topology
 from ckpt_tools.plan import Assignment, assign, mismatched
 from ckpt_tools.topology import Topology, infer_order
 
@@ -151,31 +153,74 @@ def test_experts_have_a_grid_of_their_own(sizes: dict[str, int], order: str, exp
     assert [t.coordinates(r)["ep"] for r in range(8)] == experts
 
 
-def test_ranks_with_different_experts_are_no_replicas() -> None:
-    """tp 2, cp 2: without experts ranks 0, 2, 4, 6 are replicas; with ep 2 (etp 2) only 0 and 4, with etp 1 and ep 4 as well."""
-    c = Checkpoint("megatron", "run", Kind.PERIODIC, (), "/r", 1, 10)
-    pieces = {p.piece: p for p in (Part("/r/m", "megatron", "model", "model", "run", "/r"),)}
-    assert pieces["model"] and c.layout == "megatron"
-    for sizes, peers in (({}, [0, 2, 4, 6]), ({"etp": 2}, [0, 2, 4, 6]), ({"ep": 2}, [0, 4]), ({"etp": 1, "ep": 4}, [0, 4])):
-        t = Topology(8, {"tp": 2, "cp": 2, **sizes})
-        axes, at = t.apart(("dp", "cp")), [t.coordinates(r) for r in range(8)]
-        assert [r for r in range(8) if all(at[r][a] == at[0][a] for a in axes)] == peers
+@pytest.mark.parametrize(
+    ("sizes", "peers"), [({}, [0, 2, 4, 6]), ({"etp": 2}, [0, 2, 4, 6]), ({"ep": 2}, [0, 4]), ({"etp": 1, "ep": 4}, [0, 4]), ({"etp": 4}, [0, 4])]
+)
+def test_ranks_with_different_experts_are_no_replicas(sizes: dict[str, int], peers: list[int]) -> None:
+    t = Topology(8, {"tp": 2, "cp": 2, **sizes})
+    axes, at = t.apart(("dp", "cp")), [t.coordinates(r) for r in range(8)]
+    assert [r for r in range(8) if all(at[r][a] == at[0][a] for a in axes)] == peers
+
+
+class Told:
+    """A session whose files all say the same."""
+
+    root = "/r"
+
+    def __init__(self, **said: int) -> None:
+        self.said = {f"args.{key}": value for key, value in said.items()}
+
+    def report(self, part: Part, level: Level) -> Report:
+        return Report(part.path, "torch_zip", 1, Verdict.OK, level, metadata=self.said)
+
+
+def told(selection: Selection, **said: int) -> Topology:
+    parts = tuple(Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2))
+    found = [Checkpoint("megatron", "run", Kind.PERIODIC, parts, "/r", 1, 10)]
+    return find_topology(Told(**said), found, found, selection)[0]  # type: ignore[arg-type]
+
+
+def test_the_parallel_sizes_tell_the_world_size() -> None:
+    assert told(Selection()).world_size == 2
+    assert told(Selection(sizes={"dp": 3})).world_size == 6
+    t = told(Selection(sizes={"dp": 3, "pp": 2, "cp": 2, "ep": 3}))
+    assert t.world_size == 24 and t.sizes == {"tp": 2, "pp": 2, "cp": 2, "ep": 3, "dp": 3} and t.provenance["dp"].provenance == "--dp"
+    assert told(Selection(sizes={"dp": 3}, world_size=8)).world_size == 8
+
+
+def test_the_files_or_a_flag_tell_the_tensor_parallel_size_of_the_experts() -> None:
+    t = told(Selection(), tensor_model_parallel_size=2, expert_tensor_parallel_size=1, expert_model_parallel_size=4, world_size=8)
+    assert t.sizes["etp"] == 1 and [t.coordinates(r)["ep"] for r in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert told(Selection(sizes={"etp": 2}), expert_tensor_parallel_size=1).sizes["etp"] == 2
+
+
+def test_an_order_must_place_every_axis() -> None:
+    assert told(Selection(rank_order="tp-dp")).order == "tp-dp"
+    with pytest.raises(UsageError, match="does not say where ep is, whose size is 4"):
+        told(Selection(rank_order="tp-pp-dp", sizes={"ep": 4}))
 
 
 def test_the_order_of_sources_of_replica_groups() -> None:
-    c, strategy = checkpoint([0, 1, 2, 3]), ((0, 3), (1,), (2,))
-    signature = (lambda p: ""), (lambda rank, part: [])
+    strategy = ((0, 3), (1,), (2,))
 
-    def whose_is_3(selection: Selection, at: Checkpoint = c) -> int | None:
-        gone = {p.path: (finding("crc-mismatch", "flipped"),) for p in at.parts if p.rank == 3}
-        sizes = selection.sizes or {}
-        return whose(assign(at, Topology(4, sizes, strategy=strategy), selection, gone, *signature)).get(3)
+    def whose_is_3(selection: Selection, layout: str = "mindspore") -> int | None:
+        c = checkpoint([0, 1, 2, 3], layout)
+        gone = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank == 3}
+        t = Topology(4, selection.sizes, strategy=strategy)
+        return whose(assign(c, t, selection, gone, lambda p: "", lambda rank, part: [])).get(3)
 
     assert whose_is_3(Selection(strategy_dir="d")) == 0
     assert whose_is_3(Selection(strategy_dir="d", replicas_all=True)) == 0
     assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2})) == 1
     assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2}, replica_groups={"": ((2, 3),)})) == 2
-    assert whose_is_3(Selection(strategy_dir="d"), checkpoint([0, 1, 2, 3], "pytorch-sample")) == 0
+    assert whose_is_3(Selection(strategy_dir="d"), "pytorch-sample") == 0
+
+
+def test_strategy_files_never_replicate_a_sharded_piece() -> None:
+    part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
+    c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
+    a = assign(c, Topology(2, {"tp": 1}, strategy=((0, 1),)), Selection(strategy_dir="d"), {}, lambda p: "", lambda r, p: [])
+    assert whose(a) == {0: None}
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))

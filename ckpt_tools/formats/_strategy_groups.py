@@ -119,12 +119,13 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
     for rank in range(count):
         if placed[rank]:
             continue
-        mine = sorted((groups[rank] for groups in splits), key=len)
+        mine = sorted(splits, key=lambda groups: len(groups[rank]))  # noqa: B023 - sorted calls it at once
         for small, large in pairwise(mine):
-            if (pair := (id(small), id(large))) not in inside:
-                inside[pair] = set(small) <= set(large)
-        nested = mine and all(inside[id(small), id(large)] for small, large in pairwise(mine))
-        group = mine[0] if nested else (rank,)
+            pair = id(small[rank]), id(large[rank])
+            if pair not in inside:
+                inside[pair] = all(large[member] is large[rank] for member in small[rank])
+        nested = mine and all(inside[id(small[rank]), id(large[rank])] for small, large in pairwise(mine))
+        group = mine[0][rank] if nested else (rank,)
         for member in group:
             placed[member] = True
         out.append(group)

@@ -17,8 +17,8 @@ from ckpt_tools.formats._tensors import MAX_NAME, MAX_TENSORS
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import ShortRead, Source
 
-MAX_SIZE = 1 << 25
-"""Bytes; a stage with ten thousand operators takes about two million."""
+MAX_SIZE = 1 << 24
+"""Bytes; a stage with fifteen thousand operators takes about two million."""
 _MAX_NUMBERS = 4096
 
 _BEGIN = re.compile(rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL)
@@ -108,6 +108,7 @@ def read(source: Source) -> tuple[int, Strategy]:
     if source.size > MAX_SIZE:
         raise Damage("too-complex", f"a strategy file of {source.size} bytes", 0)
     reader, layouts, stage = Reader(source), list[Layout](), None
+    reader.step = source.size  # every byte is looked at, so all are read at once
     if reader.byte(0) != 0x08:
         raise Damage("bad-header", "the file does not begin with current_stage", 0)
     value, at = reader.varint(1, reader.size + 1)

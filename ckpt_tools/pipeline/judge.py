@@ -100,8 +100,9 @@ class Judge:
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
 
-    def _signature(self, part: Part) -> str:
-        return self.session.report(part, Level.STRUCTURE).signature
+    def _signature(self, part: Part) -> str | None:
+        report = self.session.report(part, Level.STRUCTURE)
+        return None if report.metadata.get("remove_redundancy") == "True" else report.signature
 
     def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
