@@ -58,7 +58,14 @@ def main() -> None:
         results = race(rivals, options.runs)
         probe = subprocess.run([sys.executable, "-c", PROBE, root], capture_output=True, text=True, check=True)
         goals = {"empty typer app": "goal at least 0.71x", "import torch": "goal above 5x"}
-        show("start-up on 8 small files", results, "ckpt latest --rank 0", goals, options.json, heavy_modules_loaded=probe.stderr.rpartition("loaded:")[2].split())
+        show(
+            "start-up on 8 small files",
+            results,
+            "ckpt latest --rank 0",
+            goals,
+            options.json,
+            heavy_modules_loaded=probe.stderr.rpartition("loaded:")[2].split(),
+        )
     finally:
         shutil.rmtree(directory)
 

@@ -142,7 +142,9 @@ def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piec
             continue
         theirs = signature(part)
         if theirs is None:
-            text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
+            text = (
+                f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
+            )
             out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
             continue
         shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)

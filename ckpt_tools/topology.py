@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import permutations
 
 from ckpt_tools.layouts import COORDS
@@ -29,18 +30,25 @@ class Topology:
         Both grids cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py, RankGenerator): tp·cp·dp·pp, and
         etp·ep·edp·pp, where etp is tp unless given and context parallelism splits nothing.
         """
+        return {axis: rank // stride % size for axis, stride, size in self._axes}
+
+    @cached_property
+    def _axes(self) -> tuple[tuple[str, int, int], ...]:
+        """(axis, how many ranks lie between neighbours on it, its size) for every axis of both grids."""
         size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         dense = {**size, "ep": 1, "dp": max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))}
         experts = {**size, "tp": etp, "cp": 1, "dp": max(1, self.world_size // (etp * size["ep"] * size["pp"]))}
-        at, of_experts = self._decode(rank, dense), self._decode(rank, experts)
-        return {**at, "ep": of_experts["ep"], "etp": of_experts["tp"], "edp": of_experts["dp"]}
-
-    def _decode(self, rank: int, size: Mapping[str, int]) -> dict[str, int]:
-        axes, out = self.order.split("-"), {}
-        for axis in (*axes, *(a for a in COORDS if a not in axes)):
-            out[axis], rank = rank % size[axis], rank // size[axis]
-        return out
+        order = self.order.split("-")
+        order += [a for a in COORDS if a not in order]
+        out = []
+        for grid, named in ((dense, {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}), (experts, {"tp": "etp", "ep": "ep", "dp": "edp"})):
+            stride = 1
+            for axis in order:
+                if axis in named:
+                    out.append((named[axis], stride, grid[axis]))
+                stride *= grid[axis]
+        return tuple(out)
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
         """The axes along which ranks hold different state, when they hold the same along ``replicated_over``."""

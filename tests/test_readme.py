@@ -17,6 +17,8 @@ def test_the_example_s_output_is_real() -> None:
 
 
 def test_the_demo_has_three_damaged_files() -> None:
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", "verify", "fixtures/demo", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ckpt_tools", "verify", "fixtures/demo", "-q"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "3 broken" in done.stdout

@@ -119,7 +119,7 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
     for rank in range(count):
         if placed[rank]:
             continue
-        mine = sorted(splits, key=lambda groups: len(groups[rank]))  # noqa: B023 - sorted calls it at once
+        mine = sorted(splits, key=lambda groups: len(groups[rank]))
         for small, large in pairwise(mine):
             pair = id(small[rank]), id(large[rank])
             if pair not in inside:

@@ -101,8 +101,8 @@ def _layout(reader: Reader, at: int, limit: int) -> Layout:
         raise Damage("bad-header", str(e), at) from None
 
 
-def read(source: Source) -> tuple[int, Strategy]:
-    """(current_stage, what the file says). Raises Damage and ShortRead."""
+def read(source: Source, operators: bool = True) -> tuple[int, Strategy]:
+    """(current_stage, what the file says). Without ``operators`` only the first is looked at, for its stage. Raises Damage and ShortRead."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
@@ -123,10 +123,10 @@ def read(source: Source) -> tuple[int, Strategy]:
         if start + length > reader.size:
             raise Damage("truncated", f"a record should end at byte {start + length}", reader.size)
         last, at = key, start + length
-        if key == 0x12:
+        if key == 0x12 and (stage is None or operators):
             of = _operator(reader, start, at)
             stage = of if stage is None else stage
-        else:
+        elif key == 0x1A:
             layouts.append(_layout(reader, start, at))
     else:
         raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)

@@ -43,7 +43,7 @@ def strategy_groups(directory: str, world_size: int) -> Groups:
         if stage is None:
             raise _wrong(directory, f"{name} does not say which pipeline stage it is of", "call it src_strategy_RANK.ckpt, after one of its ranks")
         if stage >= stages:
-            raise _wrong(directory, f"{name} is of stage {stage}, but {world_size} ranks are {stages} stages of {count} devices", _FIT)
+            raise _wrong(directory, f"{name} is of stage {stage}, which {world_size} ranks in stages of {count} devices do not have", _FIT)
         if groups.setdefault(stage, inner) != inner:
             raise _wrong(directory, f"{named[stage]} and {name} group the ranks of stage {stage} differently", "keep the files of one run only")
         named.setdefault(stage, name)
@@ -91,7 +91,7 @@ def _files(directory: str) -> Iterator[tuple[str, Strategy]]:
                 continue
             digest = xxhash.xxh3_128_hexdigest(data)
             if digest not in known:
-                known[digest] = from_json(_json(data)) if entry.name.endswith(".json") else read(BytesSource(data))[1]
+                known[digest] = from_json(_json(data)) if entry.name.endswith(".json") else read(BytesSource(data), operators=False)[1]
         except OSError as e:
             raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
         except (Damage, ShortRead, ValueError) as e:
