@@ -78,6 +78,7 @@ def verified(verdict=Verdict.OK, files=2, ok=2, suspect=0, broken=0, unknown=0, 
 
 
 LOST = finding("missing-rank", "rank 1 has no file", path="/data")
+BLIND = finding("unreadable", "Permission denied", path="/data")
 STALE = finding("stale-tracker", "names step 5", path="/data")
 
 
@@ -92,7 +93,8 @@ STALE = finding("stale-tracker", "names step 5", path="/data")
         (verified(below=1), 0, 5),
         (verified(Verdict.BROKEN, broken=1, below=1), 1, 5),
         (verified(files=0, ok=0), 3, 3),
-        (verified(Verdict.UNKNOWN, files=0, ok=0), 5, 5),
+        (verified(Verdict.UNKNOWN, files=0, ok=0), 3, 3),
+        (verified(Verdict.UNKNOWN, files=0, ok=0, findings=(BLIND,)), 5, 5),
         (verified(Verdict.BROKEN, findings=(LOST,)), 1, 1),
         (verified(findings=(LOST,)), 1, 1),
         (verified(Verdict.SUSPECT, findings=(STALE,)), 0, 1),

@@ -284,6 +284,9 @@ def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
     shutil.copyfile(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", late / "model_optim_rng.pt")
     result = verify([str(root)])  # beyond the tracker: the job has not said that it is finished
     assert "unfinished-save" in codes(result)
+    declared = tree("tp", tmp_path / "declared") / "iter_0000030/mp_rank_00/model_optim_rng.pt"
+    declared.write_bytes(declared.read_bytes()[:9000])  # modified just now, but the tracker says 30
+    assert "truncated" in codes(verify([str(declared.parents[2])]), Severity.ERROR)
     flat = tree("flat", tmp_path / "flat")
     newest = flat / "resnet-2_5.ckpt"
     newest.write_bytes(newest.read_bytes()[:9000])  # modified just now

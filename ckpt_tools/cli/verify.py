@@ -64,9 +64,11 @@ def verify(
 def exit_code(result: Verification, strict: bool) -> int:
     """What could not be looked at wins over damage: the damage is in the answer, but what else there may be is not."""
     s = result.summary
+    if not s.files and worst(result.findings) is not Verdict.BROKEN and not any(f.code == "unreadable" for f in result.findings):
+        return 3
     verdicts = {result.verdict, worst(result.findings)}
     if s.unknown or Verdict.UNKNOWN in verdicts or (strict and s.below_level):
         return 5
     if s.broken or Verdict.BROKEN in verdicts or (strict and (s.suspect or Verdict.SUSPECT in verdicts)):
         return 1
-    return 0 if s.files else 3
+    return 0

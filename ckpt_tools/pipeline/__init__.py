@@ -89,7 +89,7 @@ def verify(
     verdicts = [f.report.verdict for f in files]
     counts = {v: verdicts.count(v) for v in Verdict}
     total = worst(across)
-    if Verdict.UNKNOWN in verdicts or any(f.code == "unreadable" for f in across):
+    if not files or Verdict.UNKNOWN in verdicts or any(f.code == "unreadable" for f in across):
         verdict = Verdict.UNKNOWN
     elif Verdict.BROKEN in (*verdicts, total):
         verdict = Verdict.BROKEN

@@ -86,6 +86,8 @@ class Session:
         newest = max(siblings, key=lambda c: c.mtime_ns)
         highest = max(siblings, key=lambda c: c.order)
         said = self.tracker(checkpoint.layout, checkpoint.parts[0].base)
+        if said is not None and isinstance(said[1], int) and checkpoint.step is not None and checkpoint.step <= said[1]:
+            return False  # the framework has declared it finished, however young it is
         beyond = said is not None and isinstance(said[1], int) and checkpoint is highest and (checkpoint.step or 0) > said[1]
         return beyond or (checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9)
 
