@@ -139,7 +139,9 @@ class Planner:
         return c.step if c.step is not None else self.steps[id(c)]
 
     def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
-        """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong."""
+        """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong; not when the caller chose step."""
+        if self.selection.order == "step":
+            return
         whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
         by_mtime, by_step = rank(whole_ones, "mtime")[0], rank(whole_ones, "step")[0]
         if by_mtime.order != by_step.order:
