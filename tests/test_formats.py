@@ -148,11 +148,17 @@ def test_every_cut_is_seen(path: Path) -> None:
     assert missed == []
 
 
-@pytest.mark.parametrize("path", SMALL_GOOD, ids=name_of)
+def checksummed(path: Path) -> bool:
+    """Whether the file's own checksums cover it."""
+    anatomy = Anatomy()
+    found = look(path.read_bytes(), format_of(path), anatomy)
+    return bool(anatomy.sums) and not any(f.code in ("not-checksummed", "needs-key") for f in found)
+
+
+@pytest.mark.parametrize("path", [p for p in SMALL_GOOD if checksummed(p)], ids=name_of)
 def test_every_flipped_bit_is_seen(path: Path) -> None:
     data, fmt, anatomy = bytearray(path.read_bytes()), format_of(path), Anatomy()
-    if any(f.code in ("not-checksummed", "needs-key") for f in look(bytes(data), fmt, anatomy)) or not anatomy.sums:
-        pytest.skip("no checksum covers this file")
+    look(bytes(data), fmt, anatomy)
     harmless = HARMLESS.get(fmt.name, lambda *_: set())(bytes(data), anatomy)
     summed = {i for s in anatomy.sums for i in _covered(s.pieces)}
     missed = []
