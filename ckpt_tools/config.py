@@ -40,7 +40,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_ROOT", "[ROOT]", "directory of the checkpoints, or a prefix of several; default: the current directory", _values.path),
     Variable("CKPT_RANK", "--rank", "rank whose files are asked for", _values.whole(0, _values.MAX_RANK), in_file=False),
     Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will load", _SIZE),
-    Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content, values, load; default: content", _values.level),
+    Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default); values and load are not reached yet and count as below level", _values.level),
     Variable("CKPT_JOBS", "--jobs", "threads that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
     Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic, dying-gasp, release, best", _values.kind),

@@ -199,7 +199,9 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
     page.text(f"{result.verdict}: {plural(s.files, 'file')}, {size(s.bytes)}", STYLE[str(result.verdict)])
     counts = [f"{n:,} {word}" for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown")) if n]
     rate = f" ({size(s.bytes_read / s.seconds)}/s)" if s.seconds > 0.05 else ""
-    counts.append(f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {result.level}")
+    counts.append(
+        f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {min((f.report.level for f in result.files if s.below_level), default=result.level)}"
+    )
     page.text(", ".join(counts), "dim")
     rest = [f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"] if s.below_level else []
     rest += [f"{plural(s.unrecognised, 'file')} not recognised and not looked at"] if s.unrecognised else []
