@@ -113,7 +113,9 @@ def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
             seen[base].add((rank, told[2]))
     prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
     joined = _common_prefixes(seen)
-    above_of = {base: os.path.relpath(base, above) for base in {row[0].base for row in rows} | {base for base, _ in moved.values()}}
+    bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
+    above_of = {base: os.path.relpath(base, above) for base in bases}
+    above_of = {base: os.path.basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
     for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings in rows:
         base, rank = place.base, place.rank if place.rank is not None else own
         if rank is None and base in moved:

@@ -33,6 +33,10 @@ from ckpt_tools.plan import Assignment, files, fingerprint
 _SKEW_NS = 5_000_000_000
 
 
+def _count(checkpoints: Sequence[Checkpoint]) -> str:
+    return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
+
+
 class Planner:
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
@@ -62,7 +66,7 @@ class Planner:
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
             raise NoneUsable(
-                f"{len(self.checkpoints)} checkpoints exist, but --kind or --max-step hides them all",
+                f"{_count(self.checkpoints)}, but --kind or --max-step hides them all",
                 "relax the filters",
                 plan=self._empty(Choice(None)),
             )
@@ -91,7 +95,7 @@ class Planner:
         if everything or s.found.unfinished:
             return f"{self.root} holds only unfinished saves ({len(everything) + len(s.found.unfinished)})"
         if s.found.bare:
-            return f"{self.root} holds {len(s.found.bare)} checkpoint files, but in no layout that ckpt knows"
+            return f"{self.root} holds checkpoint files ({len(s.found.bare)}), but in no layout that ckpt knows"
         return f"there is no checkpoint in {self.root}"
 
     def _one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
@@ -106,7 +110,7 @@ class Planner:
         ]
         if not chosen:
             raise NoneUsable(
-                f"{len(finished)} checkpoints exist, but none in the run that was asked for",
+                f"{_count(finished)}, but none in the run that was asked for",
                 "'ckpt ls' names the runs",
                 plan=self._empty(Choice(None)),
             )
@@ -164,13 +168,13 @@ class Planner:
     def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         plan = self._empty(choice)
         if choice.exhausted:
-            text = f"{choice.attempts} checkpoints were read and none is usable; --max-attempts {self.selection.max_attempts} stopped the search"
+            text = f"none of {choice.attempts} checkpoints that were read is usable; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
             return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
         reasons = "; ".join(dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        return NoneUsable(f"{len(ranked)} checkpoints exist, none is usable ({reasons})", plan=plan)
+        return NoneUsable(f"{_count(ranked)}, none is usable ({reasons})", plan=plan)
 
     def _finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         s, a, reports = self.session, self.judge.assignments[id(c)], self.session.reports
