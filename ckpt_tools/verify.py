@@ -40,7 +40,7 @@ def _os_finding(e: OSError) -> Finding:
     return finding(_LINKS.get(e.errno or 0, "unreadable"), e.strerror or str(e))
 
 
-def _recognise(source: LocalSource, name: str, expect: Sequence[str], known: bool) -> tuple[Format | None, list[Finding]]:
+def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[Format | None, list[Finding]]:
     """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants."""
     head = source.read(0, min(HEAD, source.size))
     allowed = tuple(BY_NAME[f] for f in expect) or allowed_by_name(name)
@@ -81,7 +81,7 @@ def look(
             if source.size == 0:
                 found.append(finding("empty-file", "the file has no bytes", offset=0))
             else:
-                fmt, found = _recognise(source, name, expect, bool(expect))
+                fmt, found = _recognise(source, name, expect)
                 if fmt is not None and level >= Level.STRUCTURE:
                     found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
                     reached = Level.STRUCTURE

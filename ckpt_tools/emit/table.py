@@ -191,10 +191,11 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
             right=("coverage", "size"),
         )  # fmt: skip
     found = [Finding(f.code, f.severity, f.message, f.offset, f.hint, f.path or e.report.path) for e in result.files for f in e.report.findings]
-    # A note changes no verdict; thousands of files without a checksum would hide the one that is damaged.
+    # A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a checksum.
     notes = [f for f in found if f.severity.name == "NOTE"]
     worse = [f for f in found if f.severity.name != "NOTE"]
-    page.findings([*result.findings, *(found if verbose or len(notes) <= FEW else worse)], result.root)
+    told = verbose or (not worse and len(notes) <= FEW)
+    page.findings([*result.findings, *(found if told else worse)], result.root)
     page.text("")
     page.text(f"{result.verdict}: {plural(s.files, 'file')}, {size(s.bytes)}", STYLE[str(result.verdict)])
     counts = [f"{n:,} {word}" for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown")) if n]
@@ -207,6 +208,7 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
     rest += [f"{plural(s.unrecognised, 'file')} not recognised and not looked at"] if s.unrecognised else []
     hidden = len(result.files) - len(shown)
     rest += [f"{plural(hidden, 'ok file')} not listed (--verbose lists them)"] if hidden else []
+    rest += [f"{plural(len(notes), 'note')} not listed (--verbose lists them)"] if notes and not told else []
     for text in rest:
         page.text(text, "dim")
 

@@ -12,8 +12,8 @@ from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, worst
 from ckpt_tools.pipeline.session import Session, with_findings
 from ckpt_tools.verify import prefix_signature
 
-_TORN = frozenset({"truncated", "empty-file", "zero-filled", "bad-header", "bad-pickle", "missing-rank", "missing-part"})
-"""What a save that is still under way looks like."""
+_TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
+"""What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
 
 
 def across(s: Session, whole_tree: bool) -> list[Finding]:
@@ -52,6 +52,7 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
 
 
 def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: set[str]) -> Iterator[Finding]:
+    """What the tracker beside a run gets wrong, if its layout has one. ``incomplete`` are paths of checkpoints that lack parts."""
     layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
     if layout.tracker is None:
         return

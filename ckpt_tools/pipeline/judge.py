@@ -65,12 +65,8 @@ class Judge:
                 if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
                     report, read = s.report(part, self.selection.level), True
                 if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-                    severity_up = [
-                        f if f.severity is Severity.ERROR else replace(f, severity=Severity.ERROR)
-                        for f in report.findings
-                        if f.severity is not Severity.NOTE
-                    ]
-                    wrong[part.path] = severity_up
+                    # in-use and unreadable are warnings of a file, but what keeps a candidate from being planned is an error
+                    wrong[part.path] = [replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
             for path, f in self._contradictions(c, a):
                 if f.severity is Severity.ERROR:
                     wrong.setdefault(path, []).append(f)

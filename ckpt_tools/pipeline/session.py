@@ -68,6 +68,7 @@ class Session:
         return with_findings(report, seen) if seen else report
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
+        """(layout, run) -> its checkpoints, in the order given."""
         out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
         for c in checkpoints:
             out[c.layout, c.run].append(c)
