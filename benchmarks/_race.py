@@ -57,7 +57,7 @@ def show(title: str, results: dict[str, dict[str, float]], ours: str, goals: dic
     print(f"{title}   [{machine}]")
     for name, r in results.items():
         ratio = f"{r['median'] / base:7.2f}x" if name != ours else "   ours "
-        print(f"  {name:34} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio}  {goals.get(name, '')}")
+        print(f"  {name:40} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio}  {goals.get(name, '')}")
     for key, value in facts.items():
         print(f"  {key}: {value}")
 

@@ -23,6 +23,20 @@ torch.save({"epoch": 3, "state_dict": {f"layer{i}.weight": torch.randn(n, genera
 """
 
 
+READ = """
+import os, sys, threading
+fd = os.open(sys.argv[1], os.O_RDONLY)
+size, threads, step = os.fstat(fd).st_size, os.cpu_count(), 256 * 1024
+def read(i):
+    buffer = bytearray(step)
+    for at in range(size * i // threads, size * (i + 1) // threads, step):
+        os.preadv(fd, [buffer], at)
+workers = [threading.Thread(target=read, args=(i,)) for i in range(threads)]
+for w in workers: w.start()
+for w in workers: w.join()
+"""
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--gib", type=float, default=2.0)
@@ -36,6 +50,7 @@ def main() -> None:
             "python -m zipfile -t": [sys.executable, "-m", "zipfile", "-t", path],
             "torch.load(weights_only=True)": [sys.executable, "-c", f"import torch; torch.load({path!r}, weights_only=True)"],
         }
+        rivals["reading alone (preadv, a thread per CPU)"] = [sys.executable, "-c", READ, path]
         if unzip := shutil.which("unzip"):
             rivals["unzip -tqq"] = [unzip, "-tqq", path]
         results = race(rivals, options.runs)
