@@ -1,12 +1,13 @@
-"""Checksums of byte ranges of a Source: bounded memory, several threads, big ranges split and their CRCs combined."""
+"""Checksums of byte ranges of a Source: bounded memory, several threads, every byte read once, big ranges split and their CRC-32s combined."""
 
 from __future__ import annotations
 
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from ckpt_tools.storage import Source
 
@@ -56,15 +57,69 @@ class Deflated:
 Piece = Extent | Deflated | bytes
 
 
+class Hash(Protocol):
+    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by one thread."""
+
+    def update(self, data: memoryview | bytes, /) -> object: ...
+    def digest(self) -> int | bytes: ...
+
+
+class Crc32c:
+    """CRC-32C (Castagnoli), unmasked, by the crc32c package."""
+
+    def __init__(self) -> None:
+        from crc32c import crc32c
+
+        self._crc, self._value = crc32c, 0
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        self._value = self._crc(data, self._value)
+
+    def digest(self) -> int:
+        return self._value
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A stored CRC-32: it covers ``pieces``, joined in this order. ``otherwise`` is a second reading that is right as well."""
+    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
+
+    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum.
+    """
 
     what: str
-    expected: int
+    expected: int | bytes
     pieces: tuple[Piece, ...]
     offset: int
     otherwise: tuple[Piece, ...] | None = None
+    hash: Callable[[], Hash] | None = None
+
+
+def shifted(s: Sum, by: int) -> Sum:
+    """The same sum in a file where everything lies ``by`` bytes further on."""
+
+    def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
+
+    return replace(s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise))
+
+
+def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
+    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
+
+    With ``certain``, bytes that only one of a sum's two readings covers do not count.
+    """
+    ranges: list[tuple[int, int, Sum]] = []
+    for s in sums:
+        pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
+        ranges += ((p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length)
+    ranges.sort(key=lambda r: r[:2])
+    out: list[tuple[int, int, Sum]] = []
+    end = 0
+    for start, stop, s in ranges:
+        if stop > end:
+            out.append((max(start, end), stop, s))
+            end = stop
+    return out
 
 
 class InflateError(Exception):
@@ -117,22 +172,42 @@ def _crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Prog
     return crc
 
 
-Unit = tuple[int, int, int, int]  # (sum, piece, offset, length)
+class Unit(NamedTuple):
+    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum (``piece`` -1); or bytes of no sum (``sum`` -1)."""
+
+    offset: int
+    length: int
+    sum: int
+    piece: int
 
 
-def _units(sums: Sequence[Sum]) -> Iterator[Unit]:
+Outcome = int | bytes | InflateError
+GAP = 4096
+"""Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
+
+
+def _units(sums: Sequence[Sum], size: int, gap: int) -> list[Unit]:
+    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``."""
+    units = []
     for i, s in enumerate(sums):
+        if s.hash is not None:
+            extents = [p for p in s.pieces if not isinstance(p, bytes)]
+            units.append(Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1))
+            continue
         for j, piece in enumerate(s.pieces):
-            if isinstance(piece, bytes):
-                continue
             if isinstance(piece, Deflated):
-                yield i, j, piece.offset, piece.length
-                continue
-            at, left = piece.offset, piece.length
-            while left > 0:
-                n = min(UNIT, left)
-                yield i, j, at, n
-                at, left = at + n, left - n
+                units.append(Unit(piece.offset, piece.length, i, j))
+            elif isinstance(piece, Extent):
+                units += (
+                    Unit(at, min(UNIT, piece.offset + piece.length - at), i, j) for at in range(piece.offset, piece.offset + piece.length, UNIT)
+                )
+    end = 0
+    for start, stop, _ in [*covered(sums, certain=False), (size, size, None)]:
+        if start - end >= gap:
+            units += (Unit(at, min(UNIT, start - at), -1, 0) for at in range(end, start, UNIT))
+        end = stop
+    units.sort()
+    return units
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
@@ -140,7 +215,7 @@ def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
     size = 0
     for u in units:
         batch.append(u)
-        size += u[3]
+        size += u.length
         if size >= UNIT:
             yield batch
             batch, size = [], 0
@@ -148,32 +223,58 @@ def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
         yield batch
 
 
-def _crcs(source: Source, sums: Sequence[Sum], jobs: int, progress: Progress | None) -> Iterator[tuple[Unit, int | InflateError]]:
-    def run(batch: list[Unit]) -> list[tuple[Unit, int | InflateError]]:
-        out: list[tuple[Unit, int | InflateError]] = []
-        for u in batch:
-            piece = sums[u[0]].pieces[u[1]]
-            try:
-                if isinstance(piece, Deflated):
-                    out.append((u, _crc_of_deflated(source, piece, 0, progress)))
-                else:
-                    out.append((u, crc_of_extent(source, u[2], u[3], 0, progress)))
-            except InflateError as e:
-                out.append((u, e))
-        return out
+def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview | bytes], object], progress: Progress | None) -> None:
+    """All bytes of ``pieces``, in order, to ``update``."""
+    view = _buffer()
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            update(piece)
+            continue
+        if isinstance(piece, Deflated):
+            raise TypeError("deflated data is only ever covered by a CRC-32")
+        at, end = piece.offset, piece.offset + piece.length
+        while at < end:
+            n = min(BUFFER, end - at)
+            source.readinto(at, view[:n])
+            update(view[:n])
+            at += n
+            if progress:
+                progress(n)
 
-    total = sum(p.length for s in sums for p in s.pieces if not isinstance(p, bytes))
-    if jobs < 2 or total < INLINE:
-        for batch in _batches(_units(sums)):
-            yield from run(batch)
+
+def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None) -> Outcome:
+    if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
+        _feed(source, [Extent(u.offset, u.length)], lambda _: None, progress)
+        return 0
+    s = sums[u.sum]
+    if s.hash is not None:
+        running = s.hash()
+        _feed(source, s.pieces, running.update, progress)
+        return running.digest()
+    piece = s.pieces[u.piece]
+    try:
+        if isinstance(piece, Deflated):
+            return _crc_of_deflated(source, piece, 0, progress)
+        return crc_of_extent(source, u.offset, u.length, 0, progress)
+    except InflateError as e:
+        return e
+
+
+def _outcomes(source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None) -> Iterator[tuple[Unit, Outcome]]:
+    def run(batch: list[Unit]) -> list[tuple[Unit, Outcome]]:
+        return [(u, _work(source, sums, u, progress)) for u in batch]
+
+    if jobs < 2 or sum(u.length for u in units) < INLINE:
+        for u in units:
+            yield u, _work(source, sums, u, progress)
         return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(jobs)
-    waiting: deque[Future[list[tuple[Unit, int | InflateError]]]] = deque()
+    waiting: deque[Future[list[tuple[Unit, Outcome]]]] = deque()
     try:
-        for batch in _batches(_units(sums)):
+        for batch in _batches(units):
             waiting.append(pool.submit(run, batch))
             if len(waiting) > 2 * jobs:  # bounded: the queue never holds more than a few units per thread
                 yield from waiting.popleft().result()
@@ -183,37 +284,81 @@ def _crcs(source: Source, sums: Sequence[Sum], jobs: int, progress: Progress | N
         pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the units under way are finished
 
 
-def mismatches(source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None) -> Iterator[tuple[Sum, int | InflateError]]:
-    """The sums whose bytes do not match, with the CRC computed or the InflateError met. ``jobs`` 0 means one thread per core.
+class _Tee:
+    """A Source read from front to back that feeds checksums over the whole file on the way, so that their bytes are not read twice."""
 
-    Every byte is read once, whatever the number of threads. Raises ShortRead and OSError.
+    def __init__(self, source: Source, hashes: Sequence[Hash]) -> None:
+        self.source, self.hashes, self.at, self.size = source, hashes, 0, source.size
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def _pass(self, offset: int, data: memoryview | bytes) -> None:
+        if offset == self.at:
+            self.at += len(data)
+            for h in self.hashes:
+                h.update(data)
+        else:
+            self.at = -1  # not in order: the hashes are worth nothing
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = self.source.read(offset, length)
+        self._pass(offset, data)
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        self.source.readinto(offset, buffer)
+        self._pass(offset, buffer)
+
+
+def _joined(s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
+    """The CRC-32 of a sum from those of its units."""
+    total = 0
+    for j, piece in enumerate(s.pieces):
+        if isinstance(piece, bytes):
+            total = crc32(piece, total)
+        for u, crc in crcs.get(j, ()):
+            total = crc32_combine(total, crc, piece.size if isinstance(piece, Deflated) else u.length)
+    return total
+
+
+def mismatches(
+    source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None, gaps: bool = False
+) -> Iterator[tuple[Sum, Outcome]]:
+    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
+
+    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
+    a medium that cannot deliver them shows. Raises ShortRead and OSError.
     """
     jobs = jobs or os.cpu_count() or 1
-    state: dict[int, int] = {}  # sum -> CRC so far
-    filled: dict[int, int] = {}  # sum -> pieces whose literal bytes are folded in
-    failed: dict[int, InflateError] = {}
+    everything = (Extent(0, source.size),)
+    over = [s for s in sums if s.hash is not None and s.pieces == everything]
+    if over and len(sums) > 1:  # one pass in file order by one thread feeds them all
+        hashes = [s.hash() for s in over if s.hash is not None]
+        tee, rest = _Tee(source, hashes), [s for s in sums if s not in over]
+        yield from _compare(tee, rest, _units(rest, source.size, 1), 1, progress)
+        if tee.at == source.size:
+            yield from ((s, got) for s, h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
+            return
+        sums = over
+    yield from _compare(source, sums, _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63), jobs, progress)
 
-    def literals(i: int, upto: int) -> None:
-        pieces = sums[i].pieces
-        for j in range(filled.get(i, 0), upto):
-            piece = pieces[j]
-            if isinstance(piece, bytes):
-                state[i] = crc32(piece, state.get(i, 0))
-        filled[i] = max(upto, filled.get(i, 0))
 
-    for (i, j, _, length), crc in _crcs(source, sums, jobs, progress):
-        literals(i, j)
-        if isinstance(crc, InflateError):
-            failed[i] = crc
+def _compare(source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
+    crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
+    done: dict[int, Outcome] = {}
+    for u, got in _outcomes(source, sums, units, jobs, progress):
+        if u.sum < 0:
             continue
-        piece = sums[i].pieces[j]
-        n = piece.size if isinstance(piece, Deflated) else length
-        state[i] = crc32_combine(state.get(i, 0), crc, n)
+        if u.piece < 0 or isinstance(got, InflateError):
+            done[u.sum] = got
+        elif isinstance(got, int):
+            crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
     for i, s in enumerate(sums):
-        literals(i, len(s.pieces))
-        if i in failed:
-            yield s, failed[i]
-        elif state.get(i, 0) != s.expected:
-            if s.otherwise is not None and not any(True for _ in mismatches(source, [Sum(s.what, s.expected, s.otherwise, s.offset)], jobs=jobs)):
-                continue
-            yield s, state.get(i, 0)
+        value = done[i] if i in done else _joined(s, crcs.get(i, {}))
+        if value == s.expected:
+            continue
+        if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):
+            continue
+        yield s, value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
@@ -13,14 +14,17 @@ from dataclasses import dataclass, field
 
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import SUFFIXES
+from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
 from ckpt_tools.layouts import LAYOUTS, Place, Told, places_of, read_name
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$")
 _TRACKERS = {layout.tracker: layout for layout in LAYOUTS if layout.tracker}
-_SUFFIX = re.compile("(?:" + "|".join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True)) + ")$")
+_SUFFIX = re.compile("|".join([f".*(?:{'|'.join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True))})", *(p.pattern for p, _ in NAMES)]))
+_INDEX = re.compile(
+    "|".join(["(?!)", *(f".*{re.escape(s)}" for f in FORMATS if f.index for s in f.suffixes), *(p.pattern for p, f in NAMES if f.index)])
+)
 _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
@@ -29,13 +33,15 @@ _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
 @dataclass
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
-    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves.
+    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves,
+    ``indexes`` those of files that may describe others.
     """
 
     parts: list[Part] = field(default_factory=list)
     bare: list[tuple[str, int, int, tuple[Finding, ...]]] = field(default_factory=list)
     trackers: dict[tuple[str, str], str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
+    indexes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     unrecognised: int = 0
 
@@ -60,14 +66,14 @@ def roots(root: str) -> list[str]:
         raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
 
 
-def _stat(entry: os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]]:
+def stat_of(path: str | os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]]:
     """(size, mtime_ns, findings) of a file that should be a checkpoint; size -1 when there is no such file to read."""
     try:
-        st = entry.stat()
+        st = os.stat(path) if isinstance(path, str) else path.stat()
     except OSError as e:
-        linked = entry.is_symlink()
-        code = "symlink-loop" if e.errno == 40 else "dangling-link" if linked and isinstance(e, FileNotFoundError) else "unreadable"
-        return -1, 0, (finding(code, f"{entry.name}: {e.strerror}"),)
+        linked = os.path.islink(path)
+        code = "symlink-loop" if e.errno == errno.ELOOP else "dangling-link" if linked and isinstance(e, FileNotFoundError) else "unreadable"
+        return -1, 0, (finding(code, f"{os.path.basename(path)}: {e.strerror}"),)
     if not stat.S_ISREG(st.st_mode):
         kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
         return -1, st.st_mtime_ns, (finding("not-a-file", f"there is {kind} where a checkpoint file belongs"),)
@@ -196,10 +202,12 @@ def _directory(
             told = read_name(name, places)
             if len(known) < _NAMES:
                 known[name] = told
+        if _INDEX.fullmatch(name):
+            found.indexes.append(e.path)
         if told is None or (places[told[0]].piece.weak and _is_directory(e)):  # a directory called x.ckpt: some frameworks save into one
             _other(path, e, found, alone)
         else:
-            rows.append((places[told[0]], told, e.path, *_stat(e)))
+            rows.append((places[told[0]], told, e.path, *stat_of(e)))
 
 
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:
@@ -207,8 +215,8 @@ def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> Non
     name = e.name
     if name in _TRACKERS:
         found.trackers[_TRACKERS[name].name, path] = e.path
-    elif _SUFFIX.search(name) or alone:
-        size, mtime_ns, findings = _stat(e)
+    elif _SUFFIX.fullmatch(name) or alone:
+        size, mtime_ns, findings = stat_of(e)
         if size >= 0 or not _holds_something(e):
             found.bare.append((e.path, size, mtime_ns, findings))
     elif _is_directory(e) or name.endswith(_GRAPH):

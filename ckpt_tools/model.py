@@ -59,6 +59,29 @@ class Kind(str, Enum):
         return self.value
 
 
+class Guard(str, Enum):
+    """What notices a change in some bytes. Only ``checksum`` counts as coverage."""
+
+    CHECKSUM = "checksum"
+    """A checksum stored in the checkpoint covers them."""
+    STRUCTURE = "structure"
+    """No checksum does, but every changed bit contradicts something else: a second copy, a length, a fixed value."""
+    UNPROTECTED = "unprotected"
+    """Some or all changes go unseen."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Region(NamedTuple):
+    """``length`` bytes at ``offset`` of a file: what they are, and what protects them."""
+
+    offset: int
+    length: int
+    what: str
+    guard: Guard
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report."""
@@ -120,7 +143,8 @@ class Part(NamedTuple):
 class Report:
     """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
 
-    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none).
+    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``regions`` tile the file
+    when they were asked for (--explain-bytes).
     """
 
     path: str
@@ -135,6 +159,7 @@ class Report:
     tensors: int = 0
     bytes_read: int = 0
     mtime_ns: int = 0
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

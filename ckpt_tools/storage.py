@@ -22,8 +22,10 @@ class ShortRead(Exception):
 class Source(Protocol):
     """One file, read by ranges. ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
 
-    size: int
-    bytes_read: int
+    @property
+    def size(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly ``length`` bytes at ``offset``; raises ShortRead past the end and OSError as the system does."""
@@ -98,6 +100,28 @@ class BytesSource:
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         buffer[:] = self.read(offset, len(buffer))
+
+
+class Window:
+    """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets of the other one."""
+
+    def __init__(self, source: Source, start: int, size: int) -> None:
+        self.source, self.start, self.size = source, start, size
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def _within(self, offset: int, length: int) -> int:
+        if offset < 0 or offset + length > self.size:
+            raise ShortRead(self.start + offset, length, max(0, self.size - offset))
+        return self.start + offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.source.read(self._within(offset, length), length)
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        self.source.readinto(self._within(offset, len(buffer)), buffer)
 
 
 def walk(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]] | OSError]]:

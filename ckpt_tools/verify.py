@@ -6,10 +6,10 @@ import errno
 import re
 from collections.abc import Iterable, Sequence
 
-from ckpt_tools.checksum import InflateError, Progress, mismatches
+from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
 from ckpt_tools.codes import finding
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, SUFFIXES, Anatomy, Format, structure
-from ckpt_tools.model import Finding, Level, Report, Severity, Tensor, Verdict, worst
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
+from ckpt_tools.model import Finding, Guard, Level, Region, Report, Severity, Tensor, Verdict, worst
 from ckpt_tools.storage import LocalSource, ShortRead
 
 TRACKER_LIMIT = 4096
@@ -21,8 +21,9 @@ _BLIND = frozenset({"unreadable", "in-use"})
 
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
-    """The formats whose suffixes ``name`` ends with, those of the longest suffix first."""
-    return tuple(f for s in sorted((s for s in SUFFIXES if name.endswith(s)), key=len, reverse=True) for f in SUFFIXES[s])
+    """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
+    whole = tuple(f for pattern, f in NAMES if pattern.fullmatch(name))
+    return whole + tuple(f for s in sorted((s for s in SUFFIXES if name.endswith(s)), key=len, reverse=True) for f in SUFFIXES[s] if f not in whole)
 
 
 def signature(tensors: Iterable[Tensor]) -> str:
@@ -62,34 +63,52 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[F
 
 
 def look(
-    path: str, level: Level, *, expect: Sequence[str] = (), jobs: int = 0, progress: Progress | None = None, require: Sequence[str] = ()
+    path: str,
+    level: Level,
+    *,
+    expect: Sequence[str] = (),
+    claims: Sequence[Claim] = (),
+    jobs: int = 0,
+    progress: Progress | None = None,
+    require: Sequence[str] = (),
+    key: bytes | None = None,
+    explain: bool = False,
 ) -> tuple[Report, Anatomy]:
     """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
 
+    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes.
     Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
-    name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy()
+    name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
     fmt: Format | None = None
     reached = Level.PRESENCE
+    whole = next((c for c in claims if c.whole), None)
     try:
         source = LocalSource(path)
     except OSError as e:
         return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, 0, 0), anatomy
     with source:
         try:
-            if source.size == 0:
+            if whole is not None:
+                fmt = BY_NAME[whole.format]
+            elif source.size == 0:
                 found.append(finding("empty-file", "the file has no bytes", offset=0))
             else:
                 fmt, found = _recognise(source, name, expect)
-                if fmt is not None and level >= Level.STRUCTURE:
+                if fmt is None and not found and claims:
+                    fmt = BY_NAME[claims[0].format]
+                elif fmt is not None and level >= Level.STRUCTURE:
                     found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
-                    reached = Level.STRUCTURE
-                    found += _missing_keys(anatomy, require)
-                    found += _other_role(name, anatomy)
-                if fmt is not None and level >= Level.CONTENT:
-                    found += _content(source, anatomy, jobs, progress)
-                    reached = Level.CONTENT
+            if fmt is not None and level >= Level.STRUCTURE:
+                for claim in claims:
+                    found += structure(source, anatomy, claim.check)
+                reached = Level.STRUCTURE
+                found += _missing_keys(anatomy, require)
+                found += _other_role(name, anatomy)
+            if fmt is not None and level >= Level.CONTENT:
+                found += _content(source, anatomy, jobs, progress)
+                reached = Level.CONTENT
         except ShortRead as e:
             found.append(
                 finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
@@ -102,9 +121,46 @@ def look(
 
 
 def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
-    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress):
-        said = str(actual) if isinstance(actual, InflateError) else f"CRC-32 {actual:08x}, stored {s.expected:08x}"
-        yield finding("crc-mismatch", f"{s.what}: {said}", offset=s.offset)
+    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True):
+        yield finding("crc-mismatch", f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
+
+
+def difference(expected: int | bytes, actual: int | bytes | InflateError) -> str:
+    """A stored checksum against the one computed, in words."""
+    if isinstance(actual, InflateError):
+        return str(actual)
+    a, b = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, expected))
+    return f"computed {a}, stored {b}" if a else "does not match"
+
+
+def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
+    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the format explained.
+
+    Bytes that nobody explained are said to be so: in a file that is whole there are none.
+    """
+    spans: list[tuple[int, int, str, Guard]] = [(start, stop, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
+    for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
+        free, at = [], 0
+        for start, stop, *_ in [*spans, (size, size, "", Guard.CHECKSUM)]:
+            if start > at:
+                free.append((at, start))
+            at = max(at, stop)
+        new, k = [], 0
+        for r in layer:
+            start, stop = max(0, r.offset), min(size, r.offset + r.length)
+            while k < len(free) and free[k][1] <= start:
+                k += 1
+            i = k
+            while i < len(free) and free[i][0] < stop:
+                new.append((max(start, free[i][0]), min(stop, free[i][1]), r.what, r.guard))
+                i += 1
+        spans = sorted([*spans, *new], key=lambda span: span[:2])
+    out, at = [], 0
+    for start, stop, what, guard in spans:
+        if stop > at and stop <= size:
+            out.append(Region(max(start, at), stop - max(start, at), what, guard))
+            at = stop
+    return tuple(out)
 
 
 def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:
@@ -122,10 +178,11 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
 
 def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anatomy: Anatomy, level: Level, bytes_read: int, mtime_ns: int) -> Report:
     verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
-    coverage = anatomy.protected / size if size > 0 else 0.0
+    protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     return Report(
-        path, fmt.name if fmt else None, size, verdict, level, round(min(coverage, 1.0), 6), anatomy.metadata,
+        path, fmt.name if fmt else None, size, verdict, level, min(round(protected / size, 6), 1.0) if size > 0 else 0.0, anatomy.metadata,
         tuple(found), signature(anatomy.tensors), len(anatomy.tensors), bytes_read, mtime_ns,
+        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
     )  # fmt: skip
 
 

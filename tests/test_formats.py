@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, bad, is_bad, look
+from helpers import FIXTURES, Fixture, bad, claims, look
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import Piece
 from ckpt_tools.codes import CODES
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, SUFFIXES, Anatomy, Format
-from ckpt_tools.model import Level
+from ckpt_tools.model import Guard, Level
+from ckpt_tools.pipeline import verify
 
 SMALL = 4096
-GOOD = sorted(FIXTURES.glob("*/good/*"))
+GOOD = [Fixture(p) for p in sorted(FIXTURES.glob("*/good/**/*")) if p.is_file()]
 BAD = sorted(FIXTURES.glob("*/bad/*"))
-SMALL_GOOD = [p for p in GOOD if p.stat().st_size <= SMALL]
-
-
-def name_of(path: Path) -> str:
-    return "/".join(path.parts[-3::2])
-
-
-def format_of(path: Path) -> Format:
-    return BY_NAME[path.parts[-3]]
+SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
+name_of = attrgetter("name")
 
 
 # --- cuts that a format cannot see, by file size after the cut
@@ -61,37 +54,12 @@ def _strategy_borders(data: bytes) -> set[int]:
 
 BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders, "mindspore_strategy": _strategy_borders}
 
-# --- bytes whose flips a format cannot see and no reader uses
+# --- checksummed bytes whose flips change nothing
 
 
 def _deflate_ends(anatomy: Anatomy) -> set[int]:
     """A deflate stream ends at some bit of its last byte; the bits behind that are padding."""
     return {p.offset + p.length - 1 for s in anatomy.sums for p in s.pieces if hasattr(p, "size")}
-
-
-def _directory_only(data: bytes, anatomy: Anatomy) -> set[int]:
-    """Version made by, internal and external attributes are in the directory only, and differ between entries for good reasons."""
-    out, at = _deflate_ends(anatomy), data.find(b"PK\1\2")
-    while data[at : at + 4] == b"PK\1\2":
-        out |= {at + 4, at + 5, *range(at + 36, at + 42)}
-        at += 46 + sum(struct.unpack_from("<3H", data, at + 28))
-    return out
-
-
-def _covered(pieces: Iterable[Piece]) -> set[int]:
-    return {i for p in pieces if not isinstance(p, bytes) for i in range(p.offset, p.offset + p.length)}
-
-
-def _maps(data: bytes, anatomy: Anatomy) -> set[int]:
-    """MindSpore's writer leaves map parameters out of its checksum and its reader does not, so a file is right in either reading."""
-    return {i for s in anatomy.sums if s.otherwise for i in _covered(s.pieces) - _covered(s.otherwise)}
-
-
-HARMLESS: dict[str, Callable[[bytes, Anatomy], set[int]]] = {
-    "torch_zip": lambda _, anatomy: _deflate_ends(anatomy),
-    "zip_archive": _directory_only,
-    "mindspore_ckpt": _maps,
-}
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
@@ -114,60 +82,72 @@ def test_every_fixture_belongs_to_a_format() -> None:
     assert {p.name for p in FIXTURES.iterdir()} == set(BY_NAME)
 
 
-@pytest.mark.parametrize("path", GOOD, ids=name_of)
-def test_a_good_file_is_good(path: Path) -> None:
-    data, anatomy = path.read_bytes(), Anatomy()
-    assert bad(look(data, format_of(path), anatomy)) == []
-    assert next(f for f in FORMATS if f.magic(data[:HEAD])) is format_of(path)
-    assert 0 <= anatomy.protected <= len(data)
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_a_good_file_is_good(good: Fixture) -> None:
+    anatomy, found = good.anatomy()
+    assert bad(found) == []
+    if good.home is None:
+        assert next(f for f in FORMATS if f.magic(good.data[:HEAD])) is good.format
     for tensor in anatomy.tensors:
-        assert tensor.offset is None or 0 <= tensor.offset <= len(data)
+        assert tensor.offset is None or 0 <= tensor.offset <= len(good.data)
     for s in anatomy.sums:
-        assert 0 <= s.offset <= len(data)
+        assert 0 <= s.offset <= len(good.data)
+    assert claims(good.files)[1] == []
 
 
-@pytest.mark.parametrize("path", BAD, ids=name_of)
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_byte_is_explained(good: Fixture) -> None:
+    at = 0
+    for r in good.regions():
+        assert r.offset == at
+        assert r.length > 0
+        assert r.what != "unexplained", r
+        at += r.length
+    assert at == len(good.data)
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda p: "/".join(p.parts[-3::2]))
 def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
     code = path.name.split("--")[0]
     assert code in CODES
-    assert code in {f.code for f in look(path.read_bytes(), format_of(path))}
-    assert path.stat().st_size <= 20 * 1024
+    if path.is_dir():
+        seen = verify([str(path)], settle=0)
+        assert code in {f.code for f in seen.findings} | {f.code for entry in seen.files for f in entry.report.findings}
+        assert sum(p.stat().st_size for p in path.rglob("*")) <= 64 * 1024
+    else:
+        assert code in {f.code for f in look(path.read_bytes(), BY_NAME[path.parts[-3]])}
+        assert path.stat().st_size <= 20 * 1024
 
 
-@pytest.mark.parametrize("path", GOOD, ids=name_of)
-def test_every_cut_is_seen(path: Path) -> None:
-    data, fmt, anatomy = path.read_bytes(), format_of(path), Anatomy()
-    look(data, fmt, anatomy)
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_cut_is_seen(good: Fixture) -> None:
+    data, (anatomy, _) = good.data, good.anatomy()
     cuts = set(range(len(data)))
     if len(data) > SMALL:
         borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {s.offset for s in anatomy.sums}
         around = {b + d for b in borders for d in (-1, 0, 1)} | set(range(32)) | {len(data) - 1 - i for i in range(128)}
         cuts &= around | set(range(0, len(data), len(data) // 64 + 1))
-    blind = BLIND_CUTS.get(fmt.name, lambda _: set())(data)
-    missed = [n for n in sorted(cuts - blind) if not is_bad(data[:n], fmt)]
+    blind = BLIND_CUTS.get(good.format_of(good.own).name, lambda _: set())(data)
+    missed = [n for n in sorted(cuts - blind) if not good.notices(data[:n])]
     assert missed == []
 
 
-def checksummed(path: Path) -> bool:
-    """Whether the file's own checksums cover it."""
-    anatomy = Anatomy()
-    found = look(path.read_bytes(), format_of(path), anatomy)
-    return bool(anatomy.sums) and not any(f.code in ("not-checksummed", "needs-key") for f in found)
-
-
-@pytest.mark.parametrize("path", [p for p in SMALL_GOOD if checksummed(p)], ids=name_of)
-def test_every_flipped_bit_is_seen(path: Path) -> None:
-    data, fmt, anatomy = bytearray(path.read_bytes()), format_of(path), Anatomy()
-    look(bytes(data), fmt, anatomy)
-    harmless = HARMLESS.get(fmt.name, lambda *_: set())(bytes(data), anatomy)
-    summed = {i for s in anatomy.sums for i in _covered(s.pieces)}
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture) -> None:
+    data, (anatomy, _) = bytearray(good.data), good.anatomy()
+    harmless = _deflate_ends(anatomy)
+    sparse = len(data) // SMALL + 1  # every byte of a small file, some of a large one
     missed = []
-    for i in set(range(len(data))) - harmless:
-        for bit in (i % 8,) if i in summed else range(8):  # a CRC sees every single bit, so one per byte shows that the byte is summed
-            data[i] ^= 1 << bit
-            if not is_bad(bytes(data), fmt):
-                missed.append((i, bit))
-            data[i] ^= 1 << bit
+    for r in good.regions():
+        if r.guard is Guard.UNPROTECTED:
+            continue
+        for i in range(r.offset, r.offset + r.length, sparse):
+            # a CRC sees every single bit, so one per byte shows that the byte is summed
+            for bit in (i % 8,) if r.guard is Guard.CHECKSUM or sparse > 1 else range(8):
+                data[i] ^= 1 << bit
+                if i not in harmless and not good.notices(bytes(data)):
+                    missed.append((i, bit, r.what))
+                data[i] ^= 1 << bit
     assert missed == []
 
 
@@ -203,16 +183,20 @@ def edited(data: bytes, edits: list[tuple[str, int, int, bytes]]) -> bytes:
     return bytes(out)
 
 
+def _bad(fmt: Format) -> list[bytes]:
+    return [p.read_bytes() for p in BAD if p.is_file() and p.parts[-3] == fmt.name]
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject) -> None:
-    seed = data.draw(st.sampled_from([p for p in SMALL_GOOD + BAD if format_of(p) is fmt]), label="seed")
-    other = data.draw(st.sampled_from([b"", *(p.read_bytes() for p in SMALL_GOOD if format_of(p) is fmt)]), label="spliced")
-    start = seed.read_bytes()
+    good = [g for g in SMALL_GOOD if g.format is fmt]
+    start, said = data.draw(st.sampled_from([(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]), label="seed")
+    other = data.draw(st.sampled_from([b"", *(g.data for g in good)]), label="spliced")
     spliced = start if not other else start[: len(start) // 2] + other[len(other) // 2 :]
     broken, began = edited(spliced, data.draw(EDITS, label="edits")), time.process_time()
-    for f in look(broken, fmt):
+    for f in [*look(broken, fmt), *(look(broken, fmt, claims=said) if said else ())]:
         assert f.code in CODES
         assert f.offset is None or f.offset >= 0
     look(broken)
@@ -223,7 +207,7 @@ def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject
 @settings(max_examples=100, deadline=None)
 @given(tail=st.binary(max_size=400))
 def test_nothing_but_findings_comes_from_noise(fmt: Format, tail: bytes) -> None:
-    head = next(p for p in GOOD if format_of(p) is fmt).read_bytes()[:40]
+    head = next(g for g in GOOD if g.format is fmt).data[:40]
     look(tail, fmt)
     look(head + tail, fmt)
 

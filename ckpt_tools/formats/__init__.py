@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ckpt_tools.formats import (
     mindspore_ckpt,
     mindspore_encrypted,
@@ -12,7 +14,7 @@ from ckpt_tools.formats import (
     torch_zip,
     zip_archive,
 )
-from ckpt_tools.formats._base import HEAD, Anatomy, Check, Damage, Format, structure
+from ckpt_tools.formats._base import HEAD, Anatomy, Check, Claim, Damage, Format, structure
 
 FORMATS: tuple[Format, ...] = (
     torch_zip.FORMAT,
@@ -26,5 +28,6 @@ FORMATS: tuple[Format, ...] = (
 )
 BY_NAME = {f.name: f for f in FORMATS}
 SUFFIXES: dict[str, tuple[Format, ...]] = {s: tuple(f for f in FORMATS if s in f.suffixes) for f in FORMATS for s in f.suffixes}
+NAMES: tuple[tuple[re.Pattern[str], Format], ...] = tuple((re.compile(f.names), f) for f in FORMATS if f.names)
 
-__all__ = ["BY_NAME", "FORMATS", "HEAD", "SUFFIXES", "Anatomy", "Check", "Damage", "Format", "structure"]
+__all__ = ["BY_NAME", "FORMATS", "HEAD", "NAMES", "SUFFIXES", "Anatomy", "Check", "Claim", "Damage", "Format", "structure"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ckpt_tools.checksum import Sum
+from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.codes import finding
-from ckpt_tools.model import Finding, Level, Scalar, Severity, Tensor
-from ckpt_tools.storage import Source
+from ckpt_tools.model import Finding, Guard, Level, Region, Scalar, Severity, Tensor
+from ckpt_tools.storage import ShortRead, Source, Window
 
 HEAD = 64
 """Bytes of the file's beginning that a magic sees."""
@@ -22,13 +23,27 @@ class Damage(Exception):
         self.finding: Finding = finding(code, message, offset=offset, severity=severity)
 
 
+class Claim(NamedTuple):
+    """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's format.
+
+    A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's segments, TensorFlow's data shards,
+    and a file may then be empty); any other is checked after the file's own format.
+    """
+
+    format: str
+    check: Check
+    whole: bool = False
+
+
 @dataclass
 class Anatomy:
     """What a structure pass learns about one file; checks fill it in.
 
     ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys`` every top-level name
     (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
-    ``globals`` every "module name" that a pickle in the file names, ``protected`` the bytes that a stored checksum covers.
+    ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
+    directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
+    ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -36,7 +51,14 @@ class Anatomy:
     tensors: list[Tensor] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
-    protected: int = 0
+    members: dict[str, Claim] = field(default_factory=dict)
+    key: bytes | None = field(default=None, repr=False)
+    regions: list[Region] | None = None
+
+    def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
+        """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""
+        if self.regions is not None and length > 0:
+            self.regions.append(Region(offset, length, what, guard))
 
 
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
@@ -47,7 +69,9 @@ Check = Callable[[Source, Anatomy], Iterator[Finding]]
 class Format:
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
 
-    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from.
+    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
+    expression for whole names that no suffix describes. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
+    of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
     """
 
     name: str
@@ -57,6 +81,9 @@ class Format:
     protects: str
     limits: tuple[str, ...]
     reference: str
+    names: str = ""
+    index: bool = False
+    index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
@@ -65,3 +92,25 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
         yield from check(source, anatomy)
     except Damage as e:
         yield e.finding
+
+
+def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = "") -> Generator[Finding, None, Anatomy]:
+    """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is added to ``anatomy``, not its metadata.
+
+    ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation. Returns the inner anatomy.
+    """
+    inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
+    try:
+        for f in structure(Window(source, offset, length), inner, check):
+            yield replace(f, offset=None if f.offset is None else f.offset + offset)
+    except ShortRead as e:
+        if e.offset + e.wanted <= offset + length:
+            raise  # the outer file itself ends early
+        yield finding("truncated", f"the file inside ends at byte {offset + length}, where more belongs", offset=offset + length)
+    anatomy.keys |= inner.keys
+    anatomy.globals += (g for g in inner.globals if g not in anatomy.globals)
+    anatomy.tensors += (replace(t, offset=None if t.offset is None else t.offset + offset) for t in inner.tensors)
+    anatomy.sums += (shifted(s, offset) for s in inner.sums)
+    for r in inner.regions or ():
+        anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)
+    return inner

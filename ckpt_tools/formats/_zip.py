@@ -180,7 +180,6 @@ def protect(records: Sequence[Record], anatomy: Anatomy) -> None:
         if r.size and r.payload >= 0 and r.method in (STORED, DEFLATED):
             piece = Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
             anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
-            anatomy.protected += r.stored
 
 
 def unsummed(records: Sequence[Record]) -> bool:

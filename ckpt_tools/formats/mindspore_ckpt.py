@@ -45,7 +45,6 @@ def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
     if raw[:7] == LITERAL:
         stored = int.from_bytes(raw[7:], "big")
         anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
-        anatomy.protected = end
         if stored >> 32:
             yield finding("crc-mismatch", f"the CRC trailer holds {stored:#x}, which is no CRC-32", offset=end + 7)
 
@@ -66,7 +65,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _trailer(reader, anatomy)
     end = source.size - TRAILER if anatomy.sums else source.size
     previous, pending = "", None
-    plain, maps, edge = list[Extent](), 0, 0
+    plain, edge = list[Extent](), 0
     for start, limit, name, contents in records(reader, end):
         if name != previous and name in anatomy.keys:
             yield finding("duplicate-tensor", f"{name!r} is stored twice; loaders take the last one", offset=start)
@@ -78,7 +77,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
                 yield from _finish(reader, anatomy, content)
             if start > edge:
                 plain.append(Extent(edge, start - edge))
-            maps, edge = maps + limit - start, limit
+            edge = limit
         elif pending is None:
             pending = contents[0]
         elif (contents[0].dims, contents[0].type) != (pending.dims, pending.type):
@@ -92,10 +91,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not previous:
         raise Damage("bad-header", "the file holds no record, only a checksum", 0)
     yield from _tail(source, anatomy, end)
-    if anatomy.sums and maps:
+    if anatomy.sums and edge:
         # MindSpore's writer leaves map parameters out of the CRC although its loader counts them in: either reading is intact
         anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*plain, Extent(edge, end - edge)))
-        anatomy.protected -= maps
 
 
 def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:

@@ -110,7 +110,6 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
             return
         pieces += [_ZEROS] * (value >> 20) + [_ZEROS[: value & 0xFFFFF]]
     anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
-    anatomy.protected = sum(t.nbytes + len(t.name.encode()) for t in anatomy.tensors)
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

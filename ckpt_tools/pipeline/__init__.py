@@ -55,9 +55,12 @@ def verify(
     require: tuple[str, ...] = (),
     settle: float = 120.0,
     progress: Progress | None = None,
+    key: bytes | None = None,
+    explain: bool = False,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
+    ``key`` decrypts MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes.
     Raises CannotLook when a path does not exist or cannot be listed.
     """
     started = time.perf_counter()
@@ -66,7 +69,8 @@ def verify(
     unrecognised = bytes_read = 0
     roots = [os.path.abspath(p) for p in paths]
     for root in dict.fromkeys(roots):
-        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress)
+        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key=key, explain=explain)
+        s.add_members()
         s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
         for part in s.parts:
             s.report(part, level)

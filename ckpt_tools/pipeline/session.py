@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
-from ckpt_tools.discover import Discovery, discover
+from ckpt_tools.discover import Discovery, discover, stat_of
+from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding, Level, Part, Report, Verdict, worst
+from ckpt_tools.model import Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
 from ckpt_tools.verify import look, read_tracker
 
 Progress = Callable[[int, int], None]
@@ -21,9 +22,21 @@ Progress = Callable[[int, int], None]
 class Session:
     """``reports`` maps a path to the deepest report made of it; ``bytes_read`` counts what the reports cost."""
 
-    def __init__(self, root: str, *, jobs: int = 0, require: tuple[str, ...] = (), settle: float = 120.0, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        jobs: int = 0,
+        require: tuple[str, ...] = (),
+        settle: float = 120.0,
+        progress: Progress | None = None,
+        key: bytes | None = None,
+        explain: bool = False,
+    ) -> None:
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
+        self.key, self.explain = key, explain
         self.found: Discovery = discover(root)
+        self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
         self.bytes_read = self.bytes_done = self.bytes_total = 0
         self.now_ns = time.time_ns()
@@ -44,6 +57,14 @@ class Session:
             kept.append(part)
         self.found.parts = kept
 
+    def add_members(self) -> None:
+        """Files that only an index names are files of the checkpoint as well."""
+        known = {p.path for p in self.parts} | {b[0] for b in self.found.bare}
+        for path in self.indexes.members():
+            if path not in known:
+                size, mtime_ns, findings = stat_of(path)
+                self.found.bare.append((path, size, mtime_ns, findings))
+
     def _advance(self, n: int) -> None:
         self.bytes_done += n
         if self.progress:
@@ -63,9 +84,25 @@ class Session:
         if any(f.code != "rank-mismatch" for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
             return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
-        report, _ = look(path, level, expect=expect, jobs=self.jobs, progress=self._advance, require=self.require)
+        claims = self.indexes.claims(path)
+        if (lone := self.indexes.lone(path)) is not None:
+            st = os.stat(path)
+            reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
+            return Report(path, None, st.st_size, worst([lone]), reached, findings=(lone,), mtime_ns=st.st_mtime_ns)
+        report, _ = look(
+            path,
+            level,
+            expect=expect,
+            claims=claims,
+            jobs=self.jobs,
+            progress=self._advance,
+            require=self.require,
+            key=self.key,
+            explain=self.explain,
+        )
         self.bytes_read += report.bytes_read
-        return with_findings(report, seen) if seen else report
+        more = (*seen, *self.indexes.findings.get(path, ()))
+        return with_findings(report, more) if more else report
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
         """(layout, run) -> its checkpoints, in the order given."""

@@ -1,0 +1,80 @@
+"""What index files (``.metadata``, ``ckpt-8.index``, ``model.safetensors.index.json`` …) say about the files beside them."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats import Claim
+from ckpt_tools.model import Finding, Level
+from ckpt_tools.verify import allowed_by_name, look
+
+_ABOVE = 4
+"""How many directories above a file an index that names it may lie (an OCDBT manifest: two)."""
+_LISTED = 16
+
+
+def is_index(name: str) -> bool:
+    """Whether a file of this name may describe the files beside it."""
+    return any(f.index for f in allowed_by_name(name))
+
+
+class Indexes:
+    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known to exist.
+
+    ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._waiting: dict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            self._waiting[os.path.dirname(path)].append(path)
+        self._known = {path for paths in self._waiting.values() for path in paths}
+        self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self.findings: dict[str, list[Finding]] = {}
+        self.bytes_read = 0
+
+    def claims(self, path: str) -> tuple[Claim, ...]:
+        """What the indexes in the directory of ``path`` and above it say about it."""
+        if self._waiting:
+            directory = os.path.dirname(path)
+            for _ in range(_ABOVE):
+                for index in self._waiting.pop(directory, ()):
+                    self._read(index)
+                directory = os.path.dirname(directory)
+        return tuple(self._claims.get(path, ()))
+
+    def members(self) -> Iterator[str]:
+        """Every file that an index names and that exists; reads those indexes that were not asked for yet."""
+        for index in [i for paths in self._waiting.values() for i in paths]:
+            self.claims(index)
+        yield from self._claims
+
+    def lone(self, path: str) -> Finding | None:
+        """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
+        directory, name = os.path.split(path)
+        wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
+        if not wanted or path in self._claims:
+            return None
+        if any(os.path.join(directory, w) in self._known for w in wanted):
+            return finding("extra-file", f"{wanted[0]} does not name this file: it is left over from another save")
+        return finding("unfinished-save", f"there is no {wanted[0]} beside it: the save never finished, or its index was lost")
+
+    def _read(self, index: str) -> None:
+        report, anatomy = look(index, Level.STRUCTURE)
+        self.bytes_read += report.bytes_read
+        base, found, missing = os.path.dirname(index), list[Finding](), list[str]()
+        for name, claim in anatomy.members.items():
+            path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
+            if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
+                found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
+            elif not os.path.lexists(path):
+                missing.append(name)
+            else:
+                self._claims[path].append(claim)
+        found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in missing[:_LISTED])
+        if len(missing) > _LISTED:
+            found.append(finding("missing-part", f"{len(missing) - _LISTED} more files that this one describes are not there"))
+        self.findings[index] = found
