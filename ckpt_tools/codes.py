@@ -52,6 +52,11 @@ CODES: dict[str, Code] = {
         Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),
         Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
         Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
+        Code("needs-extra", N, "an optional package is needed to look deeper", "install it where ckpt runs, then verify again"),
+        Code("load-failed", E, "the framework's own loader cannot load the file", _RESTORE),
+        Code("not-loaded", W, "the framework's loader refused the file or was stopped, so it proved nothing", "a refused class is no damage: its own framework may load it with weights_only=False, if you trust its writer"),
+        Code("mode-not-final", N, "the file's mode is not the one that MindSpore gives a finished checkpoint", "it was copied, or its save was interrupted before the end: compare it with the others"),
+        Code("not-needed", N, "a file that belongs to the checkpoint but holds no state: it was not looked at", "nothing has to be done"),
         Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "raise it as an issue if the file is legitimate"),
         Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact; the medium or the transfer may not be: check other files from there"),
         # one file, as the file system shows it

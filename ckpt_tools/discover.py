@@ -34,7 +34,8 @@ _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
     ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves,
-    ``indexes`` those of files that may describe others.
+    ``indexes`` those of files that may describe others,
+    ``unneeded`` those of files that hold no state.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Discovery:
     unfinished: list[str] = field(default_factory=list)
     indexes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    unneeded: list[str] = field(default_factory=list)
     unrecognised: int = 0
 
 
@@ -61,6 +63,8 @@ def roots(root: str) -> list[str]:
             siblings = []
         if siblings:
             return siblings
+        if indexes := [path + s for f in FORMATS if f.index for s in f.suffixes if os.path.exists(path + s)]:
+            return indexes  # TensorFlow's users name a checkpoint by what its files have in common
         raise CannotLook(f"{root} does not exist", "check the path and that its file system is mounted") from None
     except OSError as e:
         raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
@@ -171,7 +175,9 @@ def discover(root: str) -> Discovery:
                     found.findings.append(finding("unreadable", f"cannot list the directory: {listing.strerror}", path=path))
         else:
             with os.scandir(os.path.dirname(top)) as it:
-                _directory(os.path.dirname(top), [e for e in it if e.name == os.path.basename(top)], found, rows, names, alone=True)
+                entries = list(it)
+            _directory(os.path.dirname(top), [e for e in entries if e.name == os.path.basename(top)], found, rows, names, alone=True)
+            found.indexes += (e.path for e in entries if _INDEX.fullmatch(e.name) and e.path not in found.indexes)  # they may explain the file
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     strong = {row[0].base for row in rows if not row[0].piece.weak}
     kept = []
@@ -193,9 +199,13 @@ def _directory(
     alone: bool = False,
 ) -> None:
     places = places_of(path)
+    graphs = {e.name for e in entries if e.name.endswith(".meta")} & {f"{e.name[:-6]}.meta" for e in entries if e.name.endswith(".index")}
     known = names.setdefault(tuple(id(p.piece) for p in places), {})
     for e in entries:
         name = e.name
+        if name in graphs:  # TensorFlow 1's graph beside its bundle
+            found.unneeded.append(e.path)
+            continue
         if name in known:
             told = known[name]
         else:

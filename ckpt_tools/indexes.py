@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Claim
@@ -32,6 +32,7 @@ class Indexes:
         for path in paths:
             self._waiting[os.path.dirname(path)].append(path)
         self._known = {path for paths in self._waiting.values() for path in paths}
+        self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
         self.findings: dict[str, list[Finding]] = {}
         self.bytes_read = 0
@@ -46,11 +47,13 @@ class Indexes:
                 directory = os.path.dirname(directory)
         return tuple(self._claims.get(path, ()))
 
-    def members(self) -> Iterator[str]:
-        """Every file that an index names and that exists; reads those indexes that were not asked for yet."""
+    def members(self, of: Container[str] | None = None) -> Iterator[str]:
+        """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that were not asked for yet."""
         for index in [i for paths in self._waiting.values() for i in paths]:
             self.claims(index)
-        yield from self._claims
+        for index, named in self._named.items():
+            if of is None or index in of:
+                yield from named
 
     def lone(self, path: str) -> Finding | None:
         """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
@@ -74,6 +77,7 @@ class Indexes:
                 missing.append(name)
             else:
                 self._claims[path].append(claim)
+                self._named[index].append(path)
         found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in missing[:_LISTED])
         if len(missing) > _LISTED:
             found.append(finding("missing-part", f"{len(missing) - _LISTED} more files that this one describes are not there"))

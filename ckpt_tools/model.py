@@ -143,8 +143,8 @@ class Part(NamedTuple):
 class Report:
     """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
 
-    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``regions`` tile the file
-    when they were asked for (--explain-bytes).
+    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``mode`` holds
+    the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes).
     """
 
     path: str
@@ -159,6 +159,7 @@ class Report:
     tensors: int = 0
     bytes_read: int = 0
     mtime_ns: int = 0
+    mode: int = 0
     regions: tuple[Region, ...] = ()
 
 
@@ -363,6 +364,7 @@ class Selection:
     require: tuple[str, ...] = ()
     settle: float = 120.0
     level: Level = Level.CONTENT
+    key_file: str | None = None
     allow_none: bool = False
     no_fallback: bool = False
     skip_unreadable: bool = False

@@ -8,16 +8,20 @@ from collections.abc import Iterable, Sequence
 
 from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
 from ckpt_tools.codes import finding
+from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
-from ckpt_tools.model import Finding, Guard, Level, Region, Report, Severity, Tensor, Verdict, worst
+from ckpt_tools.model import Finding, Level, Report, Severity, Tensor, Verdict, worst
+from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead
 
+_SHALLOW = frozenset({"needs-extra", "needs-key"})
+_KEYS = (16, 24, 32)
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINKS = {errno.ELOOP: "symlink-loop"}
 _ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
 """Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_BLIND = frozenset({"unreadable", "in-use"})
+_BLIND = frozenset({"unreadable", "in-use", "not-loaded"})
 
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
@@ -87,7 +91,7 @@ def look(
     try:
         source = LocalSource(path)
     except OSError as e:
-        return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, 0, 0), anatomy
+        return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, None), anatomy
     with source:
         try:
             if whole is not None:
@@ -109,6 +113,17 @@ def look(
             if fmt is not None and level >= Level.CONTENT:
                 found += _content(source, anatomy, jobs, progress)
                 reached = Level.CONTENT
+            if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
+                from ckpt_tools.values import values
+
+                found += values(source, anatomy, progress)
+                reached = reached if any(f.code in _SHALLOW for f in found) else Level.VALUES
+            if fmt is not None and level >= Level.LOAD and reached is Level.VALUES and fmt.loader != "":
+                from ckpt_tools.load import load
+
+                done, said = load(fmt.loader, path, source.size, anatomy.windows) if fmt.loader else (True, [])
+                found += said
+                reached = Level.LOAD if done else reached
         except ShortRead as e:
             found.append(
                 finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
@@ -117,7 +132,7 @@ def look(
             found.append(_os_finding(e))
         if source.changed():
             found = [finding("in-use", "size or modification time changed while the file was read")]
-        return _report(path, fmt, source.size, found, anatomy, reached, source.bytes_read, source.stat.st_mtime_ns), anatomy
+        return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
 
 
 def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
@@ -133,36 +148,6 @@ def difference(expected: int | bytes, actual: int | bytes | InflateError) -> str
     return f"computed {a}, stored {b}" if a else "does not match"
 
 
-def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the format explained.
-
-    Bytes that nobody explained are said to be so: in a file that is whole there are none.
-    """
-    spans: list[tuple[int, int, str, Guard]] = [(start, stop, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
-    for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
-        free, at = [], 0
-        for start, stop, *_ in [*spans, (size, size, "", Guard.CHECKSUM)]:
-            if start > at:
-                free.append((at, start))
-            at = max(at, stop)
-        new, k = [], 0
-        for r in layer:
-            start, stop = max(0, r.offset), min(size, r.offset + r.length)
-            while k < len(free) and free[k][1] <= start:
-                k += 1
-            i = k
-            while i < len(free) and free[i][0] < stop:
-                new.append((max(start, free[i][0]), min(stop, free[i][1]), r.what, r.guard))
-                i += 1
-        spans = sorted([*spans, *new], key=lambda span: span[:2])
-    out, at = [], 0
-    for start, stop, what, guard in spans:
-        if stop > at and stop <= size:
-            out.append(Region(max(start, at), stop - max(start, at), what, guard))
-            at = stop
-    return tuple(out)
-
-
 def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:
     """A trainer's file whose archive was first saved under the trainer's name for something else. Other renames are everyday (model_best.pth.tar)."""
     now, first = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
@@ -176,12 +161,13 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
             yield finding("missing-key", f"there is no entry {key!r}")
 
 
-def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anatomy: Anatomy, level: Level, bytes_read: int, mtime_ns: int) -> Report:
+def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anatomy: Anatomy, level: Level, source: LocalSource | None) -> Report:
     verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     return Report(
         path, fmt.name if fmt else None, size, verdict, level, min(round(protected / size, 6), 1.0) if size > 0 else 0.0, anatomy.metadata,
-        tuple(found), signature(anatomy.tensors), len(anatomy.tensors), bytes_read, mtime_ns,
+        tuple(found), signature(anatomy.tensors), len(anatomy.tensors),
+        source.bytes_read if source else 0, source.stat.st_mtime_ns if source else 0, source.stat.st_mode & 0o7777 if source else 0,
         regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
     )  # fmt: skip
 
@@ -195,6 +181,23 @@ def read_tracker(path: str) -> bytes | Finding:
             return source.read(0, source.size)
     except (OSError, ShortRead) as e:
         return finding("unreadable", str(e), path=path)
+
+
+def read_key(path: str) -> bytes:
+    """The key in a file: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it. Raises UsageError, which never shows the key."""
+    try:
+        with LocalSource(path) as source:
+            data = source.read(0, min(source.size, TRACKER_LIMIT))
+    except (OSError, ShortRead) as e:
+        raise UsageError(
+            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}", "pass --key-file FILE or set CKPT_KEY_FILE"
+        ) from None
+    key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
+    if len(key) not in _KEYS:
+        raise UsageError(
+            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32", 'write the key alone into it: printf %s "$KEY" > FILE'
+        )
+    return key
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:

@@ -35,6 +35,7 @@ Root = Annotated[str | None, typer.Argument(metavar="ROOT", help=_help(config.BY
 Rank = Annotated[str | None, _setting("rank", "N")]
 WorldSize = Annotated[str | None, _setting("world-size", "N")]
 Level = Annotated[str | None, _setting("level", "LEVEL")]
+KeyFile = Annotated[str | None, _setting("key-file", "FILE")]
 Jobs = Annotated[str | None, _setting("jobs", "N", "-j")]
 Order = Annotated[str | None, _setting("order", "mtime|step")]
 Kind = Annotated[str | None, _setting("kind", "KIND")]
@@ -57,6 +58,7 @@ RankOrder = Annotated[str | None, _setting("rank-order", "AXES")]
 Require = Annotated[str | None, _setting("require", "KEYS")]
 MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
 Settle = Annotated[str | None, _setting("settle", "TIME")]
+ExplainBytes = Annotated[bool, typer.Option("--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False)]
 Strict = Annotated[bool, _switch("strict")]
 AllowNone = Annotated[bool, _switch("allow-none")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
@@ -139,6 +141,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             prefix: Prefix = None,
             max_step: MaxStep = None,
             level: Level = None,
+            key_file: KeyFile = None,
             require: Require = None,
             fault_ranks: FaultRanks = None,
             replica_groups: ReplicaGroups = None,

@@ -16,23 +16,29 @@ FORMATS = ("table", "json")
 
 def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
+    level: options.Level = None,
+    key_file: options.KeyFile = None,
+    explain_bytes: options.ExplainBytes = False,
     format: options.Format = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
     color: options.Color = None,
 ) -> int:
-    """Print the tensors, the metadata and the pickle globals of FILE. Nothing in it is loaded or run.
+    """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing in it is loaded or run.
 
     Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
     """
-    to = options.output(FORMATS, dict(locals()))
+    given = dict(locals())
+    to = options.output(FORMATS, given)
+    values = options.settings(given, to, (file,)).values
     if not os.path.lexists(file):
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     from ckpt_tools.formats._globals import verdict
     from ckpt_tools.formats._stubs import Global
-    from ckpt_tools.verify import look
+    from ckpt_tools.pipeline import show as examine
 
-    report, parts = look(os.path.abspath(file), Level.STRUCTURE)
+    level_ = values["level"] if level is not None else Level.STRUCTURE
+    report, parts = examine(file, level_, key_file=values.get("key-file"), explain=explain_bytes)
     trust = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
     if to.format == "json":
         from ckpt_tools.emit import json as emit

@@ -18,6 +18,8 @@ def verify(
     level: options.Level = None,
     require: options.Require = None,
     settle: options.Settle = None,
+    key_file: options.KeyFile = None,
+    explain_bytes: options.ExplainBytes = False,
     strict: options.Strict = False,
     jobs: options.Jobs = None,
     format: options.Format = None,
@@ -44,6 +46,8 @@ def verify(
             jobs=values.get("jobs", 0),
             require=values.get("require", ()),
             settle=values.get("settle", 120.0),
+            key_file=values.get("key-file"),
+            explain=explain_bytes,
             progress=meter,
         )
     if to.format == "table":

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
-from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Report, Scalar, Scan, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Region, Report, Scalar, Scan, Verification
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
@@ -129,7 +129,13 @@ def _report(report: Report) -> Object:
         "coverage": round(report.coverage, 6),
         "metadata": {key: scalar(value) for key, value in report.metadata.items()},
         "findings": [finding(f) for f in report.findings],
+        **({"regions": [region(r) for r in report.regions]} if report.regions else {}),
     }
+
+
+def region(r: Region) -> Object:
+    """One range of a file's bytes."""
+    return {"offset": r.offset, "length": r.length, "what": r.what, "guard": str(r.guard)}
 
 
 def finding(f: Finding, *, across: bool = False) -> Object:

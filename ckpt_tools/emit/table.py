@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
 from ckpt_tools.emit.json import ranks_present
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, LoadPlan, Report, Scan, Verdict, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Scan, Verdict, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -194,6 +194,8 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
     # A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a checksum.
     notes = [f for f in found if f.severity.name == "NOTE"]
     worse = [f for f in found if f.severity.name != "NOTE"]
+    for entry in result.files:
+        _map(page, entry.report, result.root)
     told = verbose or (not worse and len(notes) <= FEW)
     page.findings([*result.findings, *(found if told else worse)], result.root)
     page.text("")
@@ -211,6 +213,18 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
     rest += [f"{plural(len(notes), 'note')} not listed (--verbose lists them)"] if notes and not told else []
     for text in rest:
         page.text(text, "dim")
+
+
+def _map(page: _Page, report: Report, root: str) -> None:
+    """What each byte of a file is and what protects it; asked for with --explain-bytes."""
+    if not report.regions:
+        return
+    page.text("")
+    page.text(_relative(report.path, root), "bold")
+    rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
+    page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"))
+    totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
+    page.text(", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim")
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------------------
@@ -305,6 +319,7 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: 
         page.text("")
         page.table(("pickle global", "loading it is"), [(name, trust.get(name, "unknown")) for name in anatomy.globals])
     page.findings(report.findings, report.path)
+    _map(page, report, os.path.dirname(report.path))
     return page.done()
 
 

@@ -43,7 +43,7 @@ class Anatomy:
     (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
     ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
-    ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for.
+    ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class Anatomy:
     sums: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
     members: dict[str, Claim] = field(default_factory=dict)
+    windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None
 
@@ -70,7 +71,8 @@ class Format:
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
 
     ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
-    expression for whole names that no suffix describes. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
+    expression for whole names that no suffix describes. ``loader`` names the framework that loads such files (load.py), None says that there
+    is nothing to load in them, "" that nobody is asked. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
     of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
     """
 
@@ -82,6 +84,7 @@ class Format:
     limits: tuple[str, ...]
     reference: str
     names: str = ""
+    loader: str | None = ""
     index: bool = False
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
 
@@ -107,6 +110,7 @@ def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anat
         if e.offset + e.wanted <= offset + length:
             raise  # the outer file itself ends early
         yield finding("truncated", f"the file inside ends at byte {offset + length}, where more belongs", offset=offset + length)
+    anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
     anatomy.globals += (g for g in inner.globals if g not in anatomy.globals)
     anatomy.tensors += (replace(t, offset=None if t.offset is None else t.offset + offset) for t in inner.tensors)

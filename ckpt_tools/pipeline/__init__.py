@@ -11,12 +11,13 @@ from ckpt_tools import group as grouping
 from ckpt_tools import launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Scan, Selection, Summary, Verdict, Verification, worst
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Selection, Summary, Verdict, Verification, worst
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
 
-__all__ = ["Progress", "latest", "plan", "scan", "verify"]
+__all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
 
 def scan(root: str = ".", selection: Selection | None = None) -> Scan:
@@ -25,7 +26,7 @@ def scan(root: str = ".", selection: Selection | None = None) -> Scan:
     Raises CannotLook when ``root`` cannot be listed.
     """
     selection = selection or Selection()
-    s = Session(root, jobs=selection.jobs, settle=selection.settle)
+    s = Session(root, jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file)
     checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
     expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or grouping.expected_ranks(members))}
     findings = [
@@ -55,12 +56,12 @@ def verify(
     require: tuple[str, ...] = (),
     settle: float = 120.0,
     progress: Progress | None = None,
-    key: bytes | None = None,
+    key_file: str | None = None,
     explain: bool = False,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
-    ``key`` decrypts MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes.
+    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes.
     Raises CannotLook when a path does not exist or cannot be listed.
     """
     started = time.perf_counter()
@@ -69,7 +70,7 @@ def verify(
     unrecognised = bytes_read = 0
     roots = [os.path.abspath(p) for p in paths]
     for root in dict.fromkeys(roots):
-        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key=key, explain=explain)
+        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain)
         s.add_members()
         s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
         for part in s.parts:
@@ -85,6 +86,7 @@ def verify(
             *s.found.findings,
             *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
         ]
+        across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
         across += across_files(s, os.path.isdir(root))
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
         unrecognised += s.found.unrecognised
@@ -106,6 +108,13 @@ def verify(
     )  # fmt: skip
     top = os.path.commonpath(roots) if len(roots) > 1 else roots[0]
     return Verification(top, verdict, level, summary, tuple(files), tuple(across))
+
+
+def show(path: str, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False) -> tuple[Report, Anatomy]:
+    """One file and what is in it, read together with the indexes beside it."""
+    s = Session(path, key_file=key_file, explain=explain)
+    seen = next((p.findings for p in s.parts), next((b[3] for b in s.found.bare), ()))
+    return s.examine(os.path.abspath(path), level, seen)
 
 
 def plan(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:

@@ -25,7 +25,7 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in grouping.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        for path, f in trailers(parts, s):
+        for path, f in (*trailers(parts, s), *modes(parts, s)):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]
@@ -87,3 +87,12 @@ def trailers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]
                 p.path,
                 finding("signature-changed", "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings"),
             )
+
+
+def modes(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
+    """MindSpore's save_checkpoint ends with chmod 0400 (mindspore/train/serialization.py, _exec_save): a file without it among files that have it was copied, or cut."""
+    rows = [p for p in parts if s.reports[p.path].format in ("mindspore_ckpt", "mindspore_encrypted")]
+    without = [p for p in rows if s.reports[p.path].mode != 0o400]
+    if 2 * len(without) < len(rows):
+        for p in without:
+            yield p.path, finding("mode-not-final", f"its mode is {s.reports[p.path].mode:04o}, that of the run's other files 0400")

@@ -48,7 +48,14 @@ class Planner:
     def plan(self) -> LoadPlan:
         selection = self.selection
         try:
-            self.session = s = Session(self.root, jobs=selection.jobs, require=selection.require, settle=selection.settle, progress=self.progress)
+            self.session = s = Session(
+                self.root,
+                jobs=selection.jobs,
+                require=selection.require,
+                settle=selection.settle,
+                progress=self.progress,
+                key_file=selection.key_file,
+            )
         except CannotLook:
             if selection.allow_none and not os.path.lexists(self.root) and os.path.isdir(os.path.dirname(self.root)):
                 return self._empty(Choice(None))

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.discover import Discovery, discover, stat_of
+from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
-from ckpt_tools.verify import look, read_tracker
+from ckpt_tools.verify import look, read_key, read_tracker
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread."""
@@ -30,11 +31,11 @@ class Session:
         require: tuple[str, ...] = (),
         settle: float = 120.0,
         progress: Progress | None = None,
-        key: bytes | None = None,
+        key_file: str | None = None,
         explain: bool = False,
     ) -> None:
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
-        self.key, self.explain = key, explain
+        self.key, self.explain = read_key(key_file) if key_file else None, explain
         self.found: Discovery = discover(root)
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
@@ -58,12 +59,12 @@ class Session:
         self.found.parts = kept
 
     def add_members(self) -> None:
-        """Files that only an index names are files of the checkpoint as well."""
+        """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
         known = {p.path for p in self.parts} | {b[0] for b in self.found.bare}
-        for path in self.indexes.members():
+        for path in self.indexes.members(None if os.path.isdir(self.root) else known):
             if path not in known:
-                size, mtime_ns, findings = stat_of(path)
-                self.found.bare.append((path, size, mtime_ns, findings))
+                known.add(path)
+                self.found.bare.append((path, *stat_of(path)))
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
@@ -81,15 +82,19 @@ class Session:
 
     def look(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
+        return self.examine(path, level, seen, expect)[0]
+
+    def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
+        """A report on one file together with what is in it."""
         if any(f.code != "rank-mismatch" for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
-            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
+            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen)), Anatomy()
         claims = self.indexes.claims(path)
         if (lone := self.indexes.lone(path)) is not None:
-            st = os.stat(path)
+            size, mtime_ns, more = stat_of(path)
             reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
-            return Report(path, None, st.st_size, worst([lone]), reached, findings=(lone,), mtime_ns=st.st_mtime_ns)
-        report, _ = look(
+            return Report(path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns), Anatomy()
+        report, anatomy = look(
             path,
             level,
             expect=expect,
@@ -102,7 +107,7 @@ class Session:
         )
         self.bytes_read += report.bytes_read
         more = (*seen, *self.indexes.findings.get(path, ()))
-        return with_findings(report, more) if more else report
+        return with_findings(report, more) if more else report, anatomy
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
         """(layout, run) -> its checkpoints, in the order given."""

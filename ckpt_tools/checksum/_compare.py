@@ -1,175 +1,18 @@
-"""Checksums of byte ranges of a Source: bounded memory, several threads, every byte read once, big ranges split and their CRC-32s combined."""
+"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and their CRC-32s combined."""
 
 from __future__ import annotations
 
 import os
-import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import NamedTuple
 
+from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress, buffer, crc32, crc32_combine, crc_of_deflated, crc_of_extent
+from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, covered
 from ckpt_tools.storage import Source
 
-try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
-    from isal.isal_zlib import crc32, crc32_combine
-except ImportError:  # pragma: no cover - platforms without an isal wheel
-    crc32 = zlib.crc32
-
-    def crc32_combine(a: int, b: int, length: int, /) -> int:
-        """CRC of two joined ranges, by feeding zeros: slow, but right."""
-        zeros, alone = bytes(1 << 16), 0
-        while length:
-            n = min(length, len(zeros))
-            a, alone = zlib.crc32(zeros[:n], a), zlib.crc32(zeros[:n], alone)
-            length -= n
-        return a ^ alone ^ b
-
-
-BUFFER = 512 * 1024
-"""Bytes per read: fits the L2 cache, so the CRC reads what preadv has just put there; 256 KiB cost more calls than it saved cache."""
-UNIT = 32 * 1024 * 1024
-"""Bytes per unit of work handed to a thread."""
 INLINE = 2 * 1024 * 1024
 """Below this many bytes threads cost more than they save."""
-
-Progress = Callable[[int], None]
-"""Called with the number of bytes just read, from any thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """``length`` bytes at ``offset`` of the file."""
-
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deflated:
-    """A raw-deflate stream of ``length`` bytes at ``offset`` that must inflate to exactly ``size`` bytes."""
-
-    offset: int
-    length: int
-    size: int
-
-
-Piece = Extent | Deflated | bytes
-
-
-class Hash(Protocol):
-    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by one thread."""
-
-    def update(self, data: memoryview | bytes, /) -> object: ...
-    def digest(self) -> int | bytes: ...
-
-
-class Crc32c:
-    """CRC-32C (Castagnoli), unmasked, by the crc32c package."""
-
-    def __init__(self) -> None:
-        from crc32c import crc32c
-
-        self._crc, self._value = crc32c, 0
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        self._value = self._crc(data, self._value)
-
-    def digest(self) -> int:
-        return self._value
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
-
-    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum.
-    """
-
-    what: str
-    expected: int | bytes
-    pieces: tuple[Piece, ...]
-    offset: int
-    otherwise: tuple[Piece, ...] | None = None
-    hash: Callable[[], Hash] | None = None
-
-
-def shifted(s: Sum, by: int) -> Sum:
-    """The same sum in a file where everything lies ``by`` bytes further on."""
-
-    def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
-
-    return replace(s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise))
-
-
-def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
-    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
-
-    With ``certain``, bytes that only one of a sum's two readings covers do not count.
-    """
-    ranges: list[tuple[int, int, Sum]] = []
-    for s in sums:
-        pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
-        ranges += ((p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length)
-    ranges.sort(key=lambda r: r[:2])
-    out: list[tuple[int, int, Sum]] = []
-    end = 0
-    for start, stop, s in ranges:
-        if stop > end:
-            out.append((max(start, end), stop, s))
-            end = stop
-    return out
-
-
-class InflateError(Exception):
-    """A deflated piece is damaged, or inflates to another size than its directory says."""
-
-
-_local = threading.local()
-
-
-def _buffer() -> memoryview:
-    view: memoryview | None = getattr(_local, "view", None)
-    if view is None:
-        view = _local.view = memoryview(bytearray(BUFFER))
-    return view
-
-
-def crc_of_extent(source: Source, offset: int, length: int, start: int = 0, progress: Progress | None = None) -> int:
-    """CRC-32 of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
-    view, crc, end = _buffer(), start, offset + length
-    while offset < end:
-        n = min(BUFFER, end - offset)
-        part = view[:n]
-        source.readinto(offset, part)
-        crc = crc32(part, crc)
-        offset += n
-        if progress:
-            progress(n)
-    return crc
-
-
-def _crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Progress | None) -> int:
-    inflate, crc, out, at, end = zlib.decompressobj(-15), start, 0, piece.offset, piece.offset + piece.length
-    try:
-        while at < end and not inflate.eof:
-            data = source.read(at, min(BUFFER, end - at))
-            at += len(data)
-            if progress:
-                progress(len(data))
-            while data and not inflate.eof:  # bounded output: a bomb stops as soon as it exceeds its declared size
-                got = inflate.decompress(data, BUFFER)
-                out += len(got)
-                if out > piece.size:
-                    raise InflateError(f"inflates to more than the {piece.size} bytes it declares")
-                crc = crc32(got, crc)
-                data = inflate.unconsumed_tail
-        if not inflate.eof or out != piece.size or at != end or inflate.unused_data:
-            raise InflateError(f"inflates to {out} bytes of the {piece.size} it declares")
-    except zlib.error as e:
-        raise InflateError(str(e)) from e
-    return crc
 
 
 class Unit(NamedTuple):
@@ -225,7 +68,7 @@ def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
 
 def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview | bytes], object], progress: Progress | None) -> None:
     """All bytes of ``pieces``, in order, to ``update``."""
-    view = _buffer()
+    view = buffer()
     for piece in pieces:
         if isinstance(piece, bytes):
             update(piece)
@@ -254,7 +97,7 @@ def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | Non
     piece = s.pieces[u.piece]
     try:
         if isinstance(piece, Deflated):
-            return _crc_of_deflated(source, piece, 0, progress)
+            return crc_of_deflated(source, piece, 0, progress)
         return crc_of_extent(source, u.offset, u.length, 0, progress)
     except InflateError as e:
         return e

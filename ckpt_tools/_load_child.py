@@ -1,0 +1,131 @@
+"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it said.
+
+Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports nothing of ckpt-tools. No loader here
+runs code found in the file: torch with ``weights_only=True``, safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+_REFUSALS = (
+    "unsupported global",
+    "unsupported class",
+    "unsupported operand",
+    "not an allowed",
+    "allowlist",
+    "cannot use ``weights_only=true``",
+    "mmap can only be used",
+)
+"""What torch says when it will not load something, as opposed to being unable to (torch/_weights_only_unpickler.py, torch/serialization.py)."""
+
+
+class _Part:
+    """A byte range of a file as a file, so that a segment of many gigabytes is not held twice."""
+
+    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
+        self.file, self.start, self.length, self.at = file, start, length, 0
+
+    def read(self, n: int = -1) -> bytes:
+        n = self.length - self.at if n < 0 else min(n, self.length - self.at)
+        self.file.seek(self.start + self.at)
+        data = self.file.read(n)
+        self.at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readline(self) -> bytes:
+        raise OSError("a zip archive has no lines")
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = offset + (0, self.at, self.length)[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+    import torch
+
+    yield f"torch {torch.__version__}"
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"PK"
+        for start, length in windows:
+            torch.load(_Part(file, start, length), map_location="cpu", weights_only=True)  # type: ignore[arg-type]  # as much of a file as torch uses
+    if not windows:
+        torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _safetensors(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+    import safetensors
+
+    yield f"safetensors {safetensors.__version__}"
+    try:
+        import torch  # noqa: F401  # bfloat16 and the 8-bit floats exist in no other framework here
+
+        framework = "pt"
+    except ImportError:
+        framework = "numpy"
+    with safetensors.safe_open(path, framework=framework) as file:
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            file.get_tensor(name)
+
+
+def _mindspore(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+    import mindspore
+
+    yield f"mindspore {mindspore.__version__}"
+    mindspore.load_checkpoint(path)
+
+
+def _tensorflow(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+    import tensorflow as tf
+
+    yield f"tensorflow {tf.__version__}"
+    reader = tf.train.load_checkpoint(path.removesuffix(".index"))
+    for name in reader.get_variable_to_shape_map():
+        reader.get_tensor(name)
+
+
+LOADERS = {"torch": _torch, "safetensors": _safetensors, "mindspore": _mindspore, "tensorflow": _tensorflow}
+
+
+def main(loader: str, path: str, windows: str) -> dict[str, str]:
+    """Load and say how it went: ``missing``, ``loaded``, ``refused`` or ``failed``."""
+    steps = LOADERS[loader](path, json.loads(windows))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            version = next(steps)
+    except ImportError as e:
+        return {"outcome": "missing", "message": str(e)}
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            for _ in steps:
+                pass
+    except MemoryError:
+        return {"outcome": "refused", "version": version, "message": "not enough memory within the limit"}
+    except Exception as e:
+        text = f"{type(e).__name__}: {e}"
+        refused = any(word in text.lower() for word in _REFUSALS)
+        text = text.rpartition("WeightsUnpickler error: ")[2].partition("Check the documentation")[0]  # torch's advice is not for us
+        return {"outcome": "refused" if refused else "failed", "version": version, "message": " ".join(text.split())[:400]}
+    return {"outcome": "loaded", "version": version, "message": ""}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:4])))  # noqa: T201  # the parent reads this line

@@ -1,0 +1,9 @@
+"""Checksums over a Source: what they cover, and whether they match; bounded memory, several threads, every byte read once."""
+
+from __future__ import annotations
+
+from ckpt_tools.checksum._compare import mismatches
+from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
+from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
+
+__all__ = ["BUFFER", "UNIT", "Crc32c", "Deflated", "Extent", "Hash", "InflateError", "Piece", "Progress", "Sum", "covered", "mismatches", "shifted"]

@@ -1,0 +1,83 @@
+"""CRC-32 of byte ranges of a Source, in one thread and bounded memory."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+
+from ckpt_tools.checksum._sums import Deflated
+from ckpt_tools.storage import Source
+
+try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
+    from isal.isal_zlib import crc32, crc32_combine
+except ImportError:  # pragma: no cover - platforms without an isal wheel
+    crc32 = zlib.crc32
+
+    def crc32_combine(a: int, b: int, length: int, /) -> int:
+        """CRC of two joined ranges, by feeding zeros: slow, but right."""
+        zeros, alone = bytes(1 << 16), 0
+        while length:
+            n = min(length, len(zeros))
+            a, alone = zlib.crc32(zeros[:n], a), zlib.crc32(zeros[:n], alone)
+            length -= n
+        return a ^ alone ^ b
+
+
+BUFFER = 512 * 1024
+"""Bytes per read: fits the L2 cache, so the CRC reads what preadv has just put there; 256 KiB cost more calls than it saved cache."""
+UNIT = 32 * 1024 * 1024
+"""Bytes per unit of work handed to a thread."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes just read, from any thread."""
+
+
+class InflateError(Exception):
+    """A deflated piece is damaged, or inflates to another size than its directory says."""
+
+
+_local = threading.local()
+
+
+def buffer() -> memoryview:
+    view: memoryview | None = getattr(_local, "view", None)
+    if view is None:
+        view = _local.view = memoryview(bytearray(BUFFER))
+    return view
+
+
+def crc_of_extent(source: Source, offset: int, length: int, start: int = 0, progress: Progress | None = None) -> int:
+    """CRC-32 of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
+    view, crc, end = buffer(), start, offset + length
+    while offset < end:
+        n = min(BUFFER, end - offset)
+        part = view[:n]
+        source.readinto(offset, part)
+        crc = crc32(part, crc)
+        offset += n
+        if progress:
+            progress(n)
+    return crc
+
+
+def crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Progress | None) -> int:
+    inflate, crc, out, at, end = zlib.decompressobj(-15), start, 0, piece.offset, piece.offset + piece.length
+    try:
+        while at < end and not inflate.eof:
+            data = source.read(at, min(BUFFER, end - at))
+            at += len(data)
+            if progress:
+                progress(len(data))
+            while data and not inflate.eof:  # bounded output: a bomb stops as soon as it exceeds its declared size
+                got = inflate.decompress(data, BUFFER)
+                out += len(got)
+                if out > piece.size:
+                    raise InflateError(f"inflates to more than the {piece.size} bytes it declares")
+                crc = crc32(got, crc)
+                data = inflate.unconsumed_tail
+        if not inflate.eof or out != piece.size or at != end or inflate.unused_data:
+            raise InflateError(f"inflates to {out} bytes of the {piece.size} it declares")
+    except zlib.error as e:
+        raise InflateError(str(e)) from e
+    return crc

@@ -1,0 +1,92 @@
+"""What a stored checksum is: which bytes it covers, and how it is worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``length`` bytes at ``offset`` of the file."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deflated:
+    """A raw-deflate stream of ``length`` bytes at ``offset`` that must inflate to exactly ``size`` bytes."""
+
+    offset: int
+    length: int
+    size: int
+
+
+Piece = Extent | Deflated | bytes
+
+
+class Hash(Protocol):
+    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by one thread."""
+
+    def update(self, data: memoryview | bytes, /) -> object: ...
+    def digest(self) -> int | bytes: ...
+
+
+class Crc32c:
+    """CRC-32C (Castagnoli), unmasked, by the crc32c package."""
+
+    def __init__(self) -> None:
+        from crc32c import crc32c
+
+        self._crc, self._value = crc32c, 0
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        self._value = self._crc(data, self._value)
+
+    def digest(self) -> int:
+        return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
+
+    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum.
+    """
+
+    what: str
+    expected: int | bytes
+    pieces: tuple[Piece, ...]
+    offset: int
+    otherwise: tuple[Piece, ...] | None = None
+    hash: Callable[[], Hash] | None = None
+
+
+def shifted(s: Sum, by: int) -> Sum:
+    """The same sum in a file where everything lies ``by`` bytes further on."""
+
+    def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
+
+    return replace(s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise))
+
+
+def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
+    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
+
+    With ``certain``, bytes that only one of a sum's two readings covers do not count.
+    """
+    ranges: list[tuple[int, int, Sum]] = []
+    for s in sums:
+        pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
+        ranges += ((p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length)
+    ranges.sort(key=lambda r: r[:2])
+    out: list[tuple[int, int, Sum]] = []
+    end = 0
+    for start, stop, s in ranges:
+        if stop > end:
+            out.append((max(start, end), stop, s))
+            end = stop
+    return out

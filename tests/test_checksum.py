@@ -1,0 +1,155 @@
+"""Stored checksums over arbitrary pieces: right whatever the threads and the order, every byte read once, memory flat."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import tracemalloc
+import zlib
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckpt_tools.checksum import UNIT, Crc32c, Deflated, Extent, Piece, Sum, _compare, covered, mismatches, shifted
+from ckpt_tools.storage import BytesSource, Window
+
+
+class Counting(BytesSource):
+    """Remembers how often each byte was delivered."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.times = bytearray(len(data))
+        self.lock = threading.Lock()
+
+    def read(self, offset: int, length: int) -> bytes:
+        with self.lock:
+            for i in range(offset, min(offset + length, self.size)):
+                self.times[i] += 1
+        return super().read(offset, length)
+
+
+class Zeros:
+    """A file of zeros that takes no memory."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.bytes_read = size, 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.bytes_read += length
+        return bytes(length)
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        self.bytes_read += len(buffer)
+
+
+def sha256(data: bytes) -> Sum:
+    return Sum("SHA-256", hashlib.sha256(data).digest(), (Extent(0, len(data)),), 0, hash=hashlib.sha256)
+
+
+DATA = bytes(range(256)) * 20
+
+
+def deflated(data: bytes) -> bytes:
+    c = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return c.compress(data) + c.flush()
+
+
+@st.composite
+def questions(draw: Any) -> tuple[bytes, list[Sum]]:
+    """Some bytes, and true sums over pieces of them that do not overlap, in any order, with literal bytes between."""
+    data = draw(st.binary(min_size=1, max_size=300))
+    marks = sorted(draw(st.sets(st.integers(0, len(data)), max_size=8)))
+    extents = draw(st.permutations([Extent(a, b - a) for a, b in zip(marks, marks[1:], strict=False)]))
+    sums = []
+    while extents:
+        n = draw(st.integers(1, len(extents)))
+        mine, extents = extents[:n], extents[n:]
+        pieces: list[Piece] = [p for e in mine for p in (e, draw(st.binary(max_size=3)))]
+        joined = b"".join(p if isinstance(p, bytes) else data[p.offset : p.offset + p.length] for p in pieces)  # type: ignore[union-attr]
+        if draw(st.booleans()):
+            sums.append(Sum("crc", zlib.crc32(joined), tuple(pieces), 0))
+        else:
+            sums.append(Sum("crc32c", crc32c(joined), tuple(pieces), 0, hash=Crc32c))
+    if draw(st.booleans()):
+        sums.append(sha256(data))
+    return data, sums
+
+
+@settings(max_examples=300, deadline=None)
+@given(asked=questions(), jobs=st.sampled_from([1, 2, 5]), gaps=st.booleans(), bit=st.integers(0, 10_000), unit=st.sampled_from([7, 64, UNIT]))
+def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jobs: int, gaps: bool, bit: int, unit: int) -> None:
+    data, sums = asked
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(_compare, "UNIT", unit)
+        m.setattr(_compare, "INLINE", 0)
+        assert list(mismatches(BytesSource(data), sums, jobs=jobs, gaps=gaps)) == []
+        at = bit // 8 % len(data)
+        damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
+        expected = {i for i, s in enumerate(sums) if any(not isinstance(p, bytes) and p.offset <= at < p.offset + p.length for p in s.pieces)}
+        seen = [s for s, _ in mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps)]
+        assert {i for i, s in enumerate(sums) if any(s is x for x in seen)} == expected
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_byte_is_read_once(jobs: int, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compare, "UNIT", 100)
+    monkeypatch.setattr(_compare, "INLINE", 0)
+    monkeypatch.setattr(_compare, "GAP", 1)
+    body = deflated(DATA[:500])
+    data = DATA + body + DATA
+    sums = [
+        Sum("a", zlib.crc32(DATA[10:2000]), (Extent(10, 1990),), 0),
+        Sum("b", crc32c(DATA[2500:4000]), (Extent(2500, 1500),), 0, hash=Crc32c),
+        Sum("c", zlib.crc32(DATA[:500]), (Deflated(len(DATA), len(body), 500),), 0),
+    ]
+    source = Counting(data)
+    assert list(mismatches(source, sums + [sha256(data)] * whole, jobs=jobs, gaps=True)) == []
+    assert set(source.times) == {1}
+
+
+def test_a_whole_sum_beside_pieces_out_of_order_is_still_right() -> None:
+    pieces = (Extent(3000, 100), Extent(10, 50))
+    odd = Sum("odd", crc32c(DATA[3000:3100] + DATA[10:60]), pieces, 0, hash=Crc32c)
+    assert list(mismatches(BytesSource(DATA), [odd, sha256(DATA)])) == []
+    other = bytearray(DATA)
+    other[4000] ^= 1
+    assert [s.what for s, _ in mismatches(BytesSource(bytes(other)), [odd, sha256(DATA)])] == ["SHA-256"]
+
+
+def test_memory_is_flat_and_large_ranges_are_split_over_threads() -> None:
+    size = 8 * UNIT + 5
+    source = Zeros(size)
+    expected = 0
+    for n in (UNIT,) * 8 + (5,):
+        expected = zlib.crc32(bytes(n), expected)
+    tracemalloc.start()
+    assert list(mismatches(source, [Sum("z", expected, (Extent(0, size),), 0)], jobs=4)) == []
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert source.bytes_read == size
+    assert peak < 8 << 20
+
+
+def test_what_is_covered() -> None:
+    a, b = Sum("a", 0, (Extent(10, 10), b"xy"), 0), Sum("b", 0, (Extent(15, 10),), 0, otherwise=(Extent(15, 5),))
+    assert [(x, y, s.what) for x, y, s in covered([b, a])] == [(10, 20, "a")]
+    assert [(x, y, s.what) for x, y, s in covered([b, a], certain=False)] == [(10, 20, "a"), (20, 25, "b")]
+    assert shifted(b, 5) == Sum("b", 0, (Extent(20, 10),), 5, otherwise=(Extent(20, 5),))
+
+
+def test_a_window_is_a_source_that_ends_where_it_ends() -> None:
+    from ckpt_tools.storage import ShortRead
+
+    w = Window(BytesSource(DATA), 100, 50)
+    assert (w.size, w.read(10, 40)) == (50, DATA[110:150])
+    into = bytearray(5)
+    w.readinto(45, memoryview(into))
+    assert bytes(into) == DATA[145:150]
+    for offset, length in ((11, 40), (-1, 2), (51, 1)):
+        with pytest.raises(ShortRead):
+            w.read(offset, length)

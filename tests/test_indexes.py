@@ -1,0 +1,125 @@
+"""Indexes and the files they describe: paths that leave the directory, files that are gone, files that nobody names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools import discover, formats, indexes
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Anatomy, Claim, Format
+from ckpt_tools.indexes import Indexes, is_index
+from ckpt_tools.model import Finding, Level, Verdict
+from ckpt_tools.pipeline import show, verify
+from ckpt_tools.storage import Source
+
+looking = import_module("ckpt_tools.verify")  # the package's attribute of that name is the function
+
+
+def lines(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A format for these tests: ``IDX`` and one member per line."""
+    for name in source.read(4, source.size - 4).decode().splitlines():
+
+        def check(member: Source, found: Anatomy, name: str = name) -> Iterator[Finding]:
+            found.metadata["named"] = name
+            if member.size != len(name):
+                yield finding("truncated", "not as long as its name")
+
+        anatomy.members[name] = Claim("lines", check, whole=True)
+    return iter(())
+
+
+LINES = Format(
+    "lines", (".idx",), lambda head: head[:4] == b"IDX\n", {Level.STRUCTURE: lines}, "-", ("-",), "-",
+    names=r"data\d+", index=True, index_of=lambda name: ("all.idx",) if name.startswith("data") else (),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(formats.BY_NAME, "lines", LINES)
+    monkeypatch.setitem(formats.SUFFIXES, ".idx", (LINES,))
+    monkeypatch.setattr(looking, "NAMES", ((re.compile(LINES.names), LINES),))
+    monkeypatch.setattr(discover, "_SUFFIX", re.compile(r".*\.idx|data\d+"))
+    monkeypatch.setattr(discover, "_INDEX", re.compile(r".*\.idx"))
+
+
+def tree(root: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def codes(root: Path) -> dict[str, list[str]]:
+    return {str(Path(f.report.path).relative_to(root)): [x.code for x in f.report.findings] for f in verify([str(root)], settle=0).files}
+
+
+def test_members_are_checked_against_what_is_said(tmp_path: Path) -> None:
+    tree(tmp_path, {"all.idx": b"IDX\ndata1\nplain\nsub/x", "data1": b"12345", "plain": b"1234", "sub/x": b"12345"})
+    assert codes(tmp_path) == {"all.idx": [], "data1": [], "plain": ["truncated"], "sub/x": []}
+
+
+def test_members_that_are_gone_and_paths_that_leave(tmp_path: Path) -> None:
+    names = ["data1", "../data2", "/etc/passwd", "a/../../b", "x\0y", ""]
+    tree(tmp_path / "c", {"all.idx": b"IDX\n" + "\n".join(names).encode() + b"\n."})
+    tree(tmp_path, {"data2": b"12345678"})
+    assert codes(tmp_path / "c") == {"all.idx": ["path-escape"] * 6 + ["missing-part"]}
+
+
+def test_many_missing_members_are_counted(tmp_path: Path) -> None:
+    tree(tmp_path, {"all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(1000)).encode()})
+    [entry] = verify([str(tmp_path)], settle=0).files
+    assert len(entry.report.findings) == 17
+    assert "984 more" in entry.report.findings[-1].message
+
+
+def test_a_file_without_its_index_is_an_unfinished_save(tmp_path: Path) -> None:
+    seen = verify([str(tree(tmp_path, {"data1": b"12345"}))], settle=0)
+    assert [(f.report.verdict, f.report.level, f.report.findings[0].code) for f in seen.files] == [(Verdict.SUSPECT, Level.PRESENCE, "unfinished-save")]
+    assert seen.summary.below_level == 1
+
+
+def test_a_file_that_its_index_does_not_name_is_left_over(tmp_path: Path) -> None:
+    assert codes(tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345", "data2": b""})) == {"all.idx": [], "data1": [], "data2": ["extra-file"]}
+
+
+def test_one_file_is_looked_at_with_what_its_index_says_and_nothing_else(tmp_path: Path) -> None:
+    tree(tmp_path, {"all.idx": b"IDX\ndata1\ndata2", "data1": b"12345", "data2": b"123"})
+    assert {Path(f.report.path).name for f in verify([str(tmp_path / "data1")]).files} == {"data1"}
+    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all.idx")]).files} == {"all.idx", "data1", "data2"}
+    report, anatomy = show(str(tmp_path / "data2"))
+    assert (report.verdict, anatomy.metadata) == (Verdict.BROKEN, {"named": "data2"})
+
+
+def test_a_common_prefix_names_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "FORMATS", (*formats.FORMATS, LINES))
+    tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345"})
+    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all")]).files} == {"all.idx", "data1"}
+
+
+def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path, {"all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(9)).encode(), **{f"data{i}": b"12345" for i in range(9)}})
+    read = []
+    monkeypatch.setattr(indexes, "look", lambda path, level: read.append(path) or looking.look(path, level))
+    known = Indexes([str(tmp_path / "all.idx")])
+    assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))
+    assert len(list(known.members())) == 9
+    assert read == [str(tmp_path / "all.idx")]
+
+
+def test_names_of_indexes() -> None:
+    assert is_index("a.idx")
+    assert not is_index("a.pt")
+
+
+def test_a_link_loop_as_member_is_a_finding(tmp_path: Path) -> None:
+    tree(tmp_path, {"all.idx": b"IDX\ndata1"})
+    (tmp_path / "data1").symlink_to("data1")
+    assert codes(tmp_path)["data1"] == ["symlink-loop"]
+    shutil.rmtree(tmp_path)
