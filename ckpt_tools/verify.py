@@ -145,7 +145,8 @@ def difference(expected: int | bytes, actual: int | bytes | InflateError) -> str
     if isinstance(actual, InflateError):
         return str(actual)
     a, b = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, expected))
-    return f"computed {a}, stored {b}" if a else "does not match"
+    name = "CRC-32" if isinstance(expected, int) else "digest"
+    return f"{name} {a}, stored {b}" if a else "does not match"
 
 
 def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:

@@ -6,7 +6,7 @@ from ckpt_tools.cli import console, options
 
 
 def formats(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
-    """List the known file formats: how deep each can be checked, what protects it and what cannot be seen."""
+    """List the known file formats: what protects what in them, what cannot be seen, which framework loads them, and where the facts come from."""
     to = options.output(("table", "json"), dict(locals()))
     from ckpt_tools.formats import FORMATS
 
@@ -14,7 +14,10 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
         {
             "name": f.name,
             "suffixes": list(f.suffixes),
-            "levels": [str(level) for level in sorted(f.checks)],
+            "names": f.names or None,
+            "levels": ["structure", "content", *(["values", "load"] if f.loader else [])],
+            "index": f.index,
+            "loader": f.loader or None,
             "protects": f.protects,
             "limits": list(f.limits),
             "reference": f.reference,
@@ -28,5 +31,5 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
     else:
         from ckpt_tools.emit import table
 
-        console.out(table.catalogue(entries, ("name", "suffixes", "protects", "limits"), **to.paint))
+        console.out(table.pages(entries, ("suffixes", "names", "protects", "limits", "loader", "reference"), **to.paint))
     return 0

@@ -110,6 +110,20 @@ def catalogue(entries: Sequence[Mapping[str, object]], columns: Sequence[str], *
     return page.done()
 
 
+def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], *, color: bool = False, width: int | None = None) -> str:
+    """What ckpt knows where one row per entry would be too long: the name of each, then its fields below each other."""
+    page = _Page(color, width)
+    for entry in entries:
+        page.text(str(entry["name"]), "bold")
+        for field in fields:
+            value = entry[field]
+            texts = [", ".join(map(str, value))] if field == "suffixes" and isinstance(value, list) else value if isinstance(value, list) else [value]
+            for i, text in enumerate(t for t in texts if t):
+                page.text(f"  {field if not i else '':<10} {text}")
+        page.text("")
+    return page.done()
+
+
 def _rows(entry: Mapping[str, object], columns: Sequence[str]) -> list[list[str]]:
     cells = [[str(v) for v in value] if isinstance(value := entry[c], list) else [_show(value)] for c in columns]
     height = max((len(cell) for cell in cells), default=0)

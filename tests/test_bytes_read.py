@@ -1,0 +1,71 @@
+"""The structure level reads kilobytes, whatever a file's size: counted on sparse files of 2 GiB and more, which take no disk."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.model import Level, Verdict
+from ckpt_tools.verify import look
+
+LIMIT = 1 << 20
+GIB = 1 << 30
+
+
+def safetensors(path: Path) -> None:
+    entries = {f"layer.{i}.weight": {"dtype": "F32", "shape": [1024, 65536], "data_offsets": [i << 28, (i + 1) << 28]} for i in range(8)}
+    header = json.dumps(entries).encode()
+    with path.open("wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header)
+        f.truncate(8 + len(header) + 2 * GIB)
+        for i in range(8):  # no zero tail
+            f.seek(8 + len(header) + ((i + 1) << 28) - 4)
+            f.write(b"\1\2\3\4")
+
+
+def varint(n: int) -> bytes:
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def mindspore(path: Path) -> None:
+    with path.open("wb") as f:
+        for i in range(5):  # records of 512 MiB, as its writer splits them
+            name, size = f"layer.{i}.weight".encode(), 512 << 20
+            tensor = b"\x08" + varint(size // 4) + b"\x12\x07Float32\x1a" + varint(size)
+            value = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(tensor) + size) + tensor
+            f.write(b"\x0a" + varint(len(value) + size) + value)
+            f.seek(size - 1, 1)
+            f.write(b"\1")
+
+
+def torch_legacy(path: Path) -> None:
+    """What torch.save with ``_use_new_zipfile_serialization=False`` writes, of one storage of 512 Mi floats."""
+    head = b"".join(
+        pickle.dumps(v, 2) for v in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}})
+    )
+    n = 2 * GIB // 4
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + struct.pack("<i", n) + b"NtQ"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0J" + struct.pack("<i", n) + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    with path.open("wb") as f:
+        f.write(head + b"\x80\2}X\1\0\0\0w" + tensor + b"s." + pickle.dumps(["0"], 2) + struct.pack("<q", n))
+        f.seek(2 * GIB - 1, 1)
+        f.write(b"\1")
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.safetensors", safetensors), ("a.ckpt", mindspore), ("a.pt", torch_legacy)])
+def test_structure_reads_kilobytes(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    path = tmp_path / name
+    write(path)
+    report, anatomy = look(str(path), Level.STRUCTURE)
+    assert report.size >= 2 * GIB
+    assert report.verdict is Verdict.OK, report.findings
+    assert sum(t.nbytes for t in anatomy.tensors) >= 2 * GIB
+    assert report.bytes_read < LIMIT
