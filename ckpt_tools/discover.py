@@ -19,7 +19,7 @@ from ckpt_tools.layouts import LAYOUTS, Place, Told, places_of, read_name
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.storage import walk
 
-_TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$")
+_TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 _TRACKERS = {layout.tracker: layout for layout in LAYOUTS if layout.tracker}
 _SUFFIX = re.compile("|".join([f".*(?:{'|'.join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True))})", *(p.pattern for p, _ in NAMES)]))
 _INDEX = re.compile(

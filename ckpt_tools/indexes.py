@@ -8,12 +8,14 @@ from collections.abc import Container, Iterable, Iterator
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Claim
-from ckpt_tools.model import Finding, Level
+from ckpt_tools.model import Finding, Level, Verdict
 from ckpt_tools.verify import allowed_by_name, look
 
 _ABOVE = 4
 """How many directories above a file an index that names it may lie (an OCDBT manifest: two)."""
 _LISTED = 16
+_FOLLOWED = 100_000
+"""Parts of other files that an index leads to, at most: the nodes of an OCDBT tree."""
 
 
 def is_index(name: str) -> bool:
@@ -34,6 +36,7 @@ class Indexes:
         self._known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.bytes_read = 0
 
@@ -61,24 +64,36 @@ class Indexes:
         wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
         if not wanted or path in self._claims:
             return None
+        if any(os.path.join(directory, w) in self._broken for w in wanted):
+            said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
+            return finding("unreadable", said, hint="restore the index first")
         if any(os.path.join(directory, w) in self._known for w in wanted):
             return finding("extra-file", f"{wanted[0]} does not name this file: it is left over from another save")
         return finding("unfinished-save", f"there is no {wanted[0]} beside it: the save never finished, or its index was lost")
 
     def _read(self, index: str) -> None:
-        report, anatomy = look(index, Level.STRUCTURE)
-        self.bytes_read += report.bytes_read
-        base, found, missing = os.path.dirname(index), list[Finding](), list[str]()
-        for name, claim in anatomy.members.items():
-            path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
-            if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
-                found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
-            elif not os.path.lexists(path):
-                missing.append(name)
-            else:
-                self._claims[path].append(claim)
-                self._named[index].append(path)
-        found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in missing[:_LISTED])
+        base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
+        waiting, followed = [(index, tuple[Claim, ...]())], set[tuple[str, Claim]]()
+        while waiting:
+            report, anatomy = look(waiting[-1][0], Level.STRUCTURE, claims=waiting.pop()[1])
+            self.bytes_read += report.bytes_read
+            if report.verdict is not Verdict.OK and not anatomy.members:
+                self._broken.add(index)
+            for name, claim in anatomy.members.items():
+                path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
+                if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
+                    found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
+                elif not os.path.lexists(path):
+                    if not claim.optional:
+                        missing[name] = None
+                else:
+                    if claim not in self._claims[path]:
+                        self._claims[path].append(claim)
+                    self._named[index].append(path)
+                    if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
+                        followed.add((path, claim))
+                        waiting.append((path, (claim._replace(whole=True),)))  # the claim alone: what it names starts at the index
+        found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in list(missing)[:_LISTED])
         if len(missing) > _LISTED:
             found.append(finding("missing-part", f"{len(missing) - _LISTED} more files that this one describes are not there"))
         self.findings[index] = found

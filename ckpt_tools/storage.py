@@ -20,8 +20,10 @@ class ShortRead(Exception):
 
 
 class Source(Protocol):
-    """One file, read by ranges. ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
+    """One file, read by ranges. ``path`` is "" for bytes that lie in no file; ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
 
+    @property
+    def path(self) -> str: ...
     @property
     def size(self) -> int: ...
     @property
@@ -86,8 +88,8 @@ class LocalSource:
 class BytesSource:
     """Bytes in memory as a Source: for tests and for records that are already read."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = memoryview(data)
+    def __init__(self, data: bytes, path: str = "") -> None:
+        self.data, self.path = memoryview(data), path
         self.size = len(data)
         self.bytes_read = 0
 
@@ -106,7 +108,7 @@ class Window:
     """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets of the other one."""
 
     def __init__(self, source: Source, start: int, size: int) -> None:
-        self.source, self.start, self.size = source, start, size
+        self.source, self.start, self.size, self.path = source, start, size, source.path
 
     @property
     def bytes_read(self) -> int:

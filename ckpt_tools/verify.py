@@ -53,6 +53,7 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[F
         if f.magic(head):
             return f, []
     actual = next((f for f in FORMATS if f.magic(head)), None)
+    allowed = allowed if expect else tuple(f for f in allowed if f.ours(source))
     if not allowed:
         return actual, []
     wanted = " or ".join(f.name for f in allowed)
@@ -97,7 +98,9 @@ def look(
             if whole is not None:
                 fmt = BY_NAME[whole.format]
             elif source.size == 0:
-                found.append(finding("empty-file", "the file has no bytes", offset=0))
+                named = () if expect else allowed_by_name(name)
+                if not named or any(f.ours(source) for f in named):
+                    found.append(finding("empty-file", "the file has no bytes", offset=0))
             else:
                 fmt, found = _recognise(source, name, expect)
                 if fmt is None and not found and claims:
@@ -105,8 +108,11 @@ def look(
                 elif fmt is not None and level >= Level.STRUCTURE:
                     found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
             if fmt is not None and level >= Level.STRUCTURE:
-                for claim in claims:
-                    found += structure(source, anatomy, claim.check)
+                for claim in claims:  # two indexes may say the same about a file
+                    found += [f for f in structure(source, anatomy, claim.check) if f not in found]
+                if 0 <= anatomy.end < source.size:
+                    what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
+                    found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
                 reached = Level.STRUCTURE
                 found += _missing_keys(anatomy, require)
                 found += _other_role(name, anatomy)

@@ -19,15 +19,17 @@ from ckpt_tools.regions import regions_of
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "formats"
 
 
-def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = ()) -> Iterator[Finding]:
+def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = "") -> Iterator[Finding]:
     """The findings of the structure check, the claims and the stored checksums, one by one, as `verify` puts them together."""
-    source = BytesSource(data)
+    source = BytesSource(data, path)
     whole = any(c.whole for c in claims)
     try:
         if not whole:
             yield from structure(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in claims:
             yield from structure(source, anatomy, claim.check)
+        if 0 <= anatomy.end < source.size:
+            yield finding("trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING)
         for s, _ in checksum.mismatches(source, anatomy.sums, jobs=1):
             yield finding("crc-mismatch", s.what, offset=s.offset)
     except ShortRead as e:
@@ -117,7 +119,9 @@ class Fixture:
 
         head, said = self.files[own][:HEAD], self.said.get(own, ())
         named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
-        return named[0] if named else BY_NAME[said[0].format] if said else next(f for f in FORMATS if f.magic(head))
+        if named or any(c.whole for c in said):
+            return named[0] if named else BY_NAME[said[0].format]
+        return next((f for f in FORMATS if f.magic(head)), None) or BY_NAME[said[0].format]
 
     def regions(self) -> tuple[Region, ...]:
         return regions_of(self.anatomy(explain=True)[0], len(self.data))
@@ -145,12 +149,18 @@ def claims(files: Mapping[str, bytes]) -> tuple[Mapping[str, list[Claim]], list[
         fmt = next((f for f in allowed_by_name(name) if f.index and f.magic(data[:HEAD])), None)
         if fmt is None:
             continue
-        anatomy = Anatomy()
-        list(findings(data, fmt, anatomy))
-        for member, claim in anatomy.members.items():
-            path = f"{own.rpartition('/')[0]}/{member}".lstrip("/")
-            if path in files:
+        home, waiting, seen = own.rpartition("/")[0], [(data, tuple[Claim, ...]())], set[tuple[str, Claim]]()
+        while waiting:
+            found, said = waiting.pop()
+            anatomy = Anatomy()
+            list(findings(found, fmt, anatomy, said, own))
+            for member, claim in anatomy.members.items():
+                path = f"{home}/{member}".lstrip("/")
+                if path not in files:
+                    missing += [] if claim.optional else [path]
+                    continue
                 out[path].append(claim)
-            else:
-                missing.append(path)
+                if claim.follow and (path, claim) not in seen:
+                    seen.add((path, claim))
+                    waiting.append((files[path], (claim._replace(whole=True),)))
     return out, missing

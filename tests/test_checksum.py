@@ -36,7 +36,7 @@ class Zeros:
     """A file of zeros that takes no memory."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.bytes_read = size, 0
+        self.size, self.bytes_read, self.path = size, 0, ""
 
     def read(self, offset: int, length: int) -> bytes:
         self.bytes_read += length

@@ -48,8 +48,10 @@ def _mindspore_borders(data: bytes) -> set[int]:
 
 
 def _strategy_borders(data: bytes) -> set[int]:
-    """The same holds for a strategy file from its first layout on; the number before its records is one byte in all fixtures."""
-    return {end for key, end in _records(data, 2) if key == 0x1A}
+    """The same holds for a strategy file from its first layout on; the number before its records is one byte in all fixtures. A group file
+    is cut between two groups."""
+    start, key = (0, 0x0A) if data[:1] == b"\n" else (2, 0x1A)
+    return {end for k, end in _records(data, start) if k == key}
 
 
 BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders, "mindspore_strategy": _strategy_borders}

@@ -106,7 +106,7 @@ def test_a_common_prefix_names_the_index(tmp_path: Path, monkeypatch: pytest.Mon
 def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree(tmp_path, {"all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(9)).encode(), **{f"data{i}": b"12345" for i in range(9)}})
     read = []
-    monkeypatch.setattr(indexes, "look", lambda path, level: read.append(path) or looking.look(path, level))
+    monkeypatch.setattr(indexes, "look", lambda path, level, claims: read.append(path) or looking.look(path, level, claims=claims))
     known = Indexes([str(tmp_path / "all.idx")])
     assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))
     assert len(list(known.members())) == 9

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import collections
 import enum
+import io
 import os
 import pickle
+import pickletools
 import struct
 import sys
 import time
 import tracemalloc
+import zipfile
 from typing import Any
 
 import pytest
@@ -192,6 +195,13 @@ def test_every_cut_asks_for_more_or_is_damage() -> None:
 
 
 N = 300_000
+
+
+def hidden(inner: bytes, times: int) -> bytes:
+    """A pickle that hands the same bytes to torch.load again and again."""
+    return b"ctorch.storage\n_load_from_bytes\nq\1B" + struct.pack("<I", len(inner)) + inner + b"q\2N" + b"0h\1h\2\x85R" * times + b"\x87."
+
+
 BOMBS = {
     "nested lists": P2 + b"]" * N + b"a" * (N - 1) + b".",
     "nested tuples": P2 + b")" + b"\x85" * N + b".",
@@ -233,6 +243,19 @@ BOMBS = {
     "long names": P2 + b"U\xff" + b"n" * 255 + b"q\0000" + b"}h\0" * 100_000 + b"N" + b"s" * 100_000 + b".",
     "getattr of a long name": P2 + b"X" + struct.pack("<I", N) + b"x" * N + b"q\0" + b"0cbuiltins\ngetattr\ncm\nn\nh\0\x86R" * 5000 + b".",
     "many objects": P2 + b"(" + b"\x8f" * 2_000_000 + b"t.",
+    "newobj of a long tuple": P2 + b"(cm\nn\n" + b"K\1" * 60000 + b"tq\0ccopyreg\n__newobj__\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "dict of a long tuple": P2 + b"(]" + b"K\1" * 60000 + b"tq\0ccollections\nOrderedDict\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "encode with a long tuple": P2 + b"(" + b"K\1" * 60000 + b"tq\0c_codecs\nencode\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "one hidden file many times": P2 + hidden(hidden(hidden(b"N0" * 1000 + b"N.", 300), 300), 300),
+    "many names": P2 + b"".join(b"c%x\n%x\n0" % (i, i) for i in range(80_000)) + b"N.",
+    "a name of many parts": P2 + b"c" + b"a." * N + b"\n" + b"b." * N + b"\n.",
+    "a float of many digits": P2 + b"F" + b"1" * N + b"." + b"7" * N + b"\n.",
+    "a long line": P2 + b"V" + b"\\u0041" * N + b"\nS'" + b"\\x41" * N + b"'\n\x86.",
+    "memo entries far apart": P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b".",
+    "memo by line": b"N" + b"".join(b"p%d\n" % (i << 40) for i in range(60_000)) + b".",
+    "persistent of persistent": P2 + b"N" + b"Q" * N + b".",
+    "persistent of a deep tuple": P2 + b")" + b"\x85" * N + b"Q.",
+    "read-only buffers": b"\x80\5\x97" + b"\x98" * N + b".",
     "hidden in hidden": P2 + b"ctorch.storage\n_load_from_bytes\nB\0\0\0\0\x85R.",
 }
 
@@ -246,12 +269,173 @@ def test_bombs_are_harmless(name: str) -> None:
     assert "bad-pickle" not in {f.code for f in findings}  # each is a valid pickle, or at least the beginning of one
 
 
+TENSOR_BOMBS = {
+    "shapes of many dimensions": P2
+    + b"("
+    + b"K\1" * 1024
+    + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
+    + b"0h\2(h\1K\0h\0h\0tR" * 50000
+    + b"\x87.",
+    "shapes of many dimensions that fit": P2
+    + b"("
+    + b"K\1" * 64
+    + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
+    + b"0h\2(h\1K\0h\0h\0tR" * 50000
+    + b"\x87.",
+    "one tensor many times": P2
+    + b"](U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\n(h\1K\0K\1\x85K\1\x85tRq\2"
+    + b"00("
+    + b"h\2" * N
+    + b"e.",
+}
+
+
+def in_archive(data: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A zip as torch.load takes it, with ``data`` as its pickle."""
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w") as z:
+            for name, content in [("data.pkl", data), ("version", b"3\n"), *more]:
+                z.writestr(zipfile.ZipInfo("f/" + name), content)
+        return out.getvalue()
+
+
+@pytest.mark.parametrize("name", TENSOR_BOMBS)
+def test_bombs_of_tensors_are_harmless(name: str) -> None:
+    anatomy, began = Anatomy(), time.process_time()
+    found = look(in_archive(TENSOR_BOMBS[name], ("data/0", b"x")), BY_NAME["torch_zip"], anatomy)
+    assert time.process_time() - began < 30
+    assert len(found) < 100
+    assert {f.code for f in bad(found)} == ({"bad-pickle"} if name == "shapes of many dimensions" else set())  # torch has no 1024 dimensions
+    assert len(anatomy.tensors) == {"one tensor many times": N}.get(name, len(anatomy.tensors))
+
+
 def test_memory_is_bounded_by_the_stream() -> None:
     data = BOMBS["encoded again and again"]
     tracemalloc.start()
     read_pickle(data)
     assert tracemalloc.get_traced_memory()[1] < 20 * len(data)
     tracemalloc.stop()
+
+
+ARGUMENTS = [
+    b"",
+    b"\0",
+    b"\1",
+    b"\xff\xff\xff\xff",
+    b"\xff\xff\xff\x7f",
+    b"\0\0\0\x80",
+    b"\xff" * 8,
+    b"\x08" + b"\0" * 7,
+    b"1\n",
+    b"-1\n",
+    b"x\ny\n",
+    b"os\nsystem\n",
+]
+FEW = [b"N", b"K\1", b"(", b"]", b"}", b")", b"U\1a", b"cm\nn\n", b"\x8c\2os", b"\x8c\6system", b"h\0", b"q\0", b"0", b"2", b"\x95\4\0\0\0\0\0\0\0"]
+STREAMS = st.lists(st.sampled_from(FEW) | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]), max_size=40)
+
+
+@settings(max_examples=600, deadline=None)
+@given(STREAMS, st.sampled_from([b"", P2, b"\x80\4", b"\x80\5"]), st.sampled_from([b"", b"."]))
+def test_no_sequence_of_opcodes_gives_anything_but_findings(ops: list[bytes], start: bytes, stop: bytes) -> None:
+    """All 256 opcodes with odd arguments, among enough ordinary ones that the stack is seldom empty."""
+    data = start + b"".join(ops) + stop
+    for fmt in (PLAIN, BY_NAME["torch_legacy"]):
+        for f in look(data, fmt):
+            assert len(f.message) < 2000
+            assert f.offset is None or 0 <= f.offset <= len(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 5))
+def test_noise_behind_a_protocol_gives_findings(tail: bytes, protocol: int) -> None:
+    look(bytes([0x80, protocol]) + tail, PLAIN)
+    look(tail, PLAIN)
+
+
+@pytest.mark.parametrize("opcode", [o.code for o in pickletools.opcodes])
+def test_every_opcode_of_python_is_known(opcode: str) -> None:
+    """With nothing before and after it, an opcode is cut off, lacks its values or is read: never unknown."""
+    found = look(opcode.encode("latin-1"), PLAIN)
+    assert not any("there is no opcode" in f.message for f in found)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        P2 + b"\x8b\xff\xff\xff\x7f" + b"\1" * 100,  # LONG4 of 2 GiB
+        P2 + b"\x8b\xff\xff\xff\xff" + b"\1" * 100,  # of -1 bytes
+        P2 + b"\x8a\xff" + b"\1" * 100,
+        b"\x80\4\x8d" + b"\xff" * 8 + b"a" * 100,  # BINUNICODE8 of 2**64 - 1
+        b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"a" * 100,
+        b"\x80\5\x96" + struct.pack("<Q", 1 << 62) + b"a" * 100,  # BYTEARRAY8
+        P2 + b"T\xff\xff\xff\x7f" + b"a" * 100,
+        b"\x80\4\x95" + struct.pack("<Q", 1 << 29) + b"N.",  # a frame of 512 MiB
+        b"\x80\4\x95\1\0\0\0\0\0\0\0N\x95\x05\0\0\0\0\0\0\0.",
+        b"\x80\4\x95\x20\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.",  # a frame in a frame
+    ],
+)
+def test_lies_about_lengths(data: bytes) -> None:
+    tracemalloc.start()
+    found = look(data, PLAIN)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {f.code for f in bad(found)} <= {"truncated", "bad-pickle"}
+    assert bad(found)
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\4\x8c\2os\x8c\6system\x93\x8c\4echo\x85R.",
+        b"\x80\4\x8c\2os\x94\x8c\6system\x94\x93.",  # through the memo
+        b"\x80\4\x8c\6system\x94\x8c\2os\x94h\1h\0\x93.",
+        b"\x80\4\x8c\5torch\x8c\x09os.system\x93.",
+        b"\x80\4\x8c\2os\x8c\x08builtins\x8c\3str\x93\x8c\6system\x85R\x93.",  # a name that a call gives
+        P2 + b"ccopyreg\nadd_extension\n(U\2osU\6systemK\7tR0\x82\7U\4echo\x85R.",  # the extension registry
+        P2 + b"cbuiltins\ngetattr\nctorch\nserialization\ncbuiltins\nstr\nU\2os\x85R\x86R.",  # an attribute that a call names
+        b"(S'echo'\nios\nsystem\n.",  # protocol 0: INST
+        b"cos\nsystem\n(S'echo'\ntR.",
+        P2 + b"(cos\nsystem\nU\4echoo.",  # OBJ
+        P2 + b"cos\nsystem\nQ.",  # as a persistent id
+        P2 + b"}(cos\nsystem\nNu.",  # as a key
+        P2 + b"cos\nsystem\n0N.",  # thrown away
+        b"\x80\4cos\nsystem\n)}\x92.",  # NEWOBJ_EX
+        P2 + b"cm\nn\n)\x81cos\nsystem\nb.",  # as a state
+    ],
+)
+def test_ways_to_name_what_runs(data: bytes) -> None:
+    assert "unsafe-pickle" in {f.code for f in look(data, PLAIN)}
+
+
+@pytest.mark.parametrize("n", [(b"\x82", 1), (b"\x83", 2), (b"\x84", 4)])
+def test_extensions_need_trust(n: tuple[bytes, int]) -> None:
+    found = look(P2 + n[0] + b"\1" * n[1] + b")R.", PLAIN)
+    assert {f.code for f in found} == {"not-checksummed", "needs-trust"}
+
+
+PIDS = {
+    "none": b"N", "number": b"K\1", "text": b"U\3abc", "empty tuple": b")", "list": b"]", "itself": b"NQ", "short": b"(U\7storageNt",
+    "other word": b"(U\7strangectorch\nFloatStorage\nU\0010U\3cpuK\1t",
+    "class as text": b"(U\7storageU\x0cFloatStorageU\0010U\3cpuK\1t",
+    "key as a number": b"(U\7storagectorch\nFloatStorage\nK\0U\3cpuK\1t",
+    "key as a list": b"(U\7storagectorch\nFloatStorage\n]U\3cpuK\1t",
+    "negative": b"(U\7storagectorch\nFloatStorage\nU\0010U\3cpuJ\xff\xff\xff\xfft",
+    "huge": b"(U\7storagectorch\nFloatStorage\nU\0010U\3cpu\x8a\xff" + b"\x7f" * 255 + b"t",
+    "true": b"(U\7storagectorch\nFloatStorage\nU\0010U\3cpu\x88t",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PIDS)
+def test_odd_persistent_ids(name: str) -> None:
+    pid = PIDS[name] + b"Q"
+    data = P2 + b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + b"K\0K\1\x85K\1\x85\x89NtR."
+    anatomy = Anatomy()
+    found = look(in_archive(data), BY_NAME["torch_zip"], anatomy)
+    assert "bad-pickle" in {f.code for f in found}
+    assert anatomy.tensors == []
+    look(data, PLAIN)
 
 
 def test_unhashable_keys() -> None:

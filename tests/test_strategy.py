@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import FIXTURES
+from helpers import FIXTURES, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats import Damage
+from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
 from ckpt_tools.formats._strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
-from ckpt_tools.formats.mindspore_strategy import read
+from ckpt_tools.formats._strategy_proto import read
+from ckpt_tools.formats.mindspore_strategy import FORMAT
 from ckpt_tools.model import Kind, Selection, Verdict
 from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.pipeline.strategy import strategy_groups
 from ckpt_tools.storage import BytesSource, ShortRead
+from ckpt_tools.verify import allowed_by_name
 
 from .test_layouts import CASES, files_of, materialise
 
@@ -110,11 +112,88 @@ def as_json(strategy: Strategy) -> dict[str, Any]:
     return {"current_stage": 1, "parallel_strategy_item": nodes, "parallel_layout_item": layouts}
 
 
-@pytest.mark.parametrize("path", sorted(GOOD.iterdir()), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name)
 def test_both_forms_say_the_same(path: Path) -> None:
     current, strategy = read(BytesSource(path.read_bytes()))
     assert current == 1
     assert from_json(json.loads(json.dumps(as_json(strategy)))) == strategy == read(BytesSource(path.read_bytes()), operators=False)[1]
+
+
+@pytest.mark.parametrize(("text", "proto"), [("src_strategy_0", "stage0"), ("src_strategy_8", "stage1"), ("src_merged_strategy", "merged")])
+def test_the_json_form_says_the_same(text: str, proto: str) -> None:
+    data = (GOOD / f"{text}.json").read_bytes()
+    _, strategy = read(BytesSource((GOOD / f"{proto}.ckpt").read_bytes()))
+    again = from_json(json.loads(data))
+    assert sorted(again.layouts) == sorted(strategy.layouts)
+    anatomy = Anatomy()
+    assert {f.code for f in look(data, FORMAT, anatomy)} == {"not-checksummed"}
+    stage = {} if proto == "merged" else {"stage": strategy.stage}
+    assert anatomy.metadata == {"current_stage": 1, "parameters": len(strategy.layouts)} | stage
+
+
+@pytest.mark.parametrize("name", ["src_strategy_0.json", "src_strategy.json", "dst_strategy_12.json", "src_pipeline_strategy.json"])
+def test_json_is_recognised_by_such_names(name: str) -> None:
+    assert FORMAT in allowed_by_name(name)
+
+
+@pytest.mark.parametrize("name", ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"])
+def test_other_json_is_not_accused(name: str, tmp_path: Path) -> None:
+    assert FORMAT not in allowed_by_name(name)
+    (tmp_path / name).write_text('{"strategy": "dollar cost averaging"}')
+    assert not [f for r in verify([str(tmp_path)], settle=0).files for f in r.report.findings if r.report.format == "mindspore_strategy"]
+
+
+def test_the_strategies_of_operators_alone_are_no_damage() -> None:
+    """What save_operator_strategy_file writes has no layouts of parameters."""
+    text = b'{"current_stage":0,"parallel_out_strategy_item":{},"parallel_strategy_item":{"MatMul-op0":{"parallel_strategy":[[2,1]],"stage":0}}}'
+    assert FORMAT.magic(text[:HEAD]) and {f.code for f in look(text, FORMAT)} == {"not-checksummed"}
+    with pytest.raises(ValueError, match="fields"):
+        from_json(json.loads(text))
+
+
+# ---- group files
+
+
+def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes:
+    def field(key: int, content: bytes) -> bytes:
+        return bytes([key]) + encoded(len(content)) + content
+
+    def ranks(numbers: list[int]) -> bytes:
+        return b"".join(b"\x08" + encoded(n) for n in numbers)
+
+    items = b"".join(field(0x0A, field(0x0A, name.encode()) + field(0x12, ranks(members))) for name, members in groups.items())
+    return items + (b"" if restore is None else field(0x12, ranks(restore)))
+
+
+NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5),
+    st.none() | st.lists(st.integers(0, 9999), max_size=40),
+)
+def test_group_files_are_known(groups: dict[str, list[int]], restore: list[int] | None) -> None:
+    data, anatomy = group_file(groups, restore), Anatomy()
+    assert FORMAT.magic(data[:HEAD])
+    assert next(f for f in FORMATS if f.magic(data[:HEAD])) is FORMAT
+    assert {f.code for f in look(data, FORMAT, anatomy)} == {"not-checksummed"}
+    assert anatomy.metadata["groups"] == len(groups)
+
+
+@pytest.mark.parametrize("path", sorted((FIXTURES / "mindspore_ckpt/good").iterdir()), ids=lambda p: p.name)
+def test_a_checkpoint_is_no_group_file(path: Path) -> None:
+    assert not FORMAT.magic(path.read_bytes()[:HEAD])
+
+
+def test_dims_that_fill_the_head_are_no_ranks() -> None:
+    for count in range(5, 60):
+        name = b"n" * count
+        dims = b"\x08\x80\x04\x08\x80\x08\x08\x03\x08\x04\x08\x05"  # five dims, as a convolution in three dimensions has
+        tensor = dims + b"\x12\x07Float32\x1a\xff\xff\x03"
+        value = b"\x0a" + bytes([count]) + name + b"\x12" + encoded(len(tensor) + 65535) + tensor
+        head = (b"\x0a" + encoded(len(value) + 65535) + value)[:HEAD]
+        assert not FORMAT.magic(head), count
 
 
 def test_a_merged_file_tells_the_stages_apart() -> None:
@@ -194,10 +273,24 @@ def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
     _, strategy = read(BytesSource((GOOD / "dp2-mp2.ckpt").read_bytes()))
     (tmp_path / "src_strategy_0.json").write_text(json.dumps(as_json(strategy)))
     (tmp_path / "config.json").write_text("{")
+    shutil.copy(GOOD / "groups.ckpt", tmp_path / "group_strategy.ckpt")
+    (tmp_path / "src_strategy_0.txt").write_bytes((GOOD / "src_strategy_0.json").read_bytes())
     (tmp_path / "net-1_1.ckpt").write_bytes((FIXTURES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
     (tmp_path / "strategy-net-1_1.ckpt").write_bytes((FIXTURES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
     (tmp_path / "strategy.ckpt.d").mkdir()
     assert strategy_groups(str(tmp_path), 4) == ((0, 2), (1, 3))
+
+
+def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    for rank in 0, 8:
+        shutil.copy(GOOD / f"src_strategy_{rank}.json", tmp_path / "s")
+    both = strategy_groups(str(put(tmp_path / "p", a="stage0", b="stage1")), 16)
+    assert strategy_groups(str(tmp_path / "s"), 16) == both
+    (tmp_path / "m").mkdir()
+    shutil.copy(GOOD / "src_merged_strategy.json", tmp_path / "m")
+    assert strategy_groups(str(tmp_path / "m"), 16) == both
+    assert strategy_groups(str(put(tmp_path / "old", a="stage0-1.1")), 8) == QUADS
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class _Tee:
     """A Source read from front to back that feeds checksums over the whole file on the way, so that their bytes are not read twice."""
 
     def __init__(self, source: Source, hashes: Sequence[Hash]) -> None:
-        self.source, self.hashes, self.at, self.size = source, hashes, 0, source.size
+        self.source, self.hashes, self.at, self.size, self.path = source, hashes, 0, source.size, source.path
 
     @property
     def bytes_read(self) -> int:

@@ -24,6 +24,8 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
         return a ^ alone ^ b
 
 
+__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc32", "crc32_combine", "crc_of_deflated", "crc_of_extent"]
+
 BUFFER = 512 * 1024
 """Bytes per read: fits the L2 cache, so the CRC reads what preadv has just put there; 256 KiB cost more calls than it saved cache."""
 UNIT = 32 * 1024 * 1024

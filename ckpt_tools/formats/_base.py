@@ -27,12 +27,15 @@ class Claim(NamedTuple):
     """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's format.
 
     A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's segments, TensorFlow's data shards,
-    and a file may then be empty); any other is checked after the file's own format.
+    and a file may then be empty); any other is checked after the file's own format. An ``optional`` file need not be there.
+    With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's directory (an OCDBT tree).
     """
 
     format: str
     check: Check
     whole: bool = False
+    optional: bool = False
+    follow: bool = False
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Anatomy:
     (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
     ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
+    ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
     ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for.
     """
 
@@ -52,6 +56,7 @@ class Anatomy:
     sums: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
     members: dict[str, Claim] = field(default_factory=dict)
+    end: int = -1
     windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None
@@ -74,6 +79,7 @@ class Format:
     expression for whole names that no suffix describes. ``loader`` names the framework that loads such files (load.py), None says that there
     is nothing to load in them, "" that nobody is asked. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
     of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
+    ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
     """
 
     name: str
@@ -87,6 +93,7 @@ class Format:
     loader: str | None = ""
     index: bool = False
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
+    ours: Callable[[Source], bool] = field(default=lambda _: True)
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ _PACKAGES = _words(
 _NAMES = (
     _words("builtins.", "eval exec compile __import__ open input breakpoint execfile file apply globals locals vars delattr setattr help exit quit")
     | _words("operator.", "attrgetter methodcaller call")
+    | _words("copyreg.", "add_extension pickle constructor")  # what an EXT opcode stands for, how things are pickled
     | _words("torch.", "load serialization.load jit.load jit.script jit.CompilationUnit ops.load_library classes.load_library compile")
     | _words("", "numpy.load numpy.fromfile numpy.memmap numpy.lib.npyio.load numpy.save numpy.savez io.open io.FileIO io.open_code codecs.open")
     | _words("", "_io.open _io.FileIO _io.open_code types.FunctionType types.CodeType types.MethodType types.LambdaType joblib.load dill.loads")
@@ -64,6 +65,14 @@ _NAMES = (
     | _words("numpy.", "ndarray.tofile core.multiarray.fromfile _core.multiarray.fromfile")
     | _words("", "dill.load cloudpickle.load cloudpickle.loads pandas.read_pickle pandas.eval logging.FileHandler pathlib.Path.unlink")
     | _words("", "dill._dill._eval_repr functools.reduce shelve.open dbm.open yaml.load yaml.unsafe_load inspect.getattr_static")
+)
+_RUNS = _NAMES | _PACKAGES
+# Plain classes in dangerous modules that real checkpoints name: enums in args, nested tensors' dimensions, modules wrapped by torch.compile.
+_HARMLESS = (
+    _words("", "signal.Signals signal.Handlers urllib.parse.ParseResult urllib.parse.SplitResult torch._dynamo.decorators._DimRange")
+    | _words("torch._dynamo.eval_frame.", "OptimizedModule OptimizeContext")
+    | _words("torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox")
+    | _words("torch._dynamo.", "hooks.Hooks repro.after_dynamo.WrapBackendDebug")
 )
 _DUNDER = _words("__", "builtins__ globals__ subclasses__ import__ bases__ mro__ code__ loader__ spec__ getattribute__ dict__ base__ closure__")
 
@@ -76,8 +85,10 @@ def verdict(name: Global) -> str:
     full = ".".join(modules + parts)
     if full in ALLOWED:
         return "allowed"
+    if full in _HARMLESS:
+        return "needs-trust"
     prefixes = {".".join((modules + parts)[:n]) for n in range(1, min(len(modules) + len(parts), 16) + 1)}
-    if not prefixes.isdisjoint(_NAMES | _PACKAGES) or not _DUNDER.isdisjoint(parts) or not _THROUGH.isdisjoint(parts):
+    if not prefixes.isdisjoint(_RUNS) or not _DUNDER.isdisjoint(parts) or not _THROUGH.isdisjoint(parts):
         return "dangerous"
     if modules[0] == "builtins":  # its classes and plain functions are harmless by themselves
         return "needs-trust"

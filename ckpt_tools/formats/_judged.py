@@ -17,15 +17,15 @@ _MANY = 32
 
 
 def read_judged(
-    source: Source, start: int, stop: int, anatomy: Anatomy, *, whole: bool = False, harmless: tuple[str, ...] = ()
+    source: Source, start: int, stop: int, anatomy: Anatomy, *, whole: bool = False, harmless: tuple[str, ...] = (), first: int = _FIRST
 ) -> Generator[Finding, None, Pickled]:
     """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset of the file. Raises Damage.
 
-    ``whole`` reads all bytes at once; otherwise a little is read first, and four times as much as long as the pickle goes on.
+    ``whole`` reads all bytes at once; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
     What the pickle names is judged also when it is damaged further on.
     """
     seen: dict[Global, int] = {}
-    n = min(stop - start, LIMIT if whole else _FIRST)
+    n = min(stop - start, LIMIT if whole else first)
     data = source.read(start, n)
     while True:
         try:
@@ -58,7 +58,8 @@ def _judged(seen: dict[Global, int], anatomy: Anatomy, harmless: tuple[str, ...]
 
 def _nested(pickled: Pickled, seen: dict[Global, int], depth: int) -> Iterator[Finding]:
     """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
-    hidden = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES and c.args and type(c.args[0]) is bytes]
+    # Each bytes object once: a stream may hand out the same one again and again.
+    hidden = list({id(c.args[0]): c for c in pickled.calls if c.func == _LOAD_FROM_BYTES and c.args and type(c.args[0]) is bytes}.values())
     for call in hidden[:_MANY] if depth else ():
         data, at = call.args[0], 0
         for p in _pickles(data, seen, call.offset):

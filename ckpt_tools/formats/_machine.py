@@ -24,6 +24,7 @@ _GETATTR = {(m, "getattr") for m in _BUILTIN}
 _BYTES = {(m, "bytes") for m in _BUILTIN}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
+_MANY = 16  # arguments of a call
 _SMALL = 1 << 60  # smaller ints hash to themselves; multiples of 2**61-1 would all collide
 
 
@@ -53,7 +54,8 @@ class Machine:
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:
         """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream."""
-        data, size, memo, at = self.data, len(self.data), self.memo, self.pos
+        data, size, memo, metastack, at = self.data, len(self.data), self.memo, self.metastack, self.pos
+        stack = self.stack
         try:
             for _ in range(MAX_OPS):
                 if at >= size:
@@ -64,33 +66,43 @@ class Machine:
                         raise self.bad("an opcode crosses the end of its frame")
                     self.frame = -1
                 op = data[at]
-                # Seven of ten opcodes of a state_dict are among these six; spelled out here they take a third of the time of a call.
-                if op == 0x71 and at + 1 < size:  # BINPUT
-                    memo[data[at + 1]] = self.stack[-1]
-                    at += 2
-                elif op == 0x72 and at + 4 < size:  # LONG_BINPUT
-                    memo[data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24] = self.stack[-1]
+                # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out they take a third of the time of a call.
+                if op == 0x72 and at + 4 < size:  # LONG_BINPUT
+                    memo[data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24] = stack[-1]
                     at += 5
-                elif op == 0x68 and at + 1 < size:  # BINGET
-                    self.stack.append(memo[data[at + 1]])
-                    at += 2
                 elif op == 0x4B and at + 1 < size:  # BININT1
-                    self.stack.append(data[at + 1])
+                    stack.append(data[at + 1])
+                    at += 2
+                elif op == 0x68 and at + 1 < size:  # BINGET
+                    stack.append(memo[data[at + 1]])
+                    at += 2
+                elif op == 0x28:  # MARK
+                    metastack.append(stack)
+                    stack = []
+                    at += 1
+                elif op == 0x71 and at + 1 < size:  # BINPUT
+                    memo[data[at + 1]] = stack[-1]
                     at += 2
                 elif op == 0x94:  # MEMOIZE
-                    memo[len(memo)] = self.stack[-1]
+                    memo[len(memo)] = stack[-1]
                     at += 1
-                elif op == 0x28:  # MARK
-                    self.metastack.append(self.stack)
-                    self.stack = []
+                elif op == 0x74:  # TUPLE
+                    items, stack = stack, metastack.pop()
+                    stack.append(tuple(items))
                     at += 1
+                elif op == 0x86:  # TUPLE2
+                    stack[-2:] = [(stack[-2], stack[-1])]
+                    at += 1
+                elif op == 0x58 and at + 4 < size and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")) <= size:  # BINUNICODE
+                    stack.append(str(data[at + 5 : end], "utf-8", "surrogatepass"))
+                    at = end
                 else:
-                    self.op, self.pos = at, at + 1
+                    self.op, self.pos, self.stack = at, at + 1, stack
                     step = steps[op]
                     if step is None:
                         return self.stop(op)
                     step(self)
-                    at = self.pos
+                    at, stack = self.pos, self.stack
         finally:
             self.op = at
         raise self.complex()
@@ -138,6 +150,8 @@ class Machine:
 
     def name(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
+            if Call in (type(module), type(name)):
+                raise Damage("unsafe-pickle", "the pickle names a global by what a call gives: it hides what it imports", self.base + self.op)
             raise self.bad("a global's name is not a string")
         out = Global(module, name)
         self.seen.setdefault(out, self.base + self.op)
@@ -146,6 +160,8 @@ class Machine:
     def reduce(self, func: Any, args: Any, kwargs: Any = None) -> Any:
         if type(func) not in (Global, Call, Persistent) or type(args) is not tuple:
             raise self.bad("it calls something that cannot be called")
+        if len(args) > _MANY:  # copied below, and a stream may pass the same tuple again and again
+            self.charge(len(args))
         if type(func) is Global:
             if func in _NEWOBJ and args and type(args[0]) is Global:
                 func, args = args[0], args[1:]
@@ -154,9 +170,9 @@ class Machine:
             if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
                 self.charge(sum(map(len, args)))
                 return {key(v) for a in args for v in a}
-            if func in _GETATTR and len(args) > 1 and type(args[1]) is str:  # what getattr reaches is judged like a global's dotted name
-                of = args[0] if type(args[0]) is Global else func
-                self.name(of.module, f"{of.name[:500]}.{args[1][:500]}")
+            if func in _GETATTR and len(args) > 1:  # what getattr reaches is judged like a global's dotted name; a computed name reaches everything
+                of, attribute = args[0] if type(args[0]) is Global else func, args[1] if type(args[1]) is str else "__getattribute__"
+                self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
             if func == ("torch", "Size") and len(args) == 1 and type(args[0]) is tuple:
                 return args[0]
             if func in _BYTES and not args:  # protocol 2 has no other way to write b""

@@ -34,7 +34,7 @@ def read_pickle(data: bytes, start: int = 0, *, base: int = 0, seen: dict[Global
     except KeyError:
         raise machine.bad("it refers to a memo entry that was never stored") from None
     except ValueError as e:  # also UnicodeDecodeError
-        raise machine.bad(str(e)) from None
+        raise machine.bad(str(e)[:200]) from None  # it may quote all it was given
     finally:
         if collecting:
             gc.enable()
@@ -110,7 +110,7 @@ for _op, _layout in _INTS.items():
     _fixed(_op, _layout)
 for _op, _value in _CONSTANTS.items():
     _constant(_op, _value)
-for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):  # BINUNICODE (here only when cut off), SHORT_BINUNICODE, BINUNICODE8
     _pushes(_op, lambda m, n=_n: str(m.take(m.uint(n)), "utf-8", "surrogatepass"))  # type: ignore[misc]
 for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):  # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
     _pushes(_op, lambda m, n=_n: m.take(m.uint(n)))  # type: ignore[misc]
@@ -128,7 +128,6 @@ _pushes(b"V", lambda m: m.line().decode("raw-unicode-escape"))
 _pushes(b"]", lambda _: [])
 _pushes(b"}", lambda _: {})
 _pushes(b"\x8f", lambda m: m.empty_set())
-_pushes(b"t", lambda m: tuple(m.marked()))
 _pushes(b"l", lambda m: m.marked())
 _pushes(b"\x91", lambda m: frozenset(map(key, m.marked())))
 _pushes(b"\x85", lambda m: (m.stack.pop(),))
@@ -144,11 +143,6 @@ _pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))
 @_does(b"p")
 def _put(m: Machine) -> None:
     m.memo[int(m.line()[:20])] = m.stack[-1]
-
-
-@_does(b"\x86")
-def _tuple2(m: Machine) -> None:
-    m.stack[-2:] = [(m.stack[-2], m.stack[-1])]
 
 
 @_does(b"\x87")

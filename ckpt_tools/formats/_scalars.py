@@ -7,7 +7,7 @@ from typing import Any
 
 from ckpt_tools.formats._base import Anatomy
 from ckpt_tools.formats._stubs import Call, Global
-from ckpt_tools.formats._torch import text
+from ckpt_tools.formats._torch_names import text
 from ckpt_tools.model import Scalar
 
 _MANY = 5000  # entries of one level that are looked at

@@ -12,10 +12,18 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+from ckpt_tools.formats._tensors import near_miss
+
 MAX_DEVICES, MAX_DIMS = 1 << 24, 64
 IGNORED = ("accu_grads", "inputs")
 """Names that begin like this are buffers, whose layout says nothing about the checkpoint."""
 
+_WORDS = (
+    "current_stage parallel_strategy_item parallel_layout_item stage parallel_strategy dev_matrix tensor_map tensor_shape field "
+    "opt_weight_shard_step opt_weight_shard_size param_split_shape indices_offset"
+)
+KEYS = frozenset(_WORDS.split())
+"""Every key of the JSON form."""
 _MERGED = re.compile(r"(\d{1,9})-(.+)", re.DOTALL)
 
 
@@ -61,20 +69,39 @@ def make_layout(name: str, devices: Sequence[int], maps: Iterable[Sequence[int]]
     return Layout(name, tuple(devices), frozenset(axes) - {-1}, shard_step, shard_size)
 
 
+def _ints(values: Iterable[Any]) -> bool:
+    return all(type(n) is int for n in values)
+
+
 def from_json(value: Any) -> Strategy:
     """The JSON form of a strategy file. Raises ValueError when it is none."""
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
-        stage = next((node["stage"] for node in nodes.values()), None)
+        stages = [node["stage"] for node in nodes.values()]
         found = [(name, e["dev_matrix"], e["tensor_map"], e["opt_weight_shard_step"], e["opt_weight_shard_size"]) for name, e in items.items()]
+        cuts = [n for node in nodes.values() for cut in node["parallel_strategy"] for n in cut]
         counts = [n for _, devices, axes, step, size in found for n in (*devices, *axes, step, size)]
+        rest = [n for e in items.values() for n in (e["field"], *e["tensor_shape"], *e.get("param_split_shape", ()), *e.get("indices_offset", ()))]
+        keys = {k for group in ([value], items.values(), nodes.values()) for e in group for k in e} - KEYS
     except (TypeError, KeyError, AttributeError) as e:
-        raise ValueError(f"it has not the fields of a strategy file ({e})") from e
-    if not all(type(n) is int for n in (*counts, *(() if stage is None else (stage,)))) or (stage or 0) < 0:
+        raise ValueError(f"it has not the fields of a strategy file ({e!r:.200})") from e
+    if odd := next((k for k in sorted(keys) if near_miss(k, KEYS)), None):
+        raise ValueError(f"{odd[:200]!r} is one bit away from {near_miss(odd, KEYS)!r}")
+    if not _ints((*counts, *stages, *cuts, *rest, value.get("current_stage", 0))) or min(stages, default=0) < 0:
         raise ValueError("a number in it is not a whole number")
     if not found:
         raise ValueError("it holds no layout of a parameter")
-    return Strategy(stage, tuple(make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found))
+    layouts = tuple(make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found)
+    return Strategy(next(iter(stages), None), layouts)
+
+
+def uneven(strategy: Strategy) -> str:
+    """Why the grids of devices contradict each other, "" if they do not: those of one stage have the same number of devices."""
+    for layouts in strategy.by_stage().values():
+        counts = {prod(e.devices) for e in layouts}
+        if len(counts) > 1:
+            return f"the parameters of a stage lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices"
+    return ""
 
 
 def _groups(layout: Layout) -> list[tuple[int, ...]]:

@@ -6,12 +6,14 @@ torch 2.13; element sizes are c10/core/ScalarType.h's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Anatomy
+from ckpt_tools.formats._base import Anatomy, Damage
+from ckpt_tools.formats._pickle import read_pickle
 from ckpt_tools.formats._stubs import Call, Global, Persistent, Pickled
+from ckpt_tools.formats._torch_names import FROM_TYPE, named
 from ckpt_tools.model import Finding, Tensor
 
 _SIZES = {
@@ -26,18 +28,18 @@ ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for nam
 _BIN = ("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin", "scaler.bin")
 SUFFIXES = (".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", *_BIN)
 """Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
-_PACKED = ("quint4x2", "quint2x4")  # several elements per byte: extents are not checked
-_STORAGES: dict[str, str] = {
+_PACKED = {"quint4x2": 2, "quint2x4": 4}  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
+STORAGES: dict[str, str] = {
     "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
     "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
     "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
     "Untyped": "uint8", "_Untyped": "uint8",
 }  # fmt: skip
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
-_WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-_SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}  # COO; CSR and its kin
+_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _HUGE = 1 << 62
-_CONTAINERS = (dict, list, tuple, Call)
+_DIMENSIONS = 64
+"""Dimensions of a tensor at most: torch's own operators take no more (aten/src/ATen/TensorIterator.h)."""
 
 
 class Storage(NamedTuple):
@@ -61,6 +63,16 @@ class Place(NamedTuple):
     nbytes: int
 
 
+def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
+    """How many elements of its storage a tensor reaches over, from the storage's first on. Absurd numbers give a large, but bounded one."""
+    reach = start + 1
+    for n, step in zip(shape, stride, strict=True):
+        if not n:
+            return 0
+        reach = min(reach + (n - 1) * step, _HUGE)
+    return reach
+
+
 def storage_of(ref: Persistent) -> Storage | Finding | None:
     """The storage that a persistent id names; None when it names something else, a Finding when it is damaged."""
     pid = ref.pid
@@ -68,7 +80,7 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
         return None
     if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage" or type(pid[1]) is not Global or type(pid[4]) is not int:
         return finding("bad-pickle", "a persistent id is not the tuple that torch writes for a storage", offset=ref.offset)
-    dtype = _STORAGES.get(pid[1].name.removesuffix("Storage"))
+    dtype = STORAGES.get(pid[1].name.removesuffix("Storage"))
     if type(pid[2]) is not str or not 0 <= pid[4] < _HUGE:
         return finding("bad-pickle", "a storage has a damaged key or number of elements", offset=ref.offset)
     if dtype is None:
@@ -105,20 +117,21 @@ def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, roo
     ``storages`` must have gone through the same pickle before.
     """
     made: dict[int, Tensor] = {}
+    hidden: dict[int, Storage | None] = {}
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
-        if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type") and len(args) > 2 and type(args[2]) is tuple:
+        if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
             func, args = args[0], args[2]  # a subclass of Tensor: built by the function that is its first argument
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
-            out = _tensor(func.name, args, places)
+            out = _tensor(func.name, args, places, hidden)
         except _Bad as e:
             yield finding(e.code, f"{func.name}: {e}", offset=offset)
             continue
         if out is not None:
             made[id(call)] = out
-    yield from _named(pickled.value, made, anatomy, root)
+    yield from named(pickled.value, made, anatomy, root)
 
 
 class _Bad(Exception):
@@ -130,22 +143,43 @@ class _Bad(Exception):
 def _sizes(value: Any, what: str) -> tuple[int, ...]:
     if type(value) is Call and type(value.func) is Global and value.func.module == "torch.jit._pickle" and value.args:
         value = value.args[0]  # TorchScript writes lists of ints as build_intlist([…])
-    if type(value) not in (tuple, list) or len(value) > 1024 or not all(type(v) is int for v in value):
-        raise _Bad(f"its {what} is not a tuple of integers")
-    if not all(0 <= v < _HUGE for v in value):
-        raise _Bad(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
+    if type(value) not in (tuple, list) or len(value) > _DIMENSIONS:
+        raise _Bad(f"its {what} is not a tuple of at most {_DIMENSIONS} integers")
+    for v in value:
+        if type(v) is not int:
+            raise _Bad(f"its {what} is not a tuple of integers")
+        if not 0 <= v < _HUGE:
+            raise _Bad(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
     return tuple(value)
 
 
-def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place]) -> Tensor | None:
+def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
+    """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is the storage. Each is read once."""
+    data = call.args[0] if call.func == _FROM_BYTES and call.args else None
+    if type(data) is not bytes:
+        return None
+    if id(data) not in known:
+        head, at, value = data[:4096], 0, None  # real ones need less than 1000
+        try:
+            for _ in range(4):
+                pickled = read_pickle(head, at)
+                value, at = pickled.value, pickled.end
+        except Damage:
+            value = None
+        storage = storage_of(value) if type(value) is Persistent else None
+        known[id(data)] = storage if isinstance(storage, Storage) else None
+    return known[id(data)]
+
+
+def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]) -> Tensor | None:
     if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
         shape = _sizes(args[1], "shape")
         return Tensor("", args[0].name, shape, 0)
     if name not in _REBUILD:
         return None
-    if len(args) < _REBUILD[name] or type(args[0]) is not Persistent:
+    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
         raise _Bad("its first argument is not a storage, or arguments are missing")
-    storage = args[0].meaning
+    storage = args[0].meaning if type(args[0]) is Persistent else _inside(args[0], hidden)
     if not isinstance(storage, Storage):
         return None  # reported where the storages are
     dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
@@ -157,66 +191,18 @@ def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place]) -> Te
     for n, step in zip(shape, stride, strict=True):
         numel *= n
         reach += (n - 1) * step
-        if abs(reach) > _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
+        if not -_HUGE < reach < _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
             raise _Bad("it is absurdly large", "tensor-out-of-bounds")
     item = ITEMSIZE.get(dtype)
     if item is None:
         raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
-    place = places.get(storage.key)
-    have = min(storage.nbytes, place.nbytes if place else storage.nbytes) - storage.view
-    if numel and reach * item > have and dtype not in _PACKED:
-        raise _Bad(f"the tensor needs {reach * item:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
+    place = places.get(storage.key) if type(args[0]) is Persistent else None
+    have = (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
+    nbytes, need = numel * item, reach * item
+    if dtype in _PACKED:
+        per = _PACKED[dtype]
+        nbytes = need = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
+    if numel and need > have:
+        raise _Bad(f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
     at = place.offset + storage.view + start * item if place and place.offset is not None else None
-    return Tensor("", dtype, shape, numel * item, at, storage.key[:80])
-
-
-def _named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-    """Walk the value without recursion, each container once, each edge once; names are bounded in number, depth and total length."""
-    visited: set[int] = set()
-    budget = 64 << 20  # characters of names: real files have a few megabytes
-    stack: list[tuple[str, Any, int]] = [(root, value, 0)]
-    while stack:
-        path, v, depth = stack.pop()
-        tensor = made.get(id(v))
-        if tensor is not None:
-            anatomy.tensors.append(Tensor(path, tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, tensor.storage))
-            continue
-        if id(v) in visited:
-            continue
-        visited.add(id(v))
-        below = list(_children(v))
-        if below and depth > 64:
-            yield finding("too-complex", f"the pickle is nested more than 64 levels deep below {path[:80]!r}; tensors there are not listed")
-            return
-        for k, c in reversed(below):
-            name = (f"{path}.{k}" if path and k else path or k)[:4096]
-            budget -= len(name)
-            stack.append((name, c, depth + 1))
-        if budget < 0:
-            yield finding("too-complex", "the pickle's tensors have more names than are listed")
-            return
-
-
-def _children(v: Any) -> Iterator[tuple[str, Any]]:
-    """The containers and calls directly inside ``v``, with the last part of their names."""
-    if isinstance(v, dict):
-        yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
-    elif isinstance(v, (list, tuple)):
-        yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
-    elif type(v) is Call:
-        if type(v.func) is Global and v.func.name in _WRAPPERS:
-            yield from (("", c) for c in v.args[:1] if isinstance(c, _CONTAINERS))
-            return
-        if type(v.func) is Global and v.func.name == "_rebuild_sparse_tensor" and len(v.args) > 1 and type(v.args[1]) is tuple:
-            parts = [c for c in v.args[1] if type(c) is Call]
-            yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
-            return
-        for more in (v.args, v.items, v.entries, v.state):
-            if isinstance(more, (dict, list, tuple)):
-                yield from _children(more)
-
-
-def text(key: Any) -> str:
-    """A dict key as a printable name of at most 256 characters."""
-    out = key if type(key) is str else str(key) if type(key) in (int, float, bool) else "?"
-    return out[:256].encode("utf-8", "backslashreplace").decode() if not out.isascii() else out[:256]
+    return Tensor("", dtype, shape, nbytes, at, storage.key[:80] if type(args[0]) is Persistent else "")

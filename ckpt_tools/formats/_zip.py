@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Deflated, Extent, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage
-from ckpt_tools.formats._zipdir import Entry, entries, extras, name_of
+from ckpt_tools.formats._zipdir import KNOWN, Entry, entries, extras, name_of
 from ckpt_tools.formats._zipend import end_of
-from ckpt_tools.model import Finding, Severity
+from ckpt_tools.model import Finding, Guard, Severity
 from ckpt_tools.storage import Source
 
 STORED, DEFLATED = 0, 8
@@ -54,41 +54,49 @@ class _Near:
         return self.data[offset - self.at : offset - self.at + length]
 
 
-def read_zip(source: Source, *, torch: bool) -> Generator[Finding, None, list[Record]]:
+def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Finding, None, list[Record]]:
     """Check the container and return its records in file order. Raises Damage when there is no directory to go by.
 
     With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory entries alike.
     """
-    end = yield from end_of(source, comment=not torch)
-    directory = yield from entries(source, end, torch)
+    end = yield from end_of(source, anatomy, comment=not torch)
+    directory = yield from entries(source, end, torch, anatomy)
     records: list[Record] = []
     near, at = _Near(source), 0
     directory.sort(key=lambda e: e.header)
     for i, e in enumerate(directory):
         name = name_of(e)
         if e.header != at:
-            what = f"{e.header - at} bytes belong to no record" if e.header > at else "two records overlap"
+            what = f"{e.header - at} bytes belong to no record{_hidden(near, at)}" if e.header > at else "two records overlap"
             yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
         border = directory[i + 1].header if i + 1 < len(directory) else end.directory
         try:
-            payload = yield from _local(near, e, name, border, torch)
+            payload = yield from _local(near, e, name, border, torch, anatomy)
         except Damage as d:
             yield d.finding
-            records.append(Record(name, e.header, -1, e.stored, e.size, e.crc, e.method, e.flags))
+            payload = -1
+        records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
+        if payload < 0:
             at = border
             continue
-        records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
         at = payload + e.stored
         if e.flags & 8:
-            at += yield from _descriptor(near, e, name, at, border)
+            n = yield from _descriptor(near, e, name, at, border)
+            anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
+            at += n
     if at != end.directory:
-        what = f"{end.directory - at} bytes belong to no record" if end.directory > at else "a record overlaps the directory"
+        what = f"{end.directory - at} bytes belong to no record{_hidden(near, at)}" if end.directory > at else "a record overlaps the directory"
         yield finding("bad-header", f"before the directory: {what}", offset=min(at, end.directory))
     yield from _names(records, torch)
     return records
 
 
-def _local(near: _Near, e: Entry, name: str, border: int, torch: bool) -> Generator[Finding, None, int]:
+def _hidden(near: _Near, at: int) -> str:
+    """Whether what lies at ``at``, where no record should, is one that the directory does not name."""
+    return ", and begin like a record that the directory does not name" if near.get(at, 4) == b"PK\3\4" else ""
+
+
+def _local(near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, int]:
     """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
 
     def bad(what: str) -> Finding:
@@ -100,22 +108,17 @@ def _local(near: _Near, e: Entry, name: str, border: int, torch: bool) -> Genera
     if sig != b"PK\3\4" or n != len(e.raw) or payload + e.stored > border:
         raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
     names = near.get(e.header + 30, n + x)
+    late = bool(e.flags & 8)  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
+    if torch and late and (names[:n], flags, method, need, time, date) == (e.raw, e.flags, e.method, e.need, e.time, e.date):
+        plain = not (crc or stored or size or e.wide or e.flags != 0x0808 or e.method) and e.stored == e.size and x >= 4
+        if plain and names[n:] == b"FB" + (x - 4).to_bytes(2, "little") + b"Z" * (x - 4):
+            anatomy.explain(e.header, 30 + n + x, f"header of {name[:200]!r}")
+            return int(payload)  # as torch writes it: nothing below could say anything
     if (names[:n], flags, method) != (e.raw, e.flags, e.method):
         yield bad("name, flags or method")
     if (need, time, date) != (e.need, e.time, e.date):
         yield finding("odd-header", f"record {name[:200]!r}: header and directory disagree on version or time", offset=e.header)
-    wide = False
-    for kind, value in extras(names[n:]):
-        if kind == 1:  # sizes not known yet may be 0 when a descriptor follows; miniz adds the header's own offset
-            wide, parts = len(value) >= 16, [int.from_bytes(value[k : k + 8], "little") for k in range(0, len(value), 8)]
-            if len(value) % 8 or not {e.size, e.stored, e.header, 0}.issuperset(parts) or (0 in parts and e.size and not e.flags & 8):
-                yield bad("its 64-bit sizes")
-        elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
-            if value.strip(b"Z"):
-                yield finding("odd-header", f"record {name[:200]!r}: its padding is not all 'Z'", offset=e.header + 30 + n)
-        elif kind < 0 or torch:
-            yield finding("bad-header", f"record {name[:200]!r}: its header has a damaged extra field", offset=e.header + 30 + n)
-    late = bool(e.flags & 8)  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
+    wide, foreign = yield from _local_extras(e, names[n:], name, torch)
     for mine, theirs, what in ((crc, e.crc, "the checksum"), (stored, e.stored, "the size"), (size, e.size, "the size")):
         fits = mine == 0 if late and torch else mine == theirs or (late and mine == 0)
         if not fits and not (mine == 0xFFFFFFFF and wide and what == "the size"):
@@ -124,7 +127,31 @@ def _local(near: _Near, e: Entry, name: str, border: int, torch: bool) -> Genera
         yield finding("bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6)
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
         yield finding("bad-header", f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known", offset=e.header + 8)
+    anatomy.explain(e.header, 30 + n, f"header of {name[:200]!r}")
+    what = f"header of {name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
+    anatomy.explain(e.header + 30 + n, x, what, Guard.UNPROTECTED if foreign else Guard.STRUCTURE)
     return int(payload)
+
+
+def _local_extras(e: Entry, fields: bytes, name: str, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
+    """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there are some that nothing checks."""
+    wide = foreign = False
+    for kind, value in extras(fields):
+        if kind == 1:
+            wide, parts = len(value) >= 16, struct.unpack(f"<{len(value) // 8}Q", value[: len(value) // 8 * 8])
+            sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
+            if e.flags & 8:  # a descriptor follows, so they need not be known yet; miniz knows one of them, and adds the header's own offset
+                sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
+            if len(value) % 8 or not any(parts in (s, (*s, e.header)) for s in sizes):
+                yield finding("bad-header", f"record {name[:200]!r}: its header and the directory disagree on its 64-bit sizes", offset=e.header)
+        elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
+            if value.strip(b"Z"):
+                yield finding("odd-header", f"record {name[:200]!r}: its padding is not all 'Z'", offset=e.header + 30 + len(e.raw))
+        elif kind < 0 or (torch and kind not in KNOWN):
+            yield finding("bad-header", f"record {name[:200]!r}: its header has a damaged extra field", offset=e.header + 30 + len(e.raw))
+        else:
+            foreign = True
+    return wide, foreign
 
 
 def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
@@ -174,12 +201,18 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
     return data
 
 
-def protect(records: Sequence[Record], anatomy: Anatomy) -> None:
-    """Put the CRCs of ``records`` and the bytes they protect into the anatomy."""
+def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
+    """Put the CRCs of ``records`` and the bytes they protect into the anatomy, except for those ``skipped``, which have none."""
     for r in records:
-        if r.size and r.payload >= 0 and r.method in (STORED, DEFLATED):
+        if not r.stored or r.payload < 0:
+            continue
+        if r in skipped:
+            anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: its writer stored no checksum", Guard.UNPROTECTED)
+        elif r.method in (STORED, DEFLATED):
             piece = Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
             anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
+        else:
+            anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: an unknown method of compression", Guard.UNPROTECTED)
 
 
 def unsummed(records: Sequence[Record]) -> bool:

@@ -7,13 +7,15 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Damage
-from ckpt_tools.model import Finding
+from ckpt_tools.formats._base import Anatomy, Damage
+from ckpt_tools.model import Finding, Guard
 from ckpt_tools.storage import Source
 
 _EOCD = struct.Struct("<4s4H2IH")  # APPNOTE 4.3.16
 _LOCATOR = struct.Struct("<4sIQI")  # APPNOTE 4.3.15
 _END64 = struct.Struct("<4sQ2H2I4Q")  # APPNOTE 4.3.14
+_TOPS = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
+_MADE = (798, 45)  # what miniz and Python's zipfile write as the version that made a ZIP64 end record
 _WINDOW = 22 + 0xFFFF  # how far from the end a comment may push the end record
 
 
@@ -25,7 +27,7 @@ class End(NamedTuple):
     entries: int
 
 
-def end_of(source: Source, *, comment: bool) -> Generator[Finding, None, End]:
+def end_of(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
     """Find and check the end records; ``comment`` says whether the archive may have one. Raises Damage when there is no end."""
     at = yield from _eocd(source, comment)
     base = max(0, at - 76)
@@ -33,6 +35,8 @@ def end_of(source: Source, *, comment: bool) -> Generator[Finding, None, End]:
     _, disk, disk_cd, here, count, size, start, _ = _EOCD.unpack(data[-22:])
     told = (here, count, size, start)
     limit = at
+    anatomy.explain(at, 22, "end record")
+    anatomy.explain(at + 22, source.size - at - 22, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
     if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
         _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
         limit = where
@@ -41,12 +45,19 @@ def end_of(source: Source, *, comment: bool) -> Generator[Finding, None, End]:
         sig, length, made, need, own, own_cd, *told64 = _END64.unpack(source.read(where, 56) if where != at - 76 else data[:56])
         if sig != b"PK\6\6" or where + 12 + length != at - 20:
             raise Damage("bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20)
-        if any(a not in (b, top) for a, b, top in zip(told, told64, (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True)):
+        # The top value says "see the other record". miniz writes it only where it must, some other writers everywhere.
+        if any(a != min(b, top) and not (comment and a == top) for a, b, top in zip(told, told64, _TOPS, strict=True)):
             yield finding("bad-header", "the two end records disagree on the directory", offset=at)
         if disk64 or disks != 1 or own or own_cd:
             yield finding("odd-header", "an end record names other disks than one", offset=where)
-        if need != 45 or (made not in (798, 45) and not comment):  # 798 is miniz, 45 Python's zipfile
+        usual = made in _MADE or (comment and all((made ^ m).bit_count() > 1 for m in _MADE))  # foreign writers set what they like
+        if need != 45 or not usual:
             yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
+        anatomy.explain(where, 12, "ZIP64 end record")
+        anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED)
+        anatomy.explain(where + 14, 42, "ZIP64 end record")
+        anatomy.explain(where + 56, at - 20 - where - 56, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+        anatomy.explain(at - 20, 20, "ZIP64 locator")
         told = (told64[0], told64[1], told64[2], told64[3])
     here, count, size, start = told
     if here != count:

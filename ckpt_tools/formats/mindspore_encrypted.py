@@ -1,83 +1,148 @@
-"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks of 64 MiB, each encrypted alone. Only the framing is read: no key is needed.
+"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks, each encrypted alone (_mindspore_blocks.py).
 
-Facts: ``_encrypt`` and ``_decrypt`` of MindSpore 2.10 (checked by decrypting with another library), mindspore/train/serialization.py
-(``_exec_save``). All integers are 32-bit little-endian:
-magic | GCM only: tag[16] | block_len | iv_len = 16 | iv[16] | cipher_len | cipher, with block_len = 4 + iv_len + 4 + cipher_len.
+Without a key only the framing is read. With one (``Anatomy.key``) the plaintext is checked as the plain file is, and every GCM tag is a checksum.
+Facts: ``_encrypt`` and ``_decrypt`` of MindSpore 2.10 (checked by decrypting with another library), mindspore/train/serialization.py (``_exec_save``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
+from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Anatomy, Damage, Format
-from ckpt_tools.formats._mindspore_records import LITERAL, TRAILER
-from ckpt_tools.model import Finding, Level, Severity
-from ckpt_tools.storage import Source
+from ckpt_tools.formats import mindspore_ckpt
+from ckpt_tools.formats._base import HEAD, Anatomy, Format, structure
+from ckpt_tools.formats._crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt, is_noise, missing, padding
+from ckpt_tools.formats._mindspore_blocks import Framing, framing
+from ckpt_tools.formats._mindspore_records import CIPHERS
+from ckpt_tools.model import Finding, Guard, Level, Severity
+from ckpt_tools.storage import ShortRead, Source
 
-MODES = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xda\x5e\x3a\x7f": "SM4-CBC"}
-PLAIN = 64 * 1024 * 1024
-"""Bytes of plaintext in every block but the last."""
-
-
-def _u32(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 4], "little")
+_SAMPLE = 4096
 
 
 def _magic(head: bytes) -> bool:
-    return head[:4] in MODES
-
-
-def _untagged(head: bytes) -> bool:
-    """MindSpore 1.x wrote AES-GCM blocks without the tag: then the three lengths fit each other 16 bytes earlier."""
-    return len(head) >= 32 and _u32(head, 8) == 16 and _u32(head, 28) + 24 == _u32(head, 4)
+    return head[:4] in CIPHERS
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Follow the chain of blocks, which must end exactly at the end of the file. Reads 48 bytes per block."""
-    size, at, blocks, cipher, full = source.size, 0, 0, 0, True
-    first = source.read(0, min(48, size))
-    mode = MODES.get(first[:4])
-    if mode is None:
-        raise Damage("bad-header", f"the file begins with {first[:4].hex()}, no magic of an encrypted checkpoint", 0)
-    tag = 16 if mode == "AES-GCM" and not _untagged(first) else 0
-    padding = 0 if mode == "AES-GCM" else 16  # CBC pads each block by 1 to 16 bytes (PKCS#7)
+    """Follow the blocks, and with a key the records in them."""
+    f = framing(source)
+    mode = "AES-GCM or AES-CBC, without tags as MindSpore 1.x wrote it" if f.old and f.even else f.mode
     anatomy.metadata["encryption"] = mode
-    lengths = 4 + tag  # where block_len stands
-    while at < size:
-        left = size - at
-        if not full:
-            raise _after_last(source, at, left)
-        head = source.read(at, min(lengths + 28, left))
-        if head[:4] != first[:4] and not first.startswith(head):
-            raise Damage("bad-header", f"block {blocks} begins with {head[:4].hex()} instead of {first[:4].hex()}", at)
-        if left < lengths + 28:
-            raise Damage("truncated", f"block {blocks} has {left} of the {lengths + 28} bytes of its header", size)
-        cipher = _u32(head, lengths + 24)
-        if _u32(head, lengths + 4) != 16 or _u32(head, lengths) != 24 + cipher:
-            raise Damage("bad-header", f"the lengths in the header of block {blocks} contradict each other", at + lengths)
-        if not 0 < cipher <= PLAIN + padding or (padding and cipher % 16):
-            raise Damage("bad-header", f"block {blocks} cannot hold {cipher} bytes of ciphertext", at + lengths + 24)
-        if lengths + 28 + cipher > left:
-            raise Damage("truncated", f"block {blocks} should end at byte {at + lengths + 28 + cipher}, the file ends at {size}", size)
-        full, blocks, at = cipher == PLAIN + padding, blocks + 1, at + lengths + 28 + cipher
-    anatomy.metadata["encrypted_blocks"] = blocks
-    if not tag and not padding and cipher % 16 == 0:  # the magics of the CBC modes are one bit away from that of GCM
-        yield finding("odd-header", "AES-GCM without tags, as MindSpore 1.x wrote it, or a CBC mode whose magic lost a bit", offset=0)
-    if full:  # one intact file in 67 million ends like this
-        text = f"the last of {blocks} blocks is full: the file was probably cut at the border of two blocks"
-        yield finding("truncated", text, offset=size, severity=Severity.WARNING)
-    seen = "its tags can only be checked with the key" if tag else "this mode has no tag, so even with the key a flipped bit may pass"
+    anatomy.metadata["encrypted_blocks"] = len(f.blocks)
+    if f.full:  # one intact file in 67 million ends like this
+        text = f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two blocks"
+        yield finding("truncated", text, offset=source.size, severity=Severity.WARNING)
+    if anatomy.key is not None:
+        yield from _with_key(source, anatomy, f, anatomy.key)
+        return
+    f.explain(anatomy, f.twin)
+    f.hide(anatomy, "it takes the key to check it")
+    tagged = f.blocks[0].tag
+    seen = "its tags can only be checked with the key" if tagged else "this mode has no tag, so even with the key a flipped bit may pass"
     yield finding("needs-key", f"encrypted with {mode}: {seen}")
     yield finding("not-checksummed", "no checksum can be read without the key")
 
 
-def _after_last(source: Source, at: int, left: int) -> Damage:
-    """Only the last block may be short, so nothing can follow a short one."""
-    if left == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
-        text = "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and cannot decrypt that: without the last 17 bytes it loads"
-        return Damage("trailing-data", text, at)
-    return Damage("trailing-data", f"{left} bytes follow the last block", at)
+def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
+    """Choose how to decrypt, then check tags and plaintext."""
+    modes = [f.mode]
+    if f.old and f.even:
+        modes += ["AES-CBC", "SM4-CBC"]
+    known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
+    schemes = [s for s in known if s.fits]
+    if not schemes:
+        sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
+        yield from _stop(anatomy, f, finding("wrong-key", f"the key has {len(key)} bytes, {f.mode} takes {sizes}"))
+        return
+    if wanted := missing(schemes[0]):
+        yield from _stop(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
+        yield finding("not-checksummed", f"no checksum can be read without {wanted}")
+        return
+    scheme = _choose(source, f, [s for s in schemes if not missing(s)])
+    if scheme is None:
+        text = f"the key that was given leaves noise: it is not the one that this file was encrypted with ({f.mode}), or all of the file is damaged"
+        yield from _stop(anatomy, f, finding("wrong-key", text))
+        return
+    f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")
+    anatomy.metadata["encryption"] = scheme.mode
+    if f.old and scheme.mode == "SM4-CBC":
+        yield finding("odd-header", "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped", offset=0)
+    for i, b in enumerate(f.blocks):
+        _protect(anatomy, scheme, i, b)
+    if not f.blocks[0].tag:
+        text = f"{scheme.mode} as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
+        yield finding("not-checksummed", text)
+    yield from _records(source, anatomy, f, scheme)
+
+
+def _stop(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
+    """The plaintext cannot be had."""
+    f.explain(anatomy, f.twin)
+    f.hide(anatomy, "it was not decrypted")
+    yield why
+
+
+def _choose(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
+    """The scheme that leaves what begins like a checkpoint; if none does, for the beginning may be damaged, one that leaves anything but noise."""
+    first, last = f.blocks[0], f.blocks[-1]
+    for s in schemes:
+        if mindspore_ckpt.FORMAT.magic(decrypt(source, s, first, 0, min(HEAD, first.size))):
+            return s
+    spots = [spot for b in dict.fromkeys((first, last)) for spot in _spots(b)]
+    for s in schemes:
+        sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
+        if not is_noise(sample):
+            return s
+    return None
+
+
+def _spots(b: Block) -> list[tuple[Block, int, int]]:
+    """(block, offset, length) of some of its bytes, each once."""
+    if b.size <= 3 * _SAMPLE:
+        return [(b, 0, b.size)]
+    return [(b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE)]
+
+
+def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
+    """A tag covers the nonce and the ciphertext; without one, only what they decrypt to is looked at."""
+    if b.tag:
+        pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
+        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=partial(Tag, scheme, b.tag)))
+        anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
+        rest = len(b.iv) - scheme.nonce
+        anatomy.explain(b.iv_at + scheme.nonce, rest, f"end of the IV of block {i}, which is not used", Guard.UNPROTECTED)
+        return
+    anatomy.explain(b.iv_at, len(b.iv), f"IV of block {i}: only the form of what it decrypts is checked", Guard.UNPROTECTED)
+    anatomy.explain(b.at, b.size, f"ciphertext of block {i}: only the form of what it decrypts to is checked", Guard.UNPROTECTED)
+
+
+def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
+    """Check the plaintext as a plain file; findings lie where its ciphertext does. Its tensors have no place in the file."""
+    paddings = [0] * len(f.blocks)
+    for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
+        whole, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
+        if not paddings[i] or (whole and paddings[i] != UNIT):
+            text = f"the end of block {i} does not decrypt to the padding of {scheme.mode}: it is damaged"
+            yield finding("bad-header", text, offset=b.at + b.size - 2 * UNIT)
+            if not whole:
+                return
+            paddings[i] = UNIT  # 64 MiB are whole cipher blocks, so one of padding follows
+    plain, inner = Decrypted(source, scheme, f.blocks, paddings), Anatomy()
+    try:
+        for found in structure(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):
+            if found.code != "not-checksummed":
+                place = None if found.offset is None else plain.place(found.offset)
+                yield replace(found, message=f"decrypted: {found.message}", offset=place)
+    except ShortRead as e:
+        yield finding("truncated", f"the plaintext ends at byte {plain.size}, in the middle of a record", offset=plain.place(e.offset))
+    inner.metadata.pop("crc_trailer", None)
+    anatomy.metadata |= inner.metadata
+    anatomy.keys |= inner.keys
+    anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
 
 
 FORMAT = Format(
@@ -85,11 +150,13 @@ FORMAT = Format(
     suffixes=(".ckpt",),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="AES-GCM: a tag per block, which needs the key; AES-CBC and SM4-CBC: nothing",
+    protects="AES-GCM: with the key, a tag per block over all its bytes; AES-CBC and SM4-CBC: nothing",
     limits=(
-        "the ciphertext is not checked without the key",
+        "without the key only the framing is checked, and names, steps and tensors are not known",
+        "without a tag (CBC, and all of MindSpore 1.x) a flipped bit in a tensor's content or name cannot be seen even with the key",
         "nothing protects the number and order of blocks: a file of several blocks that lost whole ones in the middle has a valid framing",
-        "names, steps and tensors are not known",
+        "a key that leaves noise is said to be wrong: in a file that is damaged from end to end the right one does as well",
+        "one bit tells the magic of a CBC file of one block from that of MindSpore 1.x",
     ),
-    reference="MindSpore 2.10: mindspore/train/serialization.py, _encrypt; blocks decrypted with an independent library",
+    reference="MindSpore 2.10: mindspore/train/serialization.py, _encrypt; mindspore/core/utils/crypto.cc; blocks decrypted with an independent library",
 )

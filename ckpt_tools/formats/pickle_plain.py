@@ -6,22 +6,39 @@ from collections.abc import Iterator
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import torch_legacy
-from ckpt_tools.formats._base import Anatomy, Format
+from ckpt_tools.formats._base import HEAD, Anatomy, Damage, Format
 from ckpt_tools.formats._judged import read_judged
+from ckpt_tools.formats._machine import Machine
+from ckpt_tools.formats._pickle import STEPS, NeedMore
 from ckpt_tools.formats._scalars import scalars
 from ckpt_tools.formats._torch import tensors
-from ckpt_tools.model import Finding, Level
+from ckpt_tools.model import Finding, Guard, Level
 from ckpt_tools.storage import Source
 
 
 def magic(head: bytes) -> bool:
-    """A PROTO opcode of protocol 2 to 5 that does not begin torch's old format; older protocols have no mark of their own."""
-    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and not torch_legacy.magic(head)
+    """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's old format."""
+    if torch_legacy.magic(head):
+        return False
+    return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
+
+
+def _textual(head: bytes) -> bool:
+    """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put into the memo."""
+    machine = Machine(head, 0, 0, {})
+    try:
+        machine.run(STEPS)
+    except NeedMore:
+        return len(head) == HEAD and bool(machine.memo)
+    except (Damage, IndexError, KeyError, ValueError):
+        return False
+    return len(head) < HEAD and machine.pos == len(head) > 2
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
     pickled = yield from read_judged(source, 0, source.size, anatomy)
+    anatomy.explain(0, pickled.end, "a pickle: its opcodes and lengths are checked, not its names and numbers", Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     yield from tensors(pickled, {}, anatomy)
     if pickled.end < source.size:
@@ -36,7 +53,7 @@ FORMAT = Format(
     protects="nothing",
     limits=(
         "a flipped bit in a value cannot be seen",
-        "protocols 0 and 1 are not recognised; several pickles in one file count as data after the first",
+        "protocols 0 and 1 are told from text by their first opcodes; several pickles in one file count as data after the first",
     ),
     reference="CPython Lib/pickletools.py, Lib/pickle.py; torch/storage.py (_load_from_bytes)",
 )

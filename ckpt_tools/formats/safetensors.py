@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage, Format
-from ckpt_tools.formats._safetensors_header import Header, metadata, tensor
+from ckpt_tools.formats._json_cursor import Cursor
+from ckpt_tools.formats._limited import limited
+from ckpt_tools.formats._safetensors_header import known_texts, metadata, tensor
 from ckpt_tools.formats._tensors import MAX_SCALARS, MAX_TENSORS, PROGRESS, is_single, remember, scalar, zero_tail
-from ckpt_tools.model import Finding, Level, Tensor
+from ckpt_tools.model import Finding, Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 MAX_HEADER = 100_000_000
@@ -28,7 +30,7 @@ def _magic(head: bytes) -> bool:
     return 2 <= int.from_bytes(head[:8], "little") <= MAX_HEADER and start[:1] == b"{" and start[1:].lstrip(b" \t\r\n")[:1] in (b'"', b"}", b"")
 
 
-def _header(source: Source) -> tuple[Header, int]:
+def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
     """The header and where the data begins; the length is bounded by the reader's own limit and by the file."""
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
@@ -38,18 +40,18 @@ def _header(source: Source) -> tuple[Header, int]:
     if length > source.size - 8:
         raise Damage("truncated", f"the header should end at byte {8 + length}, the file ends at {source.size}", source.size)
     try:
-        return Header(source.read(8, length).decode()), 8 + length
+        return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
 
 
-def _entries(header: Header, data: int, anatomy: Anatomy) -> Iterator[Finding]:
+def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as its last entry, as in the reader."""
     tensors: dict[str, Tensor] = {}
     twice = False
     for count, name in enumerate(header.members()):
         if count > MAX_TENSORS:
-            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", 8 + header.at)
+            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", header.offset)
         if name == "__metadata__":
             if name in anatomy.keys:
                 raise header.bad("__metadata__ occurs twice")
@@ -57,7 +59,8 @@ def _entries(header: Header, data: int, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             if name in tensors and not twice:
                 twice = True
-                yield finding("duplicate-key", f"tensor {name!r} is described twice; readers take the last one", offset=8 + header.at)
+                yield finding("duplicate-key", f"tensor {name[:200]!r} is described twice; readers take the last one", offset=header.offset)
+            header.mark(header.key + 1, header.key_end - 1, "a tensor's name", summed=True)
             for item in tensor(header, name, data):
                 if isinstance(item, Finding):
                     yield item
@@ -67,6 +70,7 @@ def _entries(header: Header, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     if header.text[header.at :].strip(_BLANK):
         raise header.bad("text follows the end of the header's object")
     anatomy.keys.discard("__metadata__")
+    yield from known_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
 
 
@@ -76,7 +80,7 @@ def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
     for t in tensors:
         if t.offset != at:
             what = "overlaps the one before it" if (t.offset or 0) < at else "leaves a hole before it"
-            raise Damage("bad-header", f"tensor {t.name!r} begins at byte {t.offset} instead of {at}: it {what}", t.offset)
+            raise Damage("bad-header", f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}", t.offset)
         at += t.nbytes
     if size < at:
         raise Damage("truncated", f"the data should end at byte {at}, the file ends at {size}", size)
@@ -102,8 +106,9 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
             continue
         value = scalar(source.read(offset, t.nbytes), t.dtype)
         if not isinstance(value, int) or not 0 <= value < ABSURD:
-            yield finding("crc-mismatch", f"the integer {t.name!r} is {value}: MindSpore could not have written crc_num over it", offset=offset)
+            yield finding("crc-mismatch", f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it", offset=offset)
             return
+        anatomy.explain(offset, t.nbytes, "a single integer: crc_num counts in as many zeros")
         zeros += value
         if zeros > MAX_ZEROS:
             yield finding("too-complex", f"crc_num covers {zeros} bytes of padding for integers: it was not checked", offset=at)
@@ -113,24 +118,33 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Header, tiling, checksum. Reads the header, a few scalars of MindSpore files, and the last page."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    header, data = _header(source)
+    header, data = _header(source, mapped=anatomy.regions is not None)
     if header.text[0] in _BLANK:
         header.at = len(header.text) - len(header.text.lstrip(_BLANK))
         yield finding("odd-header", "the header begins with blanks, which its specification forbids", offset=8)
     yield from _entries(header, data, anatomy)
     _tiling(anatomy.tensors, data, source.size)
+    anatomy.explain(0, 8, "the header's length")
     crc = anatomy.metadata.get("crc_num")
     if anatomy.metadata.get("format") == "ms":
         for t in anatomy.tensors:
             if is_single(t.dtype, t.shape) and (t.name in PROGRESS or len(anatomy.metadata) < MAX_SCALARS):
                 remember(anatomy.metadata, t.name, scalar(source.read(t.offset or 0, t.nbytes), t.dtype))
     if isinstance(crc, str):
-        yield from _checksum(source, anatomy, crc, 8 + max(0, header.text.find('"crc_num"')))
+        yield from _checksum(source, anatomy, crc, header.byte(header.texts["crc_num"][1]))
     else:
         yield finding("not-checksummed", "the format has no checksum, and MindSpore's crc_num is not there")
+    if anatomy.sums:
+        header.free = [span for span in header.free if not span.summed]
+    header.explain(anatomy, "the JSON header")
+    anatomy.explain(data, source.size - data, "tensors without a checksum", Guard.UNPROTECTED)
     if lost := zero_tail(source, anatomy.tensors, data):
         yield lost
 

@@ -6,11 +6,12 @@ from collections.abc import Generator, Iterator
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage, Format
+from ckpt_tools.formats._canonical import compared, encoded
 from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
 from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, keys_of, storages, tensors
-from ckpt_tools.model import Finding, Level, Severity
+from ckpt_tools.model import Finding, Guard, Level, Severity
 from ckpt_tools.storage import Source
 
 _MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
@@ -19,8 +20,10 @@ _NUMBER, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 def magic(head: bytes) -> bool:
-    """A pickle of torch's magic number: protocols 2 and 3, or, with a frame around it, 4 and 5."""
-    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
+    """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame around it in 4 and 5."""
+    return head.startswith(b"L%dL\n." % _NUMBER) or (
+        head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
+    )
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -31,6 +34,12 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "torch's old format has no checksum: only lengths and the pickles' own structure were checked")
     at = yield from _preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
+    own = source.read(0, 2)
+    if source.read(at, 2) != own and own[:1] == b"\x80":
+        yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
+    anatomy.explain(at, 2, "the protocol of the object's pickle", Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED)
+    why = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are checked, not its names and numbers"
+    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
@@ -44,10 +53,11 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
+    yield from compared(source, pickled.end, keys.end, [encoded(order, own[1])] if own[1] in range(2, 6) else (), "the list of storage keys", anatomy)
     unknown = keys_of(pickled) - known.keys()
     for key in known.keys() - set(order):
         yield finding("missing-storage", f"storage {key[:80]!r} is used by tensors but is not in the file", offset=known[key].offset)
-    places = yield from _storages(source, order, known, unknown, keys.end)
+    places = yield from _storages(source, order, known, unknown, keys.end, anatomy)
     if order and order[-1] in places:
         yield from _tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
@@ -66,10 +76,27 @@ def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]
     good = info.get("protocol_version") == _PROTOCOL and type(info.get("little_endian")) is bool
     if not good or (sizes.get("short"), sizes.get("int")) != (2, 4) or sizes.get("long") not in (4, 8) or len(sizes) != 3 or len(info) != 3:
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
+    yield from _usual(source, system.end, anatomy)
     return system.end
 
 
-def _storages(source: Source, order: list[str], known: dict[str, Storage], unknown: set[str], at: int) -> Generator[Finding, None, dict[str, Place]]:
+def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """The first three pickles against their usual encodings. Of the writer's byte order both values are right, and loaders ignore it."""
+    what, usual = "the magic number, the protocol and the sizes of the system's types", list[bytes]()
+    for p in range(2, 6):
+        for long in (8, 4):
+            info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": long}}
+            usual.append(b"".join(encoded(v, p) or b"" for v in (_NUMBER, _PROTOCOL, info)))
+    usual = [u for u in usual if len(u) == end]
+    order = usual[0].index(b"\x88") if usual else end
+    yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy)
+    anatomy.explain(order, min(1, end - order), "the byte order of the writer, which loaders ignore", Guard.UNPROTECTED)
+    yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy)
+
+
+def _storages(
+    source: Source, order: list[str], known: dict[str, Storage], unknown: set[str], at: int, anatomy: Anatomy
+) -> Generator[Finding, None, dict[str, Place]]:
     """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many elements."""
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
@@ -87,6 +114,8 @@ def _storages(source: Source, order: list[str], known: dict[str, Storage], unkno
         if count != s.numel:
             yield finding("storage-size", f"storage {key[:80]!r} says it has {count:,} elements, its tensors say {s.numel:,}", offset=at)
         places[key] = Place(at + 8, s.nbytes)
+        anatomy.explain(at, 8, f"storage {key[:80]!r}: its number of elements, which its tensors repeat")
+        anatomy.explain(at + 8, s.nbytes, f"storage {key[:80]!r}: the format has no checksum", Guard.UNPROTECTED)
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
@@ -110,10 +139,10 @@ FORMAT = Format(
     suffixes=SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing: the length follows from the pickles, and every storage repeats its number of elements",
+    protects="nothing: the length follows from the pickles, every storage repeats its number of elements, and the other pickles are known bit for bit",
     limits=(
         "a flipped bit in a tensor, or in a number or a name of the pickle, cannot be seen",
-        "files pickled with protocols 0 and 1, and the tar format of torch before 0.1.10, are not recognised",
+        "pickles of Python 2 and of protocols 0 and 1 are read, but not compared bit for bit with what is usual",
     ),
     reference="torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of torch 2.13",
 )

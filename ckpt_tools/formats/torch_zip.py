@@ -10,22 +10,22 @@ from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
 from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats._torch_id import NAME, serialization_id
 from ckpt_tools.formats._zip import STORED, Record, protect, read_record, read_zip, unsummed
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import BytesSource, Source
 
-_MASK = (1 << 64) - 1
 _INFLATE = 64 << 20  # bytes of a compressed pickle: torch stores its pickles, so only repacked files have one
 
 
 def magic(head: bytes) -> bool:
-    """A zip whose first record lies in a top folder: torch writes all records below one, keras and numpy write none."""
+    """A zip whose first record lies in a top folder, or is one: torch writes all records below one, keras and numpy write none."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
     name = head[30 : 30 + n]
-    top, slash, rest = name.partition(b"/")
-    return bool(top) and (bool(rest) if slash else n > len(name)) and not name.endswith(b".npy")
+    top, slash, _ = name.partition(b"/")
+    return bool(top) and (bool(slash) or n > len(name)) and not name.endswith(b".npy")
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    records = yield from read_zip(source, torch=True)
+    records = yield from read_zip(source, anatomy, torch=True)
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
     top = records[0].name.partition("/")[0] + "/"
@@ -42,10 +42,11 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         if not r.name.startswith(top):
             yield finding("bad-header", f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}", offset=r.header)
     by_name = {r.name.removeprefix(top): r for r in records}
-    yield from _checksums(source, records, by_name, anatomy)
-    yield from _small(source, by_name)
-    if ".data/serialization_id" in by_name:
-        yield from _serialization_id(source, records, by_name[".data/serialization_id"])
+    vouched = False
+    if NAME in by_name:
+        vouched = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
+    yield from _checksums(source, records, by_name, vouched, anatomy)
+    yield from _small(source, by_name, anatomy)
     script = "constants.pkl" in by_name
     if script:
         yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script)
@@ -53,26 +54,29 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script)
     elif ".data/extern_modules" in by_name:
         yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
+    elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
+        yield finding("needs-trust", "a torch.export archive: its program and its libraries were not looked at")
     elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
-        raise Damage("bad-header", "the archive has no data.pkl, so it is not one that torch wrote", 0)
+        raise Damage("bad-header", "the archive has no data.pkl: its writer failed before it came to that, or was not torch", 0)
 
 
-def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data)."""
+def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy) -> Iterator[Finding]:
+    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data). ``vouched``: they are those that torch wrote."""
+    skipped: set[Record] = set()
+    data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     if unsummed(records):
         yield finding("checksum-off", "every record has the checksum 0: it was switched off when this file was saved")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
-        return
-    data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
-    skipped: set[Record] = set()
-    if data and not any(r.crc for r in data):  # skip_data leaves room for the storages and writes none of them
+        skipped.update(records)
+    elif data and not any(r.crc for r in data):  # skip_data leaves room for the storages; its user may fill them in later
         empty = all(_blank(source, r) for r in data[:64])
         if empty:
             yield finding("skeleton", "all storages are zero and have no checksum: the file was saved with skip_data", offset=data[0].payload)
-        if empty or len(data) > 1:
+        if empty or vouched or len(data) > 1:
             skipped.update(data)
             yield finding("not-checksummed", "no storage in this file is protected by a checksum")
-    protect([r for r in records if r not in skipped], anatomy)
+    explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
+    protect([r for r in records if r not in skipped or r not in explained], anatomy, skipped)
 
 
 def _blank(source: Source, r: Record) -> bool:
@@ -80,7 +84,7 @@ def _blank(source: Source, r: Record) -> bool:
     return r.payload >= 0 and not any(source.read(r.payload, n)) and not any(source.read(r.payload + r.stored - n, n))
 
 
-def _small(source: Source, by_name: dict[str, Record]) -> Iterator[Finding]:
+def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
     """The one-line records beside the pickle (caffe2/serialize/inline_container.cc; readers accept the versions 1 to 10)."""
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
@@ -92,43 +96,17 @@ def _small(source: Source, by_name: dict[str, Record]) -> Iterator[Finding]:
         value = read_record(source, r, 64).decode("latin-1").strip() if r.size <= 64 else ""
         if name == "byteorder":
             good = value in ("little", "big")
+            anatomy.explain(r.payload, r.stored, "byteorder: little or big")
+            if value == "big":
+                anatomy.metadata["byteorder"] = value
         else:
             good = value.isascii() and value.isdigit() and (name not in versions or 1 <= int(value) <= 20)
         if not good:
             yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.payload)
         elif name == ".storage_alignment" and int(value):
             for other, d in by_name.items():
-                if other.startswith("data/") and d.payload >= 0 and d.payload % int(value):
+                if other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value):  # other programs' zips have no bit 3
                     yield finding("odd-header", f"record {other[:100]!r} is not aligned to {value} bytes as the others are", offset=d.payload)
-
-
-def _serialization_id(source: Source, records: Sequence[Record], own: Record) -> Iterator[Finding]:
-    """The id's second half digests the CRCs of all records in file order (inline_container.cc, combinedRecordCrc32…): proof of no repacking."""
-    digits = read_record(source, own, 64) if own.size <= 64 else b""
-    if len(digits) != 40 or not digits.isdigit():
-        yield finding("bad-header", "the serialization id is not 40 digits", offset=own.payload)
-        return
-    others = [r for r in records if r is not own and r.size]
-    want = int(digits[20:])
-    if _digest(r.crc for r in others) != want and _digest(_folded(source, others)) != want:
-        yield finding("crc-mismatch", "the serialization id does not agree with the records' stored checksums", offset=own.payload + 20)
-
-
-def _digest(crcs: Iterator[int]) -> int:
-    out = 0
-    for c in crcs:
-        out ^= (c + 0x9E3779B9 + (out << 6) + (out >> 2)) & _MASK
-    return out
-
-
-def _folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """The CRCs as the writer folds them: it takes a payload that begins like a data descriptor for one, too."""
-    for r in records:
-        if r.stored >= 8 and r.payload >= 0:
-            head = source.read(r.payload, 8)
-            if head.startswith(b"PK\7\x08"):
-                yield int.from_bytes(head[4:], "little")
-        yield r.crc
 
 
 def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool) -> Iterator[Finding]:
@@ -156,7 +134,12 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
         places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
     named = keys_of(pickled)
     for other, r in by_name.items():
-        if other.startswith(folder) and other.removeprefix(folder) not in named and (not script or folder != "data/" or other[5:].isdigit()):
+        if (
+            other.startswith(folder)
+            and not other.endswith("/")
+            and other.removeprefix(folder) not in named
+            and (not script or folder != "data/" or other[5:].isdigit())
+        ):
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
     yield from tensors(pickled, places, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
@@ -171,8 +154,8 @@ FORMAT = Format(
     protects="a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs; headers exist twice",
     limits=(
         "set_crc32_options(False) and skip_data leave payloads without a checksum: structure only",
-        "the first half of .data/serialization_id digests the record names in an order that only Linux has; it is not recomputed",
-        "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3 and torch.package: the container only",
+        "the first half of .data/serialization_id digests the record names in an order that only Linux has; elsewhere it proves nothing",
+        "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3, torch.package and torch.export: the container only",
         "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not always those of state_dict()",
     ),
     reference="torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE APPNOTE 6.3.10",

@@ -23,13 +23,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    records = yield from read_zip(source, torch=False)
+    records = yield from read_zip(source, anatomy, torch=False)
     anatomy.keys.update(r.name for r in records)
     if unsummed(records):
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
-        return
-    protect(records, anatomy)
+    protect(records, anatomy, frozenset(records) if unsummed(records) else ())
 
 
 FORMAT = Format(

@@ -10,7 +10,8 @@ from math import prod
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Damage
 from ckpt_tools.formats._strategy_groups import Strategy, from_json, stage_groups
-from ckpt_tools.formats.mindspore_strategy import FORMAT, MAX_SIZE, read
+from ckpt_tools.formats._strategy_proto import MAX_SIZE, read
+from ckpt_tools.formats.mindspore_strategy import FORMAT
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
 
 Groups = tuple[tuple[int, ...], ...]
@@ -106,7 +107,8 @@ def _content(path: str) -> bytes | None:
     with LocalSource(path) as source:
         head = source.read(0, min(HEAD, source.size))
         named = "strategy" in name.lower() and name.endswith(FORMAT.suffixes) and not any(f.magic(head) for f in FORMATS)
-        if not (source.size <= MAX_SIZE if name.endswith(".json") else named or FORMAT.magic(head)):
+        binary = named or (head[:1] == b"\x08" and FORMAT.magic(head))  # not a group file; MindSpore takes only *.json for JSON
+        if not (source.size <= MAX_SIZE if name.endswith(".json") else binary):
             return None
         if source.size > MAX_SIZE:
             raise ValueError(f"it has {source.size} bytes")

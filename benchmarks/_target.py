@@ -1,0 +1,66 @@
+"""What fuzz.py does with an input: the checks of one format, and what must hold of their outcome whatever the bytes are."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SETS = 4
+"""Members of good sets that each input is tried as."""
+
+Target = Callable[[bytes], None]
+
+
+def seeds(name: str) -> list[bytes]:
+    """Every file of the format's fixtures, sets and keys too, once."""
+    return list({p.read_bytes(): None for p in sorted((ROOT / "fixtures" / "formats" / name).rglob("*")) if p.is_file()})
+
+
+def target(name: str) -> Target:
+    """What every input goes through; raises whatever is wrong with us. Imports the package, so call it where imports are instrumented."""
+    from ckpt_tools.codes import CODES
+    from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
+    from ckpt_tools.model import Finding
+    from ckpt_tools.regions import regions_of
+    from ckpt_tools.verify import signature
+    from tests.helpers import FIXTURES, Fixture, findings
+
+    fmt = BY_NAME[name]
+    good = [Fixture(p) for p in sorted(FIXTURES.glob(f"{name}/good/**/*")) if p.is_file()]
+    key = next((p.read_bytes() for p in sorted((FIXTURES / name).glob("*.key"))), None)
+    members: list[tuple[str, bytes, Format, list[Claim]]] = [
+        (g.path.name, g.data, g.format_of(g.own), list(g.said[g.own])) for g in good if g.home is not None and g.said.get(g.own)
+    ]
+    roles = members[:: max(1, len(members) // SETS)][:SETS]
+    path = next((g.own for g in good if g.home is not None and g.format_of(g.own) is fmt), "")  # some indexes name their members after themselves
+
+    def judge(found: list[Finding]) -> None:
+        for f in found:
+            assert f.code in CODES, f
+            assert f.offset is None or f.offset >= 0, f
+            f.message.encode()  # it will be printed
+
+    def run(data: bytes) -> None:
+        anatomy = Anatomy(key=key, regions=[])
+        judge(list(findings(data, fmt, anatomy, (), path)))
+        regions = regions_of(anatomy, len(data))
+        ends = [0, *(r.offset + r.length for r in regions)]
+        assert [r.offset for r in regions] == ends[:-1], "the map has a hole or an overlap"
+        assert ends[-1] == len(data) or not data, "the map does not end with the file"
+        assert all(r.length > 0 for r in regions)
+        signature(anatomy.tensors)
+        for member, claim in list(anatomy.members.items())[:SETS]:
+            named = next((m for m in members if m[0] == member.rpartition("/")[2]), members[0] if members else ("", b"", fmt, []))
+            judge(list(findings(named[1], named[2], Anatomy(), [claim])))
+        for _, _, of, claims in roles:
+            judge(list(findings(data, of, Anatomy(), claims)))
+
+    return run
+
+
+def where(e: BaseException) -> str:
+    """The exception and the innermost line of ours that it came through."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if "ckpt_tools" in f.filename] or traceback.extract_tb(e.__traceback__)
+    return f"{type(e).__name__}-{Path(frames[-1].filename).stem}-{frames[-1].lineno}"

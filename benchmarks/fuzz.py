@@ -1,0 +1,224 @@
+"""Coverage-guided fuzzing of one format's checks with atheris, in process: hostile bytes must give findings, quickly and in little memory.
+
+    pip install atheris
+    python benchmarks/fuzz.py torch_zip --seconds 600 --out found/
+    python benchmarks/fuzz.py torch_zip --replay found/crash-*      # without instrumentation: milliseconds, memory, what was raised
+
+Every input goes through the structure check, the stored checksums and the byte map; for a format whose fixtures are sets also through
+what the index of each good set says about its members, and what the input itself says, as an index, about good members.
+Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is minimised and written to --out; exit 1.
+The seeds are fixtures/formats/<name>/; the mutator is libFuzzer's, which knows no format, plus splices and repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from _target import Target, seeds, target, where  # imports the package only when called
+
+SLOW = 2.0
+"""CPU seconds that no input under 1 MiB may take."""
+HUGE = 300 * 1000 * 1000
+"""Bytes that the process may never hold."""
+LONGEST = 1 << 20
+
+
+class Watch:
+    """Runs the target on one input after another and writes down what is wrong with it; ``out`` is where."""
+
+    def __init__(self, run: Target, out: Path) -> None:
+        self.run, self.out, self.executions, self.slowest = run, out, 0, 0.0
+        self.sizes: dict[str, int] = {}
+        self.began = self.told = time.monotonic()
+
+    def keep(self, what: str, data: bytes) -> None:
+        if len(data) < self.sizes.get(what, LONGEST + 1):
+            self.sizes[what] = len(data)
+            (self.out / what).write_bytes(data)
+
+    def __call__(self, data: bytes) -> None:
+        self.executions += 1
+        peak, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        try:
+            self.run(data)
+        except Exception as e:
+            self.keep(f"crash-{where(e)}", data)
+        cpu = time.process_time() - cpu
+        if cpu > self.slowest:
+            self.slowest = cpu
+            (self.out / "slowest").write_bytes(data)
+        if cpu > SLOW:
+            self.keep(f"slow-{hashlib.sha256(data).hexdigest()[:8]}", data)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+        if grown > 32 * 1024:
+            self.keep(f"memory-{hashlib.sha256(data).hexdigest()[:8]}", data)
+        if time.monotonic() > self.told + 1:
+            self.tell()
+
+    def tell(self) -> None:
+        self.told = time.monotonic()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        stats = {"executions": self.executions, "seconds": self.told - self.began, "slowest_ms": self.slowest * 1000, "rss": peak}
+        (self.out / "stats.json").write_text(json.dumps(stats))
+
+
+def mutator(known: list[bytes]) -> Callable[[bytes, int, int], bytes]:
+    import atheris
+
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        r = random.Random(seed)
+        kind, at = r.randrange(512), r.randrange(len(data) + 1)
+        if kind == 0 and data:  # one piece many times over: what is quadratic shows
+            piece = data[at : at + r.choice((1, 2, 4, 8, 16, 64, 256, 4096))] or data
+            return (data[:at] + piece * (r.choice((1 << 14, 1 << 17, max_size)) // len(piece)) + data[at:])[:max_size]
+        if kind < 48:
+            other = r.choice(known)
+            start = r.randrange(len(other) + 1)
+            piece = other[start : start + (1 << r.randrange(12))]
+            return (data[:at] + piece + data[at + r.choice((0, len(piece))) :])[:max_size]
+        return bytes(atheris.Mutate(data, min(max_size, max(4096, 2 * len(data)))))
+
+    return mutate
+
+
+def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
+    """The process that is fuzzed; libFuzzer ends it."""
+    import atheris
+
+    with atheris.instrument_imports(include=["ckpt_tools"]):
+        watch = Watch(target(name), out)
+    known = seeds(name)
+    flags = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
+    atheris.Setup([sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known))
+    atheris.Fuzz()
+
+
+def replay(name: str, path: str) -> dict[str, object]:
+    """One input, without instrumentation, in this process."""
+    run, data = target(name), Path(path).read_bytes()
+    run(b"")  # what is imported on first use does not count
+    before, cpu, raised = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), ""
+    try:
+        run(data)
+    except Exception as e:
+        raised = f"{where(e)}: {e}"[:300]
+    cpu, peak = time.process_time() - cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"size": len(data), "ms": round(cpu * 1000, 1), "rss_mb": round(peak / 1000), "grown_mb": round((peak - before) / 1000), "raised": raised}
+
+
+def replayed(name: str, path: Path) -> dict[str, object]:
+    """The same in a process of its own, which a crash or a hang may take along."""
+    try:
+        done = subprocess.run([sys.executable, __file__, name, "--replay", str(path)], capture_output=True, text=True, timeout=120, check=False)
+        return dict(json.loads(done.stdout)[str(path)])
+    except (subprocess.TimeoutExpired, ValueError) as e:
+        return {"size": path.stat().st_size, "ms": 120000.0, "rss_mb": 0, "grown_mb": 0, "raised": f"died: {type(e).__name__}"}
+
+
+def minimised(data: bytes, same: Callable[[bytes], bool], seconds: float = 20) -> bytes:
+    """Pieces taken out, halving their size, for as long as the defect stays."""
+    size, end = len(data) // 2, time.monotonic() + seconds
+    while size:
+        at = 0
+        while at < len(data) and time.monotonic() < end:
+            shorter = data[:at] + data[at + size :]
+            if same(shorter):
+                data = shorter
+            else:
+                at += size
+        size //= 2
+    return data
+
+
+def shrink(name: str, path: Path) -> None:
+    run = target(name)
+
+    def raised(data: bytes) -> str:
+        with contextlib.suppress(RecursionError):
+            try:
+                run(data)
+            except Exception as e:
+                return where(e)
+        return ""
+
+    first = raised(path.read_bytes())
+    if first:
+        path.write_bytes(minimised(path.read_bytes(), lambda data: raised(data) == first))
+
+
+def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
+    """Fuzz for so long, starting again when an input takes the process along; then look at what was kept without instrumentation."""
+    out.mkdir(parents=True, exist_ok=True)
+    total, end, coverage, peak, log = 0, time.monotonic() + seconds, 0, 0, ""
+    spent = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = Path(scratch)
+        for i, data in enumerate(seeds(name)):
+            (corpus / f"seed-{i}").write_bytes(data[:LONGEST])
+        while (left := int(end - time.monotonic())) > 1:
+            (out / "stats.json").unlink(missing_ok=True)
+            command = [sys.executable, __file__, name, "--child", str(corpus), "--seconds", str(left), "--out", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            log = done.stderr
+            if not (out / "stats.json").exists():
+                raise SystemExit(f"the fuzzer did not start:\n{log[-2000:]}")
+            stats = json.loads((out / "stats.json").read_text())
+            total, spent, peak = total + stats["executions"], spent + stats["seconds"], max(peak, stats["rss"])
+            coverage = max([coverage, *(int(c) for c in re.findall(r"cov: (\d+)", log))])
+        corpus_size = sum(1 for _ in corpus.iterdir())
+    (out / "stats.json").unlink()
+    defects, slowest, memory = {}, {"ms": 0.0}, 0
+    for path in sorted(out.iterdir()):
+        seen = replayed(name, path)
+        if seen["raised"] and path.name != "slowest":
+            shrink(name, path)
+            seen = replayed(name, path)
+        slowest = max(slowest, seen, key=lambda s: s["ms"])  # type: ignore[arg-type, return-value]
+        memory = max(memory, int(str(seen["rss_mb"])))
+        if seen["raised"] or float(str(seen["ms"])) > SLOW * 1000 or int(str(seen["rss_mb"])) * 1e6 > HUGE:
+            defects[path.name] = seen
+        else:
+            path.unlink()  # slow or large only because of the instrumentation
+    return {
+        "format": name, "seconds": round(spent), "executions": total, "per_second": round(total / max(spent, 1)), "coverage": coverage, "corpus": corpus_size,
+        "crashes": sum(1 for d in defects.values() if d["raised"]), "slowest_ms": slowest["ms"], "slowest_size": slowest.get("size", 0), "peak_rss_mb": memory,
+        "peak_rss_instrumented_mb": round(peak / 1e6), "defects": defects,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("format")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--out", type=Path, help="where inputs that show a defect are written (default: fuzz-found/<format>)")
+    parser.add_argument("--replay", nargs="+", metavar="FILE")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    out = options.out or Path("fuzz-found") / options.format
+    if options.replay:
+        print(json.dumps({path: replay(options.format, path) for path in options.replay}, indent=1))
+        return 0
+    if options.child:
+        fuzz(options.format, options.child, out, options.seconds)
+        return 0
+    result = campaign(options.format, options.seconds, out)
+    print(json.dumps(result, indent=1))
+    return 1 if result["defects"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Ciphers over a Source, by the optional package cryptography: random access to the plaintext, and GCM tags as checksums.
+
+The key is in no message and in no repr. Facts: NIST SP 800-38A and 38D; RFC 5652 section 6.3 (PKCS#7 padding).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from ckpt_tools.storage import ShortRead, Source
+
+UNIT = 16
+"""Bytes of a cipher block of AES and SM4."""
+KEYS = {"AES": (16, 24, 32), "SM4": (16,)}
+"""Bytes that a key may have."""
+
+
+class Block(NamedTuple):
+    """``size`` bytes of ciphertext at file offset ``at`` that were encrypted in one go. ``iv_at`` and ``tag_at`` are file offsets, ``tag`` is empty where there is none."""
+
+    at: int
+    size: int
+    iv: bytes
+    iv_at: int
+    tag: bytes = b""
+    tag_at: int = 0
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV, AES-CBC or SM4-CBC."""
+
+    mode: str
+    key: bytes = field(repr=False)
+    nonce: int = 12
+
+    @property
+    def fits(self) -> bool:
+        """Whether the key is as long as the cipher wants it."""
+        return len(self.key) in KEYS[self.mode[:3]]
+
+
+def _parts(scheme: Scheme) -> tuple[Any, Any, Any]:
+    """(Cipher, modes, the algorithm with its key) of cryptography. Raises ImportError without that package."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    if scheme.mode.startswith("AES"):
+        return Cipher, modes, algorithms.AES(scheme.key)
+    try:  # newer releases move old ciphers there
+        from cryptography.hazmat.decrepit.ciphers import algorithms as decrepit
+    except ImportError:
+        return Cipher, modes, algorithms.SM4(scheme.key)
+    sm4 = getattr(decrepit, "SM4", None) or algorithms.SM4
+    return Cipher, modes, sm4(scheme.key)
+
+
+def missing(scheme: Scheme) -> str:
+    """What is needed to decrypt and is not there, "" if nothing."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+
+        cipher, modes, algorithm = _parts(scheme)
+    except ImportError:
+        return "the package cryptography (pip install 'ckpt-tools[encrypted]')"
+    try:
+        cipher(algorithm, modes.ECB()).decryptor()
+    except UnsupportedAlgorithm:
+        return f"a cryptography whose OpenSSL has {scheme.mode[:3]} (pip install 'ckpt-tools[encrypted]')"
+    return ""
+
+
+@lru_cache(maxsize=64)
+def _counter(scheme: Scheme, iv: bytes) -> int:
+    """The counter block of the first cipher block of a GCM message: what the cipher turned into its key stream."""
+    cipher, modes, algorithm = _parts(scheme)
+    stream = cipher(algorithm, modes.GCM(iv[: scheme.nonce])).encryptor().update(bytes(UNIT))
+    return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
+
+
+def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
+    """``data`` that begins at cipher block ``first`` of a GCM message, decrypted. Only the low 32 bits of the counter count."""
+    cipher, modes, algorithm = _parts(scheme)
+    start, out = _counter(scheme, iv), b""
+    while data:
+        low = (start + first) & 0xFFFFFFFF
+        n = ((1 << 32) - low) * UNIT
+        nonce = (start >> 32 << 32 | low).to_bytes(UNIT, "big")
+        out += cipher(algorithm, modes.CTR(nonce)).decryptor().update(data[:n])
+        first, data = first + (1 << 32) - low, data[n:]
+    return out
+
+
+def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
+    """``length`` bytes of plaintext (and padding) from ``offset`` of a block; reads at most 47 bytes more than that."""
+    first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
+    at = first * UNIT
+    if scheme.mode.endswith("GCM"):
+        plain = _ctr(scheme, block.iv, first, source.read(block.at + at, stop - at))
+    else:
+        before = UNIT if first else 0
+        raw = source.read(block.at + at - before, stop - at + before)
+        cipher, modes, algorithm = _parts(scheme)
+        plain = cipher(algorithm, modes.CBC(raw[:UNIT] if first else block.iv)).decryptor().update(raw[before:])
+    return bytes(plain[offset - at : offset - at + length])
+
+
+def padding(source: Source, scheme: Scheme, block: Block) -> int:
+    """Bytes of PKCS#7 padding at the end of a CBC block; 0 if they are not such padding."""
+    last = decrypt(source, scheme, block, block.size - UNIT, UNIT)
+    n = last[-1]
+    return n if 1 <= n <= UNIT and last.endswith(bytes([n]) * n) else 0
+
+
+class Decrypted:
+    """The plaintext of some blocks as a Source, each shorter than its ciphertext by its ``paddings``; a ShortRead carries plaintext offsets."""
+
+    def __init__(self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]) -> None:
+        self.source, self.scheme, self.blocks = source, scheme, blocks
+        self.path = source.path
+        self.starts = [0, *accumulate(b.size - p for b, p in zip(blocks, paddings, strict=True))]
+        self.size = self.starts[-1]
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def place(self, offset: int) -> int:
+        """Where in the file the ciphertext of a plaintext byte lies."""
+        i = min(bisect_right(self.starts, offset) - 1, len(self.blocks) - 1)
+        return self.blocks[i].at + offset - self.starts[i]
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or offset + length > self.size:
+            raise ShortRead(offset, length, max(0, self.size - offset))
+        out = b""
+        i = bisect_right(self.starts, offset) - 1
+        while len(out) < length:
+            at = offset + len(out) - self.starts[i]
+            n = min(length - len(out), self.starts[i + 1] - self.starts[i] - at)
+            out += decrypt(self.source, self.scheme, self.blocks[i], at, n)
+            i += 1
+        return out
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+
+class Tag:
+    """A GCM tag as a running checksum: it is fed the nonce and then the ciphertext. The digest is the stored tag if that is right, b"" if not."""
+
+    def __init__(self, scheme: Scheme, tag: bytes) -> None:
+        self._scheme, self._tag, self._nonce = scheme, tag, b""
+        self._decryptor: Any = None
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        if self._decryptor is None:
+            take = self._scheme.nonce - len(self._nonce)
+            self._nonce, data = self._nonce + bytes(data[:take]), data[take:]
+            if len(self._nonce) < self._scheme.nonce:
+                return
+            cipher, modes, algorithm = _parts(self._scheme)
+            self._decryptor = cipher(algorithm, modes.GCM(self._nonce)).decryptor()
+        self._decryptor.update(data)
+
+    def digest(self) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            self._decryptor.finalize_with_tag(self._tag)
+        except InvalidTag:
+            return b""
+        return self._tag
+
+
+def is_noise(sample: bytes) -> bool:
+    """Whether all byte values are about equally frequent: so is what a wrong key leaves, but neither floats nor text.
+
+    A chi-square test at ten standard deviations.
+    """
+    n = len(sample)
+    return n < UNIT or sum(c * c for c in Counter(sample).values()) * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5

@@ -1,0 +1,259 @@
+"""The values level: counts agree with numpy's own functions, flipped exponent bits are found, and what good checkpoints hold is no alarm."""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckpt_tools import values as module
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats._floats import KINDS, Kind, chosen, value
+from ckpt_tools.model import Finding, Severity, Tensor
+from ckpt_tools.storage import BytesSource
+from ckpt_tools.values import CHUNK, LISTED, Stats, values
+
+np: Any = pytest.importorskip("numpy")
+torch: Any = pytest.importorskip("torch")
+WIDTHS = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
+
+
+def run(data: bytes, *tensors: Tensor) -> tuple[list[Finding], list[Stats]]:
+    anatomy, found = Anatomy(), []
+    anatomy.tensors = list(tensors)
+    looking = values(BytesSource(data), anatomy)
+    while True:
+        try:
+            found.append(next(looking))
+        except StopIteration as end:
+            return found, end.value
+
+
+def one(data: bytes, dtype: str, *shape: int) -> tuple[set[str], Stats]:
+    """The codes that are more than notes, and the counts, of a file that is one tensor."""
+    found, stats = run(data, Tensor("w", dtype, shape or (len(data) // KINDS[dtype].width,), len(data), 0))
+    return {f.code for f in found if f.severity > Severity.NOTE}, stats[0]
+
+
+def encoded(numbers: Any, dtype: str) -> Any:
+    """Bit patterns of numbers, bfloat16 rounded to nearest."""
+    if dtype == "bfloat16":
+        return torch.from_numpy(np.asarray(numbers, "f4").copy()).to(torch.bfloat16).view(torch.uint16).numpy()
+    return np.asarray(numbers).astype(WIDTHS[dtype]).view(WIDTHS[dtype].replace("f", "u"))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float16", "bfloat16"])
+def test_every_pattern_of_the_small_types(dtype: str) -> None:
+    """All of them in one tensor, against torch."""
+    kind = KINDS[dtype]
+    raw = np.arange(1 << 8 * kind.width, dtype=f"<u{kind.width}")
+    wide = torch.from_numpy(raw.copy()).view(getattr(torch, dtype)).float().numpy()
+    finite = wide[np.isfinite(wide)]
+    smallest = 2.0 ** (1 - kind.bias)
+    _, s = one(raw.tobytes(), dtype)
+    assert (s.count, s.nan, s.inf) == (raw.size, np.isnan(wide).sum(), np.isinf(wide).sum())
+    assert (s.zeros, s.denormal) == ((wide == 0).sum(), ((finite != 0) & (abs(finite) < smallest)).sum())
+    assert (s.min, s.max) == (finite.min(), finite.max())
+    for pattern in raw[np.isfinite(wide)]:
+        assert value(int(pattern), kind) == wide[pattern]
+
+
+@st.composite
+def floats(draw: st.DrawFn) -> tuple[str, bytes]:
+    dtype = draw(st.sampled_from(sorted(WIDTHS)))
+    width = KINDS[dtype].width
+    odd = [0, 1 << (8 * width - 1), KINDS[dtype].special, KINDS[dtype].special + 1, KINDS[dtype].special - 1, 1, (1 << KINDS[dtype].mantissa) - 1]
+    patterns = draw(st.lists(st.integers(0, (1 << 8 * width) - 1) | st.sampled_from(odd), min_size=1, max_size=30))
+    return dtype, b"".join(p.to_bytes(width, "little") for p in patterns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(floats())
+def test_any_patterns_are_counted_as_numpy_counts_them(drawn: tuple[str, bytes]) -> None:
+    dtype, data = drawn
+    x = np.frombuffer(data, WIDTHS[dtype])
+    finite = x[np.isfinite(x)]
+    _, s = one(data, dtype)
+    assert (s.count, s.nan, s.inf, s.zeros) == (x.size, np.isnan(x).sum(), np.isinf(x).sum(), (x == 0).sum())
+    assert s.denormal == ((finite != 0) & (abs(finite) < np.finfo(x.dtype).smallest_normal)).sum()
+    assert (s.min, s.max) == ((finite.min(), finite.max()) if finite.size else (None, None))
+
+
+def test_counts_and_places_across_chunks() -> None:
+    x = np.ones(3 * CHUNK // 4 + 17, "<f4")
+    x[[CHUNK // 4 - 1, CHUNK // 4, -1]] = np.nan
+    x[5] = -np.inf
+    x[-2] = 0
+    found, stats = run(b"\x01" * 3 + x.tobytes(), Tensor("w", "float32", x.shape, x.nbytes, 3))
+    assert (stats[0].nan, stats[0].inf, stats[0].zeros, stats[0].count) == (3, 1, 1, x.size)
+    assert {f.code: f.offset for f in found} == {"nan-values": 3 + CHUNK - 4, "inf-values": 3 + 20}
+    assert [f.severity for f in found] == [Severity.WARNING, Severity.NOTE]
+
+
+def test_shared_bytes_count_once() -> None:
+    """Views of one storage: the whole, a part, the same under another name, and as another type."""
+    data = np.arange(1, 101, dtype="<f4").tobytes()
+    names = [("head", 0, 400), ("tied", 0, 400), ("tail", 200, 200), ("overlap", 300, 100), ("bits", 0, 4)]
+    tensors = [Tensor(n, "float32", (size // 4,), size, at) for n, at, size in names]
+    found, stats = run(data + data[:40], *tensors, Tensor("rest", "float32", (20,), 80, 360))
+    assert [(s.name, s.count) for s in stats] == [("head", 100), ("rest", 10)]
+    assert not found
+
+
+def test_what_is_not_in_the_file_is_passed_over() -> None:
+    data = np.ones(10, "<f4").tobytes()
+    tensors = [
+        Tensor("beyond", "float32", (11,), 44, 0),
+        Tensor("nowhere", "float32", (10,), 40, None),
+        Tensor("text", "string", (), 40, 0),
+        Tensor("before", "float32", (2,), 8, -4),
+        Tensor("huge", "float32", (1 << 60,), 1 << 62, 8),
+        Tensor("odd", "float32", (1,), 7, 32),
+    ]
+    assert [(s.name, s.count) for s in run(data, *tensors)[1]] == []  # "text" is the first that holds those bytes
+    assert [(s.name, s.count) for s in run(data, *(t for t in tensors if t.name != "text"))[1]] == [("odd", 1)]
+
+
+def test_complex_numbers_are_two_each() -> None:
+    _, s = one(np.array([1 + 2j, complex("nan"), -3j], "<c8").tobytes(), "complex64", 3)
+    assert (s.count, s.nan, s.min, s.max) == (6, 1, -3.0, 2.0)
+
+
+def test_progress_and_bytes_read() -> None:
+    x = np.ones(CHUNK, "<f4")
+    source, seen, anatomy = BytesSource(x.tobytes()), list[int](), Anatomy()
+    anatomy.tensors = [Tensor("w", "float32", x.shape, x.nbytes, 0)]
+    list(values(source, anatomy, seen.append))
+    assert sum(seen) == source.bytes_read == x.nbytes
+    assert max(seen) <= CHUNK <= 1 << 20
+
+
+def test_many_damaged_tensors_are_counted() -> None:
+    n = LISTED + 5
+    found, stats = run(struct.pack("<f", math.nan) * n, *(Tensor(f"w{i}", "float32", (1,), 4, 4 * i) for i in range(n)))
+    assert len(stats) == n
+    assert len(found) == LISTED + 1
+    assert found[-1].message == "and 5 more tensors"
+
+
+def test_long_names_are_cut() -> None:
+    found, _ = run(struct.pack("<f", math.nan), Tensor("n" * 10_000, "float32", (1,), 4, 0))
+    assert len(found[0].message) < 300
+
+
+def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    found, stats = run(b"\0" * 4, Tensor("w", "float32", (1,), 4, 0))
+    assert [(f.code, f.severity) for f in found] == [("needs-extra", Severity.NOTE)]
+    assert "pip install 'ckpt-tools[values]'" in found[0].hint
+    assert stats == []
+
+
+# Flipped exponent bits
+
+WEIGHTS: dict[str, Callable[[Any, int], Any]] = {
+    "weights": lambda rng, n: rng.normal(size=n) * 0.02,
+    "second moments": lambda rng, n: (rng.normal(size=n) * 1e-5) ** 2,
+    "norms": lambda rng, n: 1 + rng.normal(size=n) * 0.1,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_flip_of_the_highest_exponent_bit_is_found(dtype: str, weights: str) -> None:
+    """It multiplies a number below 2 by 2**128 (float32): the only bit of the exponent that does so to nearly every weight."""
+    rng, kind, found = np.random.default_rng(2), KINDS[dtype], 0
+    for _ in range(25):
+        bits = encoded(WEIGHTS[weights](rng, 4096), dtype).copy()
+        i = rng.integers(bits.size)
+        bits[i] ^= bits.dtype.type(1 << (8 * kind.width - 2))
+        codes, s = one(bits.tobytes(), dtype, 64, 64)
+        found += codes != set()
+        assert s.absurd <= 1
+    assert found >= 24  # 1.0 becomes infinity, which is a note
+
+
+def test_the_place_of_an_absurd_value() -> None:
+    x = np.random.default_rng(1).normal(size=(2000, 100)).astype("<f4") * 0.02
+    x[1234, 56] = 3.1e37
+    found, stats = run(x.tobytes(), Tensor("layer.weight", "float32", x.shape, x.nbytes, 0))
+    assert [(f.code, f.offset) for f in found] == [("absurd-values", (1234 * 100 + 56) * 4)]
+    assert "'layer.weight'" in found[0].message
+    assert "3.1e+37" in found[0].message
+    assert stats[0].absurd == 1
+
+
+# What good checkpoints hold and a naive bound would report
+
+RNG = np.random.default_rng(4)
+NORMAL, BIG = RNG.normal(size=(64, 64)), float(np.finfo("f4").max)
+CAUSAL = np.triu(np.ones((64, 64), bool), 1)
+GOOD: dict[str, tuple[Any, str]] = {
+    "mask of -inf": (np.where(CAUSAL, -np.inf, 0), "float32"),
+    "mask of the lowest float": (np.where(CAUSAL, -BIG, NORMAL), "float32"),
+    "mask of the lowest bfloat16": (np.where(CAUSAL, -3.3895313892515355e38, NORMAL), "bfloat16"),
+    "mask of the lowest half": (np.where(CAUSAL, -65504, NORMAL), "float16"),
+    "mask of -1e9": (np.where(CAUSAL, -1e9, NORMAL), "float32"),
+    "one -1e30": (np.where(np.arange(4096).reshape(64, 64) == 77, -1e30, NORMAL), "float32"),
+    "mask of -1e38 in bfloat16": (np.where(CAUSAL, -1e38, NORMAL), "bfloat16"),
+    "mask of -0.7 max": (np.where(CAUSAL, -0.7 * BIG, NORMAL), "float32"),
+    "mask of an odd constant": (np.where(CAUSAL, -1.2345e33, NORMAL), "float32"),
+    "loss scale of half": (np.full(1, 65536.0), "float32"),
+    "second moments around 1e-30": (np.abs(NORMAL) * 1e-30, "float32"),
+    "second moments from 1e-40 to 1e-4": (10.0 ** RNG.uniform(-40, -4, 4096), "float32"),
+    "unused embedding rows": (np.where(np.arange(64)[:, None] < 60, 0, NORMAL), "float32"),
+    "unused rows that decayed": (np.where(np.arange(64)[:, None] < 60, NORMAL * 1e-38, NORMAL), "float32"),
+    "step counters": (np.arange(4096) * 1e5, "float32"),
+    "cumulative sums": (np.cumsum(np.abs(NORMAL) * 1e6), "float32"),
+    "cumulative squares": (np.cumsum((NORMAL * 1e8) ** 2), "float32"),
+    "all diverged": (np.abs(NORMAL) * 1e30, "float32"),
+    "time stamps in ns among small statistics": (np.where(np.arange(4096) == 5, 1.7e18, NORMAL.ravel()), "float32"),
+    "running variances of half": (np.where(np.arange(128) == 5, 6e4, 1e-3), "float16"),
+    "outlier features of half": (np.where(np.arange(4096).reshape(64, 64) == 9, 300.0, NORMAL), "float16"),
+    "few values": (np.array([1.0, 2.0, 3e37]), "float32"),
+    "ones": (np.ones(4096), "float32"),
+    "zeros": (np.zeros(4096), "bfloat16"),
+    "doubles": (NORMAL * 1e-200, "float64"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_values_are_no_alarm(name: str) -> None:
+    numbers, dtype = GOOD[name]
+    codes, s = one(encoded(numbers, dtype).tobytes(), dtype, *np.shape(numbers))
+    assert codes == set()
+    assert (s.absurd, s.nan) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_few_patterns_are_taken_for_chosen(dtype: str) -> None:
+    """A flipped bit must not hide among the round numbers."""
+    kind = KINDS[dtype]
+    absurd = [p for p in chosen(kind) if p >> kind.mantissa >= kind.absurd + kind.bias]
+    assert len(absurd) / (kind.special - ((kind.absurd + kind.bias) << kind.mantissa)) < 0.01
+
+
+def test_the_second_pass_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinary weights are read once."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(module, "_absurd", never)
+    for dtype in "float64", "float32", "bfloat16", "float16":
+        one(encoded(np.random.default_rng(3).normal(size=4096), dtype).tobytes(), dtype, 64, 64)
+
+
+def test_kinds_are_what_torch_says() -> None:
+    for name, kind in KINDS.items():
+        info = torch.finfo(getattr(torch, name))
+        assert info.bits == kind.width * 8
+        assert value(kind.special - 1, kind) == info.max
+        assert value(1 << kind.mantissa, kind) == info.smallest_normal
+        assert isinstance(kind, Kind)

@@ -1,0 +1,225 @@
+"""zarr arrays: chunks are compared with the grid, codecs with what their specification says."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import time
+import tracemalloc
+import zlib
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+
+import pytest
+import zstandard
+from crc32c import crc32c
+from helpers import FIXTURES, Fixture, bad, claims, findings, look
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.formats import _zstd as zstd
+from ckpt_tools.formats._zarr_array import array_of
+from ckpt_tools.model import Guard, Severity, Tensor
+
+FMT = BY_NAME["zarr"]
+PACK = {"zstd": zstandard.compress, "zlib": zlib.compress, "gzip": lambda d: gzip.compress(d, mtime=0), "bz2": bz2.compress}
+SHAPES = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4)), max_size=3)
+
+
+def v2(shape: list[int], chunks: list[int], dtype: str = "<i4", codec: str | None = None, separator: str = ".") -> bytes:
+    doc = {"chunks": chunks, "compressor": codec and {"id": codec}, "dimension_separator": separator, "dtype": dtype, "fill_value": None,
+           "filters": None, "order": "C", "shape": shape, "zarr_format": 2}  # fmt: skip
+    return json.dumps(doc).encode()
+
+
+def v3(shape: list[int], chunks: list[int], codecs: list[Mapping[str, object]], dtype: str = "int32", keys: str = "default") -> bytes:
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+    doc = {"chunk_grid": grid, "chunk_key_encoding": {"name": keys}, "codecs": codecs, "data_type": dtype, "fill_value": 0, "node_type": "array",
+           "shape": shape, "zarr_format": 3}  # fmt: skip
+    return json.dumps(doc).encode()
+
+
+def seen(files: dict[str, bytes], own: str) -> list[str]:
+    said, missing = claims(files)
+    assert missing == []
+    return sorted({f.code for f in bad(list(findings(files[own], FMT, Anatomy(), said[own])))})
+
+
+BYTES: Mapping[str, object] = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.sampled_from([None, *PACK]), st.sampled_from([".", "/"]), st.data())
+def test_whole_arrays_are_good_and_their_damage_is_seen(dims: list[tuple[int, int]], codec: str | None, separator: str, draw: st.DataObject) -> None:
+    shape, chunks = [s for s, _ in dims], [c for _, c in dims]
+    size = 4 * prod(chunks)
+    files = {".zarray": v2(shape, chunks, codec=codec, separator=separator)}
+    for index in product(*(range(-(-s // c)) for s, c in dims)):
+        plain = draw.draw(st.binary(min_size=size, max_size=size))
+        files[separator.join(map(str, index)) or "0"] = PACK[codec](plain) if codec else plain
+    said, missing = claims(files)
+    assert missing == []
+    assert set(said) == files.keys() - {".zarray"}
+    assert all(seen(files, own) == [] for own in list(said)[:4])
+    for own in list(said)[-1:]:
+        cut = draw.draw(st.integers(0, len(files[own]) - 1))
+        assert seen({**files, own: files[own][:cut]}, own) != []
+        assert seen({**files, own: files[own] + b"\1"}, own) != []
+        wrong = PACK[codec](bytes(size + 4)) if codec else bytes(size + 4)
+        assert seen({**files, own: wrong}, own) != []
+
+
+@given(st.binary(max_size=64), st.data())
+def test_a_crc_codec_sees_every_bit(plain: bytes, draw: st.DataObject) -> None:
+    plain = plain[: len(plain) // 4 * 4]
+    text = v3([len(plain) // 4], [max(1, len(plain) // 4)], [BYTES, {"name": "crc32c"}])
+    chunk = bytearray(plain + crc32c(plain).to_bytes(4, "little"))
+    if not plain:
+        return
+    assert seen({"zarr.json": text, "c/0": bytes(chunk)}, "c/0") == []
+    bit = draw.draw(st.integers(0, 8 * len(chunk) - 1))
+    chunk[bit // 8] ^= 1 << bit % 8
+    assert seen({"zarr.json": text, "c/0": bytes(chunk)}, "c/0") == ["crc-mismatch"]
+
+
+def test_a_checksum_over_compressed_bytes() -> None:
+    plain = bytes(range(48))
+    packed = zstandard.compress(plain)
+    for chain, body in (
+        ([BYTES, {"name": "zstd"}, {"name": "crc32c"}], packed + crc32c(packed).to_bytes(4, "little")),
+        ([BYTES, {"name": "crc32c"}, {"name": "zstd"}], zstandard.compress(plain + crc32c(plain).to_bytes(4, "little"))),
+    ):
+        files = {"zarr.json": v3([3, 4], [3, 4], chain), "c/0/0": body}
+        assert seen(files, "c/0/0") == []
+        assert seen({**files, "c/0/0": body[:-1]}, "c/0/0") != []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (v2([5, 8], [3, 8]), Tensor("array", "int32", (5, 8), 160, None, "chunks")),
+        (v2([], [], "|b1"), Tensor("array", "bool", (), 1, None, "chunks")),
+        (v2([4], [4], "bfloat16"), Tensor("array", "bfloat16", (4,), 8, None, "chunks")),
+        (v2([4], [4], "int4"), Tensor("array", "int4", (4,), 4, None, "chunks")),
+        (v2([4], [4], "float8_e4m3b11fnuz"), Tensor("array", "float8_e4m3b11fnuz", (4,), 4, None, "chunks")),
+        (v2([2], [2], ">c16"), Tensor("array", "unknown", (2,), 0, None, "chunks")),
+        (v3([2], [2], [BYTES], "complex64"), Tensor("array", "complex64", (2,), 16, None, "chunks")),
+        (v3([2], [2], [BYTES], "bool"), Tensor("array", "bool", (2,), 2, None, "chunks")),
+    ],
+)
+def test_tensors(text: bytes, expected: Tensor) -> None:
+    anatomy = Anatomy()
+    assert bad(look(text, FMT, anatomy)) == []
+    if expected.dtype == "unknown":  # big-endian numbers have the same size
+        expected = Tensor("array", "complex128", (2,), 32, None, "chunks")
+    assert anatomy.tensors == [expected]
+
+
+def test_names_of_chunks() -> None:
+    assert [*array_of(json.loads(v2([3, 2], [2, 2]))).names()] == ["0.0", "1.0"]  # type: ignore[union-attr]
+    assert [*array_of(json.loads(v2([3], [2], separator="/"))).names()] == ["0", "1"]  # type: ignore[union-attr]
+    assert [*array_of(json.loads(v3([3, 2], [2, 2], [BYTES]))).names()] == ["c/0/0", "c/1/0"]  # type: ignore[union-attr]
+    assert [*array_of(json.loads(v3([], [], [BYTES]))).names()] == ["c"]  # type: ignore[union-attr]
+    assert [*array_of(json.loads(v3([], [], [BYTES], keys="v2"))).names()] == ["0"]  # type: ignore[union-attr]
+    assert [*array_of(json.loads(v3([0, 2], [2, 2], [BYTES]))).names()] == []  # type: ignore[union-attr]
+
+
+def test_a_chunk_that_is_not_there_is_no_damage() -> None:
+    said, missing = claims({".zarray": v2([6], [2]), "0": bytes(8)})
+    assert list(said) == ["0"]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"zarr_format": 3, "node_type": "group", "attributes": {}}',
+        b"{\n  " + v3([4], [4], [BYTES]).replace(b"regular", b"later")[1:],
+        v3([4], [4], [{"name": "numcodecs.later", "configuration": {}}]),
+        v2([4], [4], codec="later"),
+    ],
+)
+def test_what_is_not_known_is_no_damage(text: bytes) -> None:
+    assert FMT.magic(text[:64])
+    assert bad(look(text, FMT)) == []
+    files = {"zarr.json" if b'format": 3' in text else ".zarray": text, "c/0": b"whatever", "0": b"whatever"}
+    assert all(seen(files, own) == [] for own in claims(files)[0])
+
+
+def test_an_unknown_type_leaves_sizes_open() -> None:
+    found = look(v2([4], [4], "posit16"), FMT)
+    assert [(f.code, f.severity) for f in found] == [("unknown-dtype", Severity.NOTE)]
+    assert seen({".zarray": v2([4], [4], "posit16"), "0": b"12345"}, "0") == []
+
+
+@pytest.mark.parametrize("name", ["v3_sharded/c/0/0", "v2_zstd/0.0", "v2_raw/0.0"])
+def test_only_checksums_count_as_coverage(name: str) -> None:
+    guards = {(r.what.split(":")[0], r.guard) for r in Fixture(FIXTURES / "zarr/good" / name).regions()}
+    summed = {what for what, guard in guards if guard is Guard.CHECKSUM}
+    assert summed == ({"CRC-32C of the index of the chunk"} if "shard" in name else set())
+
+
+def test_most_flips_in_zstd_data_are_seen() -> None:
+    good = Fixture(FIXTURES / "orbax_tree/good/files_zarr2/params.dense.w/0.0")
+    data, missed = bytearray(good.data), 0
+    for i in range(8, len(data) - 8, 3):
+        data[i] ^= 1 << i % 8
+        missed += not good.notices(bytes(data))
+        data[i] ^= 1 << i % 8
+    assert missed < len(data) // 3  # noise is stored as it is: no entropy coding, so nothing can notice
+
+
+def test_without_zstandard_the_framing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {".zarray": v2([3], [3], codec="zstd"), "0": zstandard.compress(bytes(12))}
+    monkeypatch.setattr(zstd, "find_spec", lambda _: None)
+    said, _ = claims(files)
+    found = [*findings(files["0"], FMT, Anatomy(), said["0"])]
+    assert [f.code for f in found] == ["needs-extra"]
+    assert "pip install 'ckpt-tools[orbax]'" in found[0].message
+    assert seen({**files, "0": files["0"][:-1]}, "0") == ["truncated"]
+    assert seen({**files, "0": zstandard.compress(bytes(16))}, "0") == ["bad-header"]
+
+
+@pytest.mark.parametrize("codec", [*PACK])
+def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
+    packer = zstandard.ZstdCompressor(write_content_size=False)
+    bomb = packer.compress(bytes(1 << 28)) if codec == "zstd" else PACK[codec](bytes(1 << 26))
+    files = {".zarray": v2([1000], [1000], codec=codec), "0": bomb}
+    tracemalloc.start()
+    began = time.process_time()
+    assert seen(files, "0") == ["crc-mismatch"]
+    assert time.process_time() - began < 2
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("window", [zstd.MAGIC + b"\0\xff" + b"\1\0\0", zstd.MAGIC + b"\xe0" + b"\xff" * 8 + b"\1\0\0"])
+def test_a_huge_window_is_refused(window: bytes) -> None:
+    assert seen({".zarray": v2([1000], [1000], codec="zstd"), "0": window}, "0") != []
+
+
+def test_endless_blocks_end() -> None:
+    began = time.process_time()
+    assert seen({".zarray": v2([1000], [1000], codec="zstd"), "0": zstd.MAGIC + b"\0\x58" + bytes(1 << 20)}, "0") != []
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        v2([1 << 62, 1 << 62], [1, 1]),
+        v2([1 << 62], [1 << 62]),
+        v3([1 << 40], [1 << 40], [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": [BYTES], "index_codecs": [BYTES]}}]),
+        json.dumps({"zarr_format": 3, "node_type": "array", "codecs": [[[]]] * 9000, "shape": [], "data_type": {}, "chunk_grid": [], "chunk_key_encoding": 1, "fill_value": 0}).encode(),
+    ],
+)  # fmt: skip
+def test_absurd_numbers_cost_nothing(text: bytes) -> None:
+    began = time.process_time()
+    own = "zarr.json" if b'"node_type"' in text else ".zarray"
+    look(text, FMT)
+    claims({own: text, "0": b"", "c/0": bytes(64)})
+    assert seen({own: text, "c/0": bytes(64)}, "c/0") is not None
+    assert time.process_time() - began < 1
