@@ -109,6 +109,25 @@ class Tensor:
     storage: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count there, a complex number is two.
+
+    ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not decided (fewer than 64 numbers).
+    """
+
+    name: str
+    dtype: str
+    count: int
+    nan: int
+    inf: int
+    denormal: int
+    absurd: int
+    zeros: int
+    min: float | None
+    max: float | None
+
+
 class Part(NamedTuple):
     """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes, -1 when it cannot be read.
 
@@ -144,7 +163,8 @@ class Report:
     """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
 
     ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``mode`` holds
-    the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes).
+    the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
+    ``stats`` are the numbers in its tensors, from level values on.
     """
 
     path: str
@@ -161,6 +181,7 @@ class Report:
     mtime_ns: int = 0
     mode: int = 0
     regions: tuple[Region, ...] = ()
+    stats: tuple[Stats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

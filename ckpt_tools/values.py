@@ -15,7 +15,7 @@ from ckpt_tools.checksum import Progress
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats._floats import KINDS, Kind, chosen, value
-from ckpt_tools.model import Finding, Tensor
+from ckpt_tools.model import Finding, Stats, Tensor
 from ckpt_tools.storage import Source
 
 if TYPE_CHECKING:
@@ -29,25 +29,6 @@ CHUNK = 256 * 1024
 LISTED = 32
 ENOUGH = 64
 """Values below which a tensor has no distribution to compare with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count there, a complex number is two.
-
-    ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not decided (fewer than 64 numbers).
-    """
-
-    name: str
-    dtype: str
-    count: int
-    nan: int
-    inf: int
-    denormal: int
-    absurd: int
-    zeros: int
-    min: float | None
-    max: float | None
 
 
 class _Tally:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
-from ckpt_tools.model import Finding, Level, Report, Severity, Tensor, Verdict, worst
+from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead
 
@@ -114,7 +114,8 @@ def look(
                     what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
                     found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
                 reached = Level.STRUCTURE
-                found += _missing_keys(anatomy, require)
+                if whole is None and fmt.loader is not None:
+                    found += _missing_keys(anatomy, require)
                 found += _other_role(name, anatomy)
             if fmt is not None and level >= Level.CONTENT:
                 found += _content(source, anatomy, jobs, progress)
@@ -122,14 +123,20 @@ def look(
             if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
                 from ckpt_tools.values import values
 
-                found += values(source, anatomy, progress)
-                reached = reached if any(f.code in _SHALLOW for f in found) else Level.VALUES
-            if fmt is not None and level >= Level.LOAD and reached is Level.VALUES and fmt.loader != "":
-                from ckpt_tools.load import load
+                found += _numbers(values(source, anatomy, progress), anatomy)
+                hidden = (not fmt.index and any(t.offset is None and t.nbytes for t in anatomy.tensors)) or any(f.code in _SHALLOW for f in found)
+                reached = reached if hidden else Level.VALUES
+            if fmt is not None and level >= Level.LOAD and reached is Level.VALUES:
+                # A file that only its index explains is loaded in its parts, or with the index.
+                loader = "torch" if anatomy.windows else fmt.loader if whole is None else None
+                if loader:
+                    from ckpt_tools.load import load
 
-                done, said = load(fmt.loader, path, source.size, anatomy.windows) if fmt.loader else (True, [])
-                found += said
-                reached = Level.LOAD if done else reached
+                    done, said = load(loader, path, source.size, anatomy.windows)
+                    found += said
+                    reached = Level.LOAD if done else reached
+                elif loader is None:  # nothing in it is for a loader
+                    reached = Level.LOAD
         except ShortRead as e:
             found.append(
                 finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
@@ -144,6 +151,10 @@ def look(
 def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
     for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True):
         yield finding("crc-mismatch", f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
+
+
+def _numbers(found: Generator[Finding, None, list[Stats]], anatomy: Anatomy) -> Iterator[Finding]:
+    anatomy.stats = yield from found
 
 
 def difference(expected: int | bytes, actual: int | bytes | InflateError) -> str:
@@ -175,7 +186,7 @@ def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anat
         path, fmt.name if fmt else None, size, verdict, level, min(round(protected / size, 6), 1.0) if size > 0 else 0.0, anatomy.metadata,
         tuple(found), signature(anatomy.tensors), len(anatomy.tensors),
         source.bytes_read if source else 0, source.stat.st_mtime_ns if source else 0, source.stat.st_mode & 0o7777 if source else 0,
-        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
+        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (), tuple(anatomy.stats),
     )  # fmt: skip
 
 

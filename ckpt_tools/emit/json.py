@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
 
 Object = dict[str, object]
+COUNTS = ("count", "nan", "inf", "denormal", "absurd", "zeros")
+"""What is counted of a tensor's numbers at level values."""
 
 
 def render(result: Verification | LoadPlan | Scan) -> str:
@@ -129,6 +131,7 @@ def _report(report: Report) -> Object:
         "coverage": round(report.coverage, 6),
         "metadata": {key: scalar(value) for key, value in report.metadata.items()},
         "findings": [finding(f) for f in report.findings],
+        **({"values": {name: sum(getattr(s, name) for s in report.stats) for name in COUNTS}} if report.stats else {}),
         **({"regions": [region(r) for r in report.regions]} if report.regions else {}),
     }
 
@@ -253,6 +256,10 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
             "tensors": [
                 {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "offset": t.offset, "storage": t.storage}
                 for t in anatomy.tensors
+            ],
+            "stats": [
+                {"name": s.name, "dtype": s.dtype, **{n: getattr(s, n) for n in COUNTS}, "min": scalar(s.min), "max": scalar(s.max)}
+                for s in report.stats
             ],
             "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
         }

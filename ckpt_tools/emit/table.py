@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
-from ckpt_tools.emit.json import ranks_present
+from ckpt_tools.emit.json import COUNTS, ranks_present
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Scan, Verdict, Verification
 
 if TYPE_CHECKING:
@@ -329,12 +329,24 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: 
         more = len(anatomy.tensors) - len(listed)
         total = f"{plural(len(anatomy.tensors), 'tensor')}, {size(sum(t.nbytes for t in anatomy.tensors))}"
         page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
+    if report.stats:
+        listed_ = report.stats if verbose else report.stats[:FEW]
+        page.text("")
+        page.table(
+            ("numbers of", *COUNTS, "min", "max"),
+            [(s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max)) for s in listed_],
+            right=(*COUNTS, "min", "max"),
+        )
     if anatomy.globals:
         page.text("")
         page.table(("pickle global", "loading it is"), [(name, trust.get(name, "unknown")) for name in anatomy.globals])
     page.findings(report.findings, report.path)
     _map(page, report, os.path.dirname(report.path))
     return page.done()
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"
 
 
 def explained(code: str, *, color: bool = False, width: int | None = None) -> str:
