@@ -14,14 +14,14 @@ from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Ve
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead
 
-_SHALLOW = frozenset({"needs-extra", "needs-key"})
+_SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _KEYS = (16, 24, 32)
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINKS = {errno.ELOOP: "symlink-loop"}
 _ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
 """Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_BLIND = frozenset({"unreadable", "in-use", "not-loaded"})
+_BLIND = frozenset({"unreadable", "in-use", "not-loaded", "wrong-key"})
 
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:

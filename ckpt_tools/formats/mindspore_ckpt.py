@@ -171,5 +171,6 @@ FORMAT = Format(
         "files saved with parameters offloaded to disk carry a CRC that leaves those out: they fail here as they fail in MindSpore with crc_check=True",
         "a tensor with a zero in its shape is dropped by the writer",
     ),
+    loader="mindspore",
     reference="MindSpore 2.10: mindspore/train/serialization.py, checkpoint.proto",
 )
