@@ -158,18 +158,17 @@ def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
     missed = []
     for i, (at, data) in enumerate(source.pieces):
         for k in range(len(data)):
-            for bit in (k % 8,):
-                new = bytearray(data)
-                new[k] ^= 1 << bit
-                source.pieces[i] = (at, bytes(new))
-                anatomy = Anatomy()
-                if not bad(checked(source, anatomy)) and not any(
-                    zlib.crc32(source.read(p.offset, p.length)) != s.expected
-                    for s in anatomy.sums
-                    for p in s.pieces
-                    if not isinstance(p, bytes) and p.length < 4096 and s.expected != 0x1234
-                ):
-                    missed.append((at + k, bit))
+            new = bytearray(data)
+            new[k] ^= 1 << k % 8
+            source.pieces[i] = (at, bytes(new))
+            anatomy = Anatomy()
+            if not bad(checked(source, anatomy)) and not any(
+                zlib.crc32(source.read(p.offset, p.length)) != s.expected
+                for s in anatomy.sums
+                for p in s.pieces
+                if not isinstance(p, bytes) and p.length < 4096 and s.expected != 0x1234
+            ):
+                missed.append(at + k)
         source.pieces[i] = (at, data)
     assert missed == []
 
@@ -395,17 +394,16 @@ def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "path", sorted([*FIXTURES.glob("torch_*/good/*"), *FIXTURES.glob("pickle_plain/good/tensors.pkl")]), ids=lambda p: f"{p.parts[-3]}/{p.name}"
+    "path",
+    sorted({*FIXTURES.glob("torch_*/good/*"), FIXTURES / "pickle_plain/good/tensors.pkl"} - {FIXTURES / "torch_zip/good/package.pt"}),
+    ids=lambda p: f"{p.parts[-3]}/{p.name}",
 )
 def test_tensors_lie_where_torch_finds_them(path: Path) -> None:
     torch = pytest.importorskip("torch")
     data, anatomy = path.read_bytes(), Anatomy()
     fmt = BY_NAME[path.parts[-3]]
     look(data, fmt, anatomy)
-    try:
-        value = pickle.loads(data) if fmt is PLAIN else torch.load(path, weights_only=False)
-    except (RuntimeError, AttributeError, ModuleNotFoundError, ImportError) as e:
-        pytest.skip(f"needs its own loader: {str(e)[:60]}")
+    value = pickle.loads(data) if fmt is PLAIN else torch.load(path, weights_only=False)
     listed = {t.name: t for t in anatomy.tensors}
     for name, real in flat(value, torch):
         t = listed[name]

@@ -156,7 +156,6 @@ def _local_extras(e: Entry, fields: bytes, name: str, torch: bool) -> Generator[
 
 def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
     """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return its length."""
-    short, long = struct.pack("<3I", e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF), struct.pack("<I2Q", e.crc, e.stored, e.size)
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
@@ -164,7 +163,8 @@ def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Gener
             yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
             return 0
     # The signature is optional in the standard, and always there in practice.
-    if near.get(at, n) != {12: short, 16: b"PK\7\x08" + short, 20: long, 24: b"PK\7\x08" + long}[n]:
+    sizes = struct.pack("<3I", e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF) if n < 20 else struct.pack("<I2Q", e.crc, e.stored, e.size)
+    if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
         yield finding("bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at)
     return n
 
@@ -174,7 +174,7 @@ def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
     for r in records:
         if "\0" in r.name:
             yield finding("bad-header", f"record {r.name[:200]!r} has a NUL in its name", offset=r.header + 30)
-        if r.name.startswith(("/", "\\")) or ".." in r.name.replace("\\", "/").split("/"):
+        if r.name.startswith(("/", "\\")) or (".." in r.name and ".." in r.name.replace("\\", "/").split("/")):
             yield finding("path-escape", f"record {r.name[:200]!r} leaves the archive's directory", offset=r.header + 30)
         key = r.name.lower() if torch and "/code/" not in r.name else r.name  # miniz finds names regardless of case
         if key in seen:  # torch takes the first, Python's zipfile the last
@@ -206,7 +206,7 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
     for r in records:
         if not r.stored or r.payload < 0:
             continue
-        if r in skipped:
+        if skipped and r in skipped:
             anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: its writer stored no checksum", Guard.UNPROTECTED)
         elif r.method in (STORED, DEFLATED):
             piece = Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)

@@ -144,5 +144,6 @@ FORMAT = Format(
         "a flipped bit in a tensor, or in a number or a name of the pickle, cannot be seen",
         "pickles of Python 2 and of protocols 0 and 1 are read, but not compared bit for bit with what is usual",
     ),
+    loader="torch",
     reference="torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of torch 2.13",
 )

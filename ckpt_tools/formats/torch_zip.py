@@ -52,7 +52,7 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script)
     if "data.pkl" in by_name:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script)
-    elif ".data/extern_modules" in by_name:
+    elif not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
         yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
     elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
         yield finding("needs-trust", "a torch.export archive: its program and its libraries were not looked at")
@@ -76,7 +76,7 @@ def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Rec
             skipped.update(data)
             yield finding("not-checksummed", "no storage in this file is protected by a checksum")
     explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
-    protect([r for r in records if r not in skipped or r not in explained], anatomy, skipped)
+    protect([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
 
 
 def _blank(source: Source, r: Record) -> bool:
@@ -158,5 +158,6 @@ FORMAT = Format(
         "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3, torch.package and torch.export: the container only",
         "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not always those of state_dict()",
     ),
+    loader="torch",
     reference="torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE APPNOTE 6.3.10",
 )
