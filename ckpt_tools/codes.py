@@ -31,6 +31,7 @@ CODES: dict[str, Code] = {
         Code("empty-file", E, "the file has no bytes", _RESTORE),
         Code("zero-filled", E, "the file holds only zero bytes: its pages were never written", _RESTORE),
         Code("crc-mismatch", E, "bytes differ from the checksum stored with them", _RESTORE),
+        Code("bad-compression", E, "compressed data cannot be decoded, or decodes to another size", _RESTORE),
         Code("bad-header", E, "a header, directory or length field is invalid or contradicts another", _RESTORE),
         Code("bad-pickle", E, "the pickle stream is damaged and cannot be read to its end", _RESTORE),
         Code("trailing-data", E, "there are bytes after the end of the file's own structure", _RESTORE),

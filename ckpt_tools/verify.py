@@ -150,7 +150,7 @@ def look(
 
 def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
     for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True):
-        yield finding("crc-mismatch", f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
+        yield finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
 
 
 def _numbers(found: Generator[Finding, None, list[Stats]], anatomy: Anatomy) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim]
         if 0 <= anatomy.end < source.size:
             yield finding("trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING)
         for s, _ in checksum.mismatches(source, anatomy.sums, jobs=1):
-            yield finding("crc-mismatch", s.what, offset=s.offset)
+            yield finding(s.code, s.what, offset=s.offset)
     except ShortRead as e:
         yield finding("truncated", str(e), offset=e.offset)
 
@@ -129,6 +129,8 @@ class Fixture:
     def notices(self, data: bytes) -> bool:
         """Whether the file's damage shows, in it or in what it says about others."""
         said = self.said
+        if is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key):
+            return True  # most damage shows by itself, and that is quick
         if self.home is not None and is_index(self.own.rpartition("/")[2]):
             said, missing = claims({**self.files, self.own: data})
             if missing or any(is_bad(self.files[o], self.format_of(o), said.get(o, ())) for o in self.files if o != self.own and said.get(o)):

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from ckpt_tools import checksum
 from ckpt_tools.codes import finding
-from ckpt_tools.formats import Anatomy, dcp, mcore_integrity
+from ckpt_tools.formats import Anatomy, _dcp_hf, dcp, mcore_integrity
 from ckpt_tools.formats._base import structure
 from ckpt_tools.formats._dcp_tiling import Box, untiled
-from ckpt_tools.model import Finding, Guard, Verdict
+from ckpt_tools.model import Finding, Guard, Tensor, Verdict
 from ckpt_tools.pipeline import verify
 from ckpt_tools.storage import BytesSource
 
@@ -287,6 +287,7 @@ def test_empty_chunks_may_lie_anywhere_inside() -> None:
     assert untiled((3, 2), [full, Box((3, 0), (3, 2)), Box((1, 1), (1, 2))]) is None
     assert untiled((3, 2), [full, Box((4, 0), (4, 2))]) == ("bounds", 1)
     assert untiled((0, 2), [Box((0, 0), (0, 2))]) is None
+    assert untiled((0, 3), [Box((0, 0), (0, 2))]) == ("hole", -1)
     assert untiled((), [Box((), ())]) is None
     assert untiled((), []) == ("hole", -1)
     assert untiled((), [Box((), ()), Box((), ())]) == ("overlap", 1)
@@ -406,12 +407,12 @@ def test_every_listed_file_is_covered_whole(tmp_path: Path) -> None:
     seen = verify([str(_set(tmp_path))], settle=0)
     covered = {Path(e.report.path).name: e.report.coverage for e in seen.files}
     assert covered.pop("integrity.json", 0.0) == 0.0
-    assert len(covered) == 5
+    assert len(covered) == 4
     assert set(covered.values()) == {1.0}
     assert seen.verdict is Verdict.OK
 
 
-@pytest.mark.parametrize("name", [".metadata", "__1_0.distcp", "common.pt", "metadata.json"])
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "common.pt", "metadata.json"])
 def test_any_change_of_a_listed_file_is_seen(tmp_path: Path, name: str) -> None:
     path = _set(tmp_path) / name
     data, found = path.read_bytes(), []
@@ -452,3 +453,41 @@ def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int 
             out, source = Anatomy(), BytesSource(content)
             found = list(structure(source, out, anatomy.members[name].check))
             assert good is not bool(bad(found) or list(checksum.mismatches(source, out.sums, jobs=1)))
+
+
+# --- the Hugging Face writer's sharding info
+
+
+def _info(text: str, *tensors: Tensor) -> tuple[dict[str, Box], list[Finding]]:
+    boxes, found = {}, []
+    for item in _dcp_hf.offsets(text, tensors, 8):
+        if isinstance(item, Finding):
+            found.append(item)
+        else:
+            boxes[item[0]] = item[1]
+    return boxes, found
+
+
+W = Tensor("w", "float32", (4, 3), 48)
+
+
+def test_sharding_info_places_each_tensor() -> None:
+    assert _info('{"w": {"saved_offsets": [4, 0]}}', W) == ({"w": Box((4, 0), (8, 3))}, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "{}", '{"w": 1}', '{"w": {}}', '{"w": {"saved_offsets": [4]}}', '{"w": {"saved_offsets": [4, -1]}}', '{"w": {"saved_offsets": [4, 1.5]}}',
+     '{"v": {"saved_offsets": [4, 0]}}', '{"w": {"saved_offsets": [4, 0]}, "x": {"saved_offsets": [0]}}', '{"w": {"saved_offsets": [4, true]}}'],
+)  # fmt: skip
+def test_damaged_sharding_info_is_seen(text: str) -> None:
+    assert "bad-header" in codes(_info(text, W)[1])
+
+
+def test_pieces_of_all_files_must_fill_the_tensor() -> None:
+    first, second, other = ({"w": Box((a, 0), (b, 3))} for a, b in ((0, 4), (4, 7), (5, 8)))
+    assert list(_dcp_hf.together([first, second])) == []
+    assert codes(list(_dcp_hf.together([second]))) == {"bad-header"}
+    assert codes(list(_dcp_hf.together([first, other]))) == {"bad-header"}
+    assert codes(list(_dcp_hf.together([first, first]))) == {"bad-header"}
+    assert codes(list(_dcp_hf.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}

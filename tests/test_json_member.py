@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats._json import MAX_DEPTH, MAX_SIZE, parse, read_json
-from ckpt_tools.model import Severity
+from ckpt_tools.model import Severity, Verdict
 from ckpt_tools.pipeline import verify
 from ckpt_tools.verify import allowed_by_name
 
@@ -168,3 +168,8 @@ def test_a_trainer_state_without_a_step_is_something_else(tmp_path: Path) -> Non
         ("config.json", []),
         ("trainer_state.json", ["bad-header"]),
     ]
+
+
+def test_an_entry_that_is_required_is_not_looked_for_in_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}\n')
+    assert verify([str(tmp_path)], settle=0, require=("model",)).verdict is Verdict.OK

@@ -20,7 +20,8 @@ from ckpt_tools.checksum import mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import safetensors
 from ckpt_tools.formats._base import HEAD, Anatomy, structure
-from ckpt_tools.model import Finding, Level, Severity
+from ckpt_tools.model import Finding, Guard, Level, Region, Severity
+from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand
@@ -260,6 +261,78 @@ def test_bits_of_the_header_that_change_no_text_count() -> None:
             flipped = bytearray(data)
             flipped[i] ^= 1 << b
             assert codes(bytes(flipped)), f"bit {b} of byte {i}: {bytes(flipped)!r}"
+
+
+def mapped(data: bytes) -> list[Region]:
+    """The map of the file's bytes."""
+    anatomy = Anatomy(regions=[])
+    assert not [f for f in look(data, anatomy) if f.severity > Severity.NOTE]
+    return list(regions_of(anatomy, len(data)))
+
+
+def test_the_map_is_exact_beside_names_of_any_script() -> None:
+    """Offsets are bytes, not characters."""
+    data = packed({"层": ("F32", [2, 3], bytes(range(24))), "é\\": ("I64", [], bytes(8))}, {"note": "ü", "format": "pt"})
+    free = {
+        data[r.offset : r.offset + r.length].decode()
+        for r in mapped(data)
+        if r.guard is Guard.UNPROTECTED and r.offset < data.index(bytes(range(24)))
+    }
+    raw = json.dumps({"层": 0, "é\\": 0})[1:-1].split(": 0")
+    assert free == {raw[0].strip('"'), raw[1].strip(', "'), json.dumps({"note": "ü"})[1:-1]}
+    text = '{"层":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"ü":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}'
+    data = made(text.encode(), b"ab")
+    assert [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED] == ["层".encode(), "ü".encode(), b"ab"]
+
+
+def test_the_map_with_a_checksum() -> None:
+    """crc_num counts names and data in, so nothing is left but metadata of others and shapes of nothing."""
+    assert {r.guard for r in mapped(CRC)} == {Guard.CHECKSUM, Guard.STRUCTURE}
+    tensors = {"w": ("F32", [3], b"abcdefghijkl"), "none": ("F32", [0, 2], b"")}
+    data = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors), "mine": "x"})
+    free = [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED]
+    assert [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in free] == [{"mine": "x"}, entry("F32", [0, 2], 12, 12)]
+
+
+def test_tabs_in_the_header_are_not_called_protected() -> None:
+    """One bit makes a carriage return of a tab, and both are blanks."""
+    data = made('{\t"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a")
+    assert not codes(data.replace(b"\t", b"\r"))
+    assert [r.guard for r in mapped(data)] == [Guard.STRUCTURE, Guard.UNPROTECTED, Guard.UNPROTECTED]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
+    raw = bytearray(data.draw(files())[1])
+    guarded = [r for r in mapped(bytes(raw)) if r.guard is not Guard.UNPROTECTED]
+    r = data.draw(st.sampled_from(guarded))
+    at, bit = data.draw(st.integers(r.offset, r.offset + r.length - 1)), data.draw(st.integers(0, 7))
+    raw[at] ^= 1 << bit
+    assert codes(bytes(raw)), (at, bit, r)
+
+
+@pytest.mark.parametrize(
+    ("meta", "code"),
+    [
+        ({"format": "ms", "a": "Int4"}, None),
+        ({"format": "ms", "a": "Int5"}, "bad-header"),
+        ({"format": "ms", "a": "Float9"}, "bad-header"),  # the loader knows no other
+        ({"format": "ms", "b": "Int4"}, "bad-header"),
+        ({"format": "pt", "b": "Int4"}, None),
+        ({"format": "pt", "b": "a"}, None),  # tied
+        ({"format": "ms", "remove_redundancy": "True"}, None),
+        ({"format": "ms", "remove_redundancy": "true"}, "bad-header"),
+    ],
+)
+def test_metadata_about_tensors(meta: dict[str, str], code: str | None) -> None:
+    assert codes(packed({"a": ("I8", [2], b"ab")}, meta)) == ({code} if code else set())
+
+
+def test_findings_of_one_kind_are_counted() -> None:
+    found = look(packed({f"p{i}": ("X9", [0], b"") for i in range(500)}))
+    assert len(found) < 25
+    assert found[-2].message.startswith("and ") or found[-1].message.startswith("and ")
 
 
 @st.composite

@@ -162,14 +162,16 @@ def test_only_checksums_count_as_coverage(name: str) -> None:
     assert summed == ({"CRC-32C of the index of the chunk"} if "shard" in name else set())
 
 
-def test_most_flips_in_zstd_data_are_seen() -> None:
-    good = Fixture(FIXTURES / "orbax_tree/good/files_zarr2/params.dense.w/0.0")
-    data, missed = bytearray(good.data), 0
-    for i in range(8, len(data) - 8, 3):
-        data[i] ^= 1 << i % 8
-        missed += not good.notices(bytes(data))
-        data[i] ^= 1 << i % 8
-    assert missed < len(data) // 3  # noise is stored as it is: no entropy coding, so nothing can notice
+def test_some_flips_in_zstd_data_break_its_decoding() -> None:
+    for name, least in (("orbax_tree/good/files_zarr2/params.dense.w/0.0", 0.03), ("zarr/good/v2_zstd/0.0", 0.5)):
+        good, seen = Fixture(FIXTURES / name), 0
+        data = bytearray(good.data)
+        places = range(0, 8 * len(data), 7)
+        for bit in places:
+            data[bit // 8] ^= 1 << bit % 8
+            seen += good.notices(bytes(data))
+            data[bit // 8] ^= 1 << bit % 8
+        assert least < seen / len(places) < 0.9  # float noise is stored nearly as it is, so little can break
 
 
 def test_without_zstandard_the_framing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
     files = {".zarray": v2([1000], [1000], codec=codec), "0": bomb}
     tracemalloc.start()
     began = time.process_time()
-    assert seen(files, "0") == ["crc-mismatch"]
+    assert seen(files, "0") == ["bad-compression"]
     assert time.process_time() - began < 2
     assert tracemalloc.get_traced_memory()[1] < 20 << 20
     tracemalloc.stop()

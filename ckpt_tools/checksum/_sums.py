@@ -53,7 +53,7 @@ class Crc32c:
 class Sum:
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
 
-    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum.
+    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum. ``code`` is the finding that a difference leads to.
     """
 
     what: str
@@ -62,6 +62,7 @@ class Sum:
     offset: int
     otherwise: tuple[Piece, ...] | None = None
     hash: Callable[[], Hash] | None = None
+    code: str = "crc-mismatch"
 
 
 def shifted(s: Sum, by: int) -> Sum:

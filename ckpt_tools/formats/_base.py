@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.codes import finding
-from ckpt_tools.model import Finding, Guard, Level, Region, Scalar, Severity, Tensor
+from ckpt_tools.model import Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor
 from ckpt_tools.storage import ShortRead, Source, Window
 
 HEAD = 64
@@ -47,7 +47,8 @@ class Anatomy:
     ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
-    ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for.
+    ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
+    ``stats`` empty below the level values.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Anatomy:
     windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None
+    stats: list[Stats] = field(default_factory=list)
 
     def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
         """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""

@@ -153,18 +153,18 @@ def _node(source: Source, anatomy: Anatomy, part: db.Root | db.Versions) -> Iter
 
 
 def _arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """The arrays whose metadata lies inline in a leaf, by name; None for groups. Raises Damage."""
+    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called like metadata (a CRC-32C covers it)."""
     out: dict[str, Array | None] = {}
     known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
     for key, inline in leaves:
-        if end := next((e for e in _ARRAYS if key.endswith(e)), b""):
-            name = _text(key[: -len(end)]).removesuffix("/")
+        name, _, last = key.rpartition(b"/")
+        if last in _ARRAYS:
             if inline not in known:
                 try:
                     known[inline] = array_of(mapping(parse(inline, [])))
-                except Damage as e:
-                    raise Damage("bad-header", f"{_text(key)[:200]!r}: {e.finding.message}") from None
-            out[name] = known[inline]
+                except Damage:
+                    known[inline] = None
+            out[_text(name)] = known[inline]
     return out
 
 
@@ -182,7 +182,7 @@ def _values(far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Array
             parents = [above.rsplit("/", i)[0] for i in range(min(40, above.count("/") + 1))]
             found = next((a for p in parents if (a := arrays.get(p)) is not None), None)
             codings[above] = found.coding if found else None
-        yield file.path, Value(offset, length, name, None if key.endswith(_ARRAYS) else codings[above])
+        yield file.path, Value(offset, length, name, None if key.rpartition(b"/")[2] in _ARRAYS else codings[above])
 
 
 def _value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:

@@ -53,8 +53,9 @@ def _summed(source: Source, anatomy: Anatomy, offset: int, length: int, what: st
 
 def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, size: int | None, what: str) -> Iterator[Finding]:
     """The framing of compressed bytes now, their decoding at the content level."""
-    kind = f"{codec} data of {what}: most changed bits break its decoding, no checksum covers it"
+    kind = f"{codec} data of {what}: not checked"
     if codec == "zstd":
+        kind = f"zstd data of {what}: no checksum covers it, a changed bit is seen only where it breaks decoding"
         walk(source, offset, length, size)
         if have_zstd():
             anatomy.sums.append(decoding(codec, what, offset, length, size))
@@ -62,6 +63,7 @@ def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, code
             yield needs_zstd(offset, what)
     elif codec == "blosc":
         _blosc(source, offset, length, size, what)
+        kind = f"blosc data of {what}: only its header is checked"
     elif codec in _DECODED:
         start = source.read(offset, min(3, length))
         good = {"gzip": start == _GZIP, "bz2": start == _BZ2, "zlib": len(start) > 1 and start[0] & 15 == 8 and not (start[0] * 256 + start[1]) % 31}

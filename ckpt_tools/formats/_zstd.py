@@ -176,7 +176,7 @@ def decoding(codec: str, what: str, offset: int, length: int, size: int | None) 
     """
     goal = f" into {size} bytes" if size is not None else ""
     what = f"{what}: {codec} data that must decode{goal}"
-    return Sum(what, _GOOD, (Extent(offset, length),), offset, otherwise=(), hash=partial(_Decoding, size, _FEEDS[codec]))
+    return Sum(what, _GOOD, (Extent(offset, length),), offset, otherwise=(), hash=partial(_Decoding, size, _FEEDS[codec]), code="bad-compression")
 
 
 def decompress(data: bytes, limit: int) -> bytes:

@@ -83,5 +83,6 @@ FORMAT = Format(
         "a change that leaves well-formed JSON is not seen: another digit, another letter in a text, a cut that takes only the last line end",
         "files of more than 64 MiB are not read",
     ),
+    loader=None,
     reference="transformers 5.23: trainer_callback.py; megatron-core 0.16: dist_checkpointing/core.py; orbax-checkpoint 0.12.8: metadata/checkpoint.py",
 )

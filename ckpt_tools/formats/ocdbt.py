@@ -44,9 +44,11 @@ FORMAT = Format(
     names=r"manifest\.(?:ocdbt|[0-9a-f]{16})",
     magic=lambda head: head.startswith(MANIFEST),
     checks={Level.STRUCTURE: _structure},
+    loader=None,
     protects="a CRC-32C over the manifest and over every node, with the values that lie inside them (Orbax: those up to 1 KiB); no other value",
     limits=(
-        "most changed bits in zstd values outside the nodes are seen because they no longer decode (with the zstandard package), some change elements unseen",
+        "values outside the nodes have no checksum",
+        "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package): one in twenty in float weights, more in regular data",
         "without the zstandard package only lengths and checksums are checked, because the tree cannot be read",
         "bytes of data files that no node refers to are not checked",
     ),

@@ -157,6 +157,7 @@ FORMAT = Format(
         "a shard that was exchanged for that of another step shows by its checksums only (level content), unless its size differs",
         "the graph beside a TensorFlow 1 checkpoint (X.meta) carries no checksum and is not looked at",
     ),
+    loader="tensorflow",
     reference="TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc",
     index=True,
     index_of=_index_of,

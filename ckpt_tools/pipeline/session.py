@@ -65,6 +65,7 @@ class Session:
             if path not in known:
                 known.add(path)
                 self.found.bare.append((path, *stat_of(path)))
+                self.found.unrecognised = max(0, self.found.unrecognised - os.path.isdir(self.root))  # its name had said nothing
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
