@@ -5,15 +5,17 @@ Facts: Python 3.10 to 3.14, Lib/json/decoder.py and Modules/_json.c. ``NaN`` and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
 from ckpt_tools.model import Finding, Severity
 from ckpt_tools.storage import Source
+
+if TYPE_CHECKING:
+    from json import JSONDecodeError
 
 MAX_SIZE = 64 << 20
 """Bytes of text; the largest that real checkpoints hold are vocabularies of some 35 MB (tokenizer.json of 262k words)."""
@@ -63,7 +65,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _refused(e: json.JSONDecodeError, text: str) -> Damage:
+def _refused(e: JSONDecodeError, text: str) -> Damage:
     """The reader's complaint as damage: cut short, continued with something else, or neither."""
     rest = text[e.pos :].strip(" \t\r\n")
     at = len(text[: e.pos].encode())
@@ -109,6 +111,8 @@ def parse(data: bytes, found: list[Finding]) -> object:
             seen: set[str] = set()
             twice.extend(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
         return made
+
+    import json  # only when there is some: ckpt latest starts without
 
     try:
         value: object = json.loads(text, object_pairs_hook=members, parse_int=_integer)

@@ -29,7 +29,7 @@ def serialization_id(source: Source, records: Sequence[Record], own: Record, top
     """
     digits = read_record(source, own, 64) if own.size <= 64 else b""
     if len(digits) != 40 or not digits.isdigit():
-        yield finding("bad-header", "the serialization id is not 40 digits", offset=own.payload)
+        yield finding("bad-header", "the serialization id is not 40 digits", offset=own.place)
         return False
     others = [r for r in records if r is not own]
     want = int(digits[20:])

@@ -41,6 +41,11 @@ class Record(NamedTuple):
     method: int
     flags: int
 
+    @property
+    def place(self) -> int:
+        """Where to point at: the payload, or the header when that is all that is known."""
+        return self.payload if self.payload >= 0 else self.header
+
 
 class _Near:
     """Reads a little more than asked, because a record's descriptor and the next record's header lie side by side."""

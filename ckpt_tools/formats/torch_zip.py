@@ -102,7 +102,7 @@ def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iter
         else:
             good = value.isascii() and value.isdigit() and (name not in versions or 1 <= int(value) <= 20)
         if not good:
-            yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.payload)
+            yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.place)
         elif name == ".storage_alignment" and int(value):
             for other, d in by_name.items():
                 if other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value):  # other programs' zips have no bit 3
@@ -130,7 +130,7 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
             continue
         if r.size != s.nbytes:
             why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
-            yield finding("storage-size", why, offset=r.payload)
+            yield finding("storage-size", why, offset=r.place)
         places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
     named = keys_of(pickled)
     for other, r in by_name.items():
