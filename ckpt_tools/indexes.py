@@ -20,7 +20,7 @@ _FOLLOWED = 100_000
 
 def is_index(name: str) -> bool:
     """Whether a file of this name may describe the files beside it."""
-    return any(f.index for f in allowed_by_name(name))
+    return any(f.index and not f.index_of(name) for f in allowed_by_name(name))
 
 
 class Indexes:
@@ -32,10 +32,12 @@ class Indexes:
     def __init__(self, paths: Iterable[str]) -> None:
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            self._waiting[os.path.dirname(path)].append(path)
+            if is_index(os.path.basename(path)):
+                self._waiting[os.path.dirname(path)].append(path)
         self._known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.bytes_read = 0
@@ -87,7 +89,8 @@ class Indexes:
                     if not claim.optional:
                         missing[name] = None
                 else:
-                    if claim not in self._claims[path]:
+                    if (path, claim) not in self._said:
+                        self._said.add((path, claim))
                         self._claims[path].append(claim)
                     self._named[index].append(path)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:

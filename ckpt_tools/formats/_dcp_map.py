@@ -71,7 +71,8 @@ def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collec
             text = op.arg.decode("utf-8", "replace")
             if text in extra:
                 break
-            weak = "" if text in _FIRM or text in names else "text that is stored once: a name of one part, an id, the path of the save"
+            if text not in _FIRM and text not in names:  # its length as well: what is left of the text may happen to be opcodes
+                weak, first = "text that is stored once: a name of one part, an id, the path of the save", op.at
         elif op.code == _GLOBAL:
             name, text = text, ""
         elif op.code == _MEMOIZE:

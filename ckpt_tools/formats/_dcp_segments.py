@@ -69,6 +69,8 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
 
 
 def _check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator[Finding]:
+    if not source.size:
+        raise Damage("empty-file", f"the file has no bytes; {len(pieces):,} entries should be in it", 0)
     order, blob = layout(pieces)
     at = 0
     for p in order:

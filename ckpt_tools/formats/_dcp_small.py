@@ -19,7 +19,7 @@ VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no ve
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")  # uuid.uuid4
 _PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 _FRAME, _TARGET = 0x95, 64 * 1024  # Lib/pickle.py: a frame that ends before STOP has at least 64 KiB
-_MANY = 1000
+_MANY, _PAIRS = 1000, 200_000
 
 
 def strangers(names: Iterable[str]) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def planner(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
     for fqn, path in paths.items():
         if _joined(path) != fqn:
             yield finding("bad-header", f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}")
-        elif fqn not in known and len(missing) < _MANY and near_miss(fqn, missing):
+        elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
             yield finding("bad-header", f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks")
     for fqn in missing:
         yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=known[fqn].at)

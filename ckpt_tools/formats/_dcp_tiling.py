@@ -34,24 +34,25 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
 
     Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything else it is bounded by "complex".
     """
+    dims = [d for d, n in enumerate(shape) if n]  # a tensor without elements must be filled in its other dimensions
     volume, solid = 0, []
     for i, b in enumerate(boxes):
         if not all(0 <= a <= z <= n for a, z, n in zip(b.start, b.stop, shape, strict=True)):
             return Untiled("bounds", i)
-        v = math.prod(z - a for a, z in zip(b.start, b.stop, strict=True))
+        v = math.prod(b.stop[d] - b.start[d] for d in dims)
         if v:
             volume += v
             solid.append(i)
-    bad = _overlap(boxes, solid, len(shape))
-    if bad is None and volume != math.prod(shape):
+    bad = _overlap(boxes, solid, dims)
+    if bad is None and volume != math.prod(shape[d] for d in dims):
         return Untiled("hole", -1)
     return bad
 
 
-def _overlap(boxes: Sequence[Box], members: list[int], rank: int) -> Untiled | None:
+def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
     """Divide the boxes into groups that cannot touch each other until each group is one box or one dimension is left."""
-    stack = [(members, list(range(rank)))]
-    budget = 24 * (rank + 1) * (len(members) + 1)
+    stack = [(members, every)]
+    budget = 24 * (len(every) + 1) * (len(members) + 1)
     while stack:
         group, dims = stack.pop()
         if len(group) < 2:

@@ -182,6 +182,7 @@ FORMAT = Format(
         "entries changed by a transform (compression) are checked by length; safetensors entries have no checksum",
         "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is not checked",
     ),
+    loader=None,
     reference="torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13; Megatron-core 0.16: strategies/filesystem_async.py",
     index=True,
     index_of=_index_of,

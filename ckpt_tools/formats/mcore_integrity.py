@@ -7,8 +7,6 @@ are not its business.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -24,7 +22,7 @@ from ckpt_tools.storage import Source
 
 _NAME, _KEYS, _ALGORITHM = "integrity.json", ("algorithm", "files"), "sha256"
 _HEX = re.compile("[0-9a-f]{64}")
-_EMPTY = hashlib.sha256().hexdigest()
+_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
 _INDENTS = (2, 4, None)
 
 
@@ -56,7 +54,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             return
         raise Damage("bad-header", "integrity.json has no algorithm, or no files", 0)
     anatomy.explain(0, source.size, "names and digests: a changed one does not fit the files, the rest is spelled as Megatron-core spells it")
-    if not any(text.data.strip() == json.dumps(value, indent=i).encode() for i in _INDENTS):
+    from json import dumps
+
+    if not any(text.data.strip() == dumps(value, indent=i).encode() for i in _INDENTS):
         yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
     if algorithm != _ALGORITHM and not flipped:
         if near_miss(str(algorithm), (_ALGORITHM,)):
@@ -68,7 +68,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
-            at = max(0, data.find(json.dumps(name).encode()))
+            from json import dumps
+
+            at = max(0, data.find(dumps(name).encode()))
             yield finding("bad-header", f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits", offset=at)
             anatomy.members[name] = Claim("mcore_integrity", _nothing)
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
@@ -80,7 +82,9 @@ def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Itera
 
 
 def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Finding]:
-    anatomy.sums.append(Sum(f"SHA-256 in {_NAME}", digest, (Extent(0, source.size),), 0, hash=hashlib.sha256))
+    from hashlib import sha256
+
+    anatomy.sums.append(Sum(f"SHA-256 in {_NAME}", digest, (Extent(0, source.size),), 0, hash=sha256))
     return iter(())
 
 
@@ -103,6 +107,7 @@ FORMAT = Format(
         "files that it does not list are not covered, and it does not cover itself: who changes a file and its digest is not seen",
         "a set of files that was replaced together with its integrity.json looks right",
     ),
+    loader=None,
     reference="megatron/core/dist_checkpointing/integrity.py of Megatron-LM, 2026-04 and later",
     names=r"integrity\.json",
     index=True,
