@@ -124,7 +124,9 @@ def main(loader: str, path: str, windows: str) -> dict[str, str]:
     except Exception as e:
         text = f"{type(e).__name__}: {e}"
         refused = any(word in text.lower() for word in _REFUSALS)
-        text = text.rpartition("WeightsUnpickler error: ")[2].partition(" Please use")[0].partition(" Check the doc")[0]  # torch's advice is not for us
+        text = (
+            text.rpartition("WeightsUnpickler error: ")[2].partition(" Please use")[0].partition(" Check the doc")[0]
+        )  # torch's advice is not for us
         return {"outcome": "refused" if refused else "failed", "version": version, "message": " ".join(text.split())[:400]}
     return {"outcome": "loaded", "version": version, "message": ""}
 

@@ -99,6 +99,7 @@ class Tensor:
     """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the file.
 
     ``storage`` names the record that holds the bytes; ``offset`` is None when the file does not place them (meta tensors).
+    ``pieces`` are the (offset, nbytes) of the bytes where they are not one run from ``offset`` on; one of no bytes says that other data lies between them.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Tensor:
     nbytes: int
     offset: int | None = None
     storage: str = ""
+    pieces: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

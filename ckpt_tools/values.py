@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checksum import Progress
@@ -98,33 +100,42 @@ def _count(mask: Any) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, int, int]]:
-    """(tensor, kind, start, stop) in bytes, in file order, of every float tensor inside the file: bytes that several share go to the first."""
+Ranges = list[tuple[int, int]]
+"""(start, stop) in bytes of the file, of which each holds whole numbers."""
+
+
+def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
+    """The float tensors inside the file, in file order, with the bytes that are their own: those that several share go to the first."""
     end = 0
-    placed = [(t.offset, -t.nbytes, i) for i, t in enumerate(tensors) if t.offset is not None and t.nbytes > 0]
-    for offset, length, i in sorted(placed):
-        kind, stop = KINDS.get(tensors[i].dtype), offset - length
-        start = max(offset, end)
-        if offset < 0 or stop > size:
-            continue
-        end = max(end, stop)
-        if kind is not None:
-            start = offset + -(-(start - offset) // kind.width) * kind.width
-            stop -= (stop - start) % kind.width
-            if start < stop:
-                yield tensors[i], kind, start, stop
+    runs_of = ((i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None)
+    placed = sorted((at, -length, i) for i, runs in runs_of for at, length in runs if length > 0)
+    for i, runs in groupby(placed, key=itemgetter(2)):
+        kind, ranges = KINDS.get(tensors[i].dtype), Ranges()
+        for offset, length, _ in runs:
+            start, stop = max(offset, end), offset - length
+            if offset < 0 or stop > size:
+                continue
+            end = max(end, stop)
+            if kind is not None:
+                start = offset + -(-(start - offset) // kind.width) * kind.width
+                stop -= (stop - start) % kind.width
+                if start < stop:
+                    ranges.append((start, stop))
+        if kind is not None and ranges:
+            yield tensors[i], kind, ranges
 
 
-def _chunks(source: Source, kind: Kind, start: int, stop: int, buffer: memoryview, progress: Progress | None) -> Iterator[tuple[int, Patterns]]:
-    """(offset, bit patterns) of the bytes from ``start`` to ``stop``; each is only valid until the next."""
+def _chunks(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None) -> Iterator[tuple[int, Patterns]]:
+    """(offset, bit patterns) of the bytes in ``ranges``; each is only valid until the next."""
     import numpy as np
 
-    for at in range(start, stop, CHUNK):
-        part = buffer[: min(CHUNK, stop - at)]
-        source.readinto(at, part)
-        if progress:
-            progress(len(part))
-        yield at, np.frombuffer(part, f"<u{kind.width}")
+    for start, stop in ranges:
+        for at in range(start, stop, CHUNK):
+            part = buffer[: min(CHUNK, stop - at)]
+            source.readinto(at, part)
+            if progress:
+                progress(len(part))
+            yield at, np.frombuffer(part, f"<u{kind.width}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ class _Absurd:
     value: float = 0.0
 
 
-def _absurd(source: Source, kind: Kind, start: int, stop: int, buffer: memoryview) -> _Absurd:
+def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
     """The numbers that are absurd among the others; two more passes, for few tensors.
 
     Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all that are neither zero nor special.
@@ -145,7 +156,7 @@ def _absurd(source: Source, kind: Kind, start: int, stop: int, buffer: memoryvie
     import numpy as np
 
     sign, bins = 1 << (8 * kind.width - 1), np.zeros(1 << (8 * kind.width - kind.mantissa - 1), np.int64)
-    for _, patterns in _chunks(source, kind, start, stop, buffer, None):
+    for _, patterns in _chunks(source, kind, ranges, buffer, None):
         magnitudes = patterns & (sign - 1)
         exponents = (magnitudes[magnitudes != 0] >> kind.mantissa).astype(np.int64)
         bins += np.bincount(exponents, minlength=bins.size)
@@ -154,7 +165,7 @@ def _absurd(source: Source, kind: Kind, start: int, stop: int, buffer: memoryvie
     least = min(max(kind.absurd + kind.bias, middle + kind.apart) << kind.mantissa, kind.special)
     count, first, seen, kinds = 0, -1, 0, set[int]()
     on_purpose = np.array(sorted(chosen(kind)), f"<u{kind.width}")
-    for at, patterns in _chunks(source, kind, start, stop, buffer, None):
+    for at, patterns in _chunks(source, kind, ranges, buffer, None):
         magnitudes = patterns & (sign - 1)
         hit = (magnitudes >= least) & (magnitudes < kind.special)
         if not hit.any():
@@ -184,11 +195,11 @@ def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -
     buffer, scratch = memoryview(bytearray(CHUNK)), np.empty(CHUNK, np.uint8)
     out: list[Stats] = []
     listed, more = 0, Counter[str]()
-    for t, kind, start, stop in _own(anatomy.tensors, source.size):
+    for t, kind, ranges in _own(anatomy.tensors, source.size):
         tally = _Tally(kind, scratch.view(f"<u{kind.width}"))
-        for at, patterns in _chunks(source, kind, start, stop, buffer, progress):
+        for at, patterns in _chunks(source, kind, ranges, buffer, progress):
             tally.add(patterns, at)
-        strange = _absurd(source, kind, start, stop, buffer) if _suspicious(t, tally) else _Absurd()
+        strange = _absurd(source, kind, ranges, buffer) if _suspicious(t, tally) else _Absurd()
         out.append(tally.stats(t, strange.count))
         new = list(_said(t, tally, strange))
         listed += bool(new)

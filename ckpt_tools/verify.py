@@ -10,6 +10,7 @@ from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
+from ckpt_tools.formats._zero_pages import MOST, lost_pages, zero_pages
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead
@@ -88,55 +89,21 @@ def look(
     name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
     fmt: Format | None = None
     reached = Level.PRESENCE
-    whole = next((c for c in claims if c.whole), None)
     try:
         source = LocalSource(path)
     except OSError as e:
         return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, None), anatomy
     with source:
         try:
-            if whole is not None:
-                fmt = BY_NAME[whole.format]
-            elif source.size == 0:
-                named = () if expect else allowed_by_name(name)
-                if not named or any(f.ours(source) for f in named):
-                    found.append(finding("empty-file", "the file has no bytes", offset=0))
-            else:
-                fmt, found = _recognise(source, name, expect)
-                if fmt is None and not found and claims:
-                    fmt = BY_NAME[claims[0].format]
-                elif fmt is not None and level >= Level.STRUCTURE:
-                    found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+            fmt = _format(source, name, expect, claims, found)
             if fmt is not None and level >= Level.STRUCTURE:
-                for claim in claims:  # two indexes may say the same about a file
-                    found += [f for f in structure(source, anatomy, claim.check) if f not in found]
-                if 0 <= anatomy.end < source.size:
-                    what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
-                    found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
+                _structure(source, fmt, name, claims, require, anatomy, found)
                 reached = Level.STRUCTURE
-                if whole is None and fmt.loader is not None:
-                    found += _missing_keys(anatomy, require)
-                found += _other_role(name, anatomy)
             if fmt is not None and level >= Level.CONTENT:
                 found += _content(source, anatomy, jobs, progress)
                 reached = Level.CONTENT
             if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
-                from ckpt_tools.values import values
-
-                found += _numbers(values(source, anatomy, progress), anatomy)
-                hidden = (not fmt.index and any(t.offset is None and t.nbytes for t in anatomy.tensors)) or any(f.code in _SHALLOW for f in found)
-                reached = reached if hidden else Level.VALUES
-            if fmt is not None and level >= Level.LOAD and reached is Level.VALUES:
-                # A file that only its index explains is loaded in its parts, or with the index.
-                loader = "torch" if anatomy.windows else fmt.loader if whole is None else None
-                if loader:
-                    from ckpt_tools.load import load
-
-                    done, said = load(loader, path, source.size, anatomy.windows)
-                    found += said
-                    reached = Level.LOAD if done else reached
-                elif loader is None:  # nothing in it is for a loader
-                    reached = Level.LOAD
+                reached = _deeper(source, fmt, level, claims, anatomy, found, progress)
         except ShortRead as e:
             found.append(
                 finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
@@ -148,9 +115,78 @@ def look(
         return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
 
 
+def _format(source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]) -> Format | None:
+    """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims alone."""
+    for claim in claims:
+        if claim.whole:
+            return BY_NAME[claim.format]
+    if source.size == 0:
+        named = () if expect else allowed_by_name(name)
+        if not named or any(f.ours(source) for f in named):
+            found.append(finding("empty-file", "the file has no bytes", offset=0))
+        return None
+    fmt, said = _recognise(source, name, expect)
+    found += said
+    return BY_NAME[claims[0].format] if fmt is None and not said and claims else fmt
+
+
+def _structure(
+    source: LocalSource, fmt: Format, name: str, claims: Sequence[Claim], require: Sequence[str], anatomy: Anatomy, found: list[Finding]
+) -> None:
+    """The format's own check, unless a claim describes the file whole or alone; then every claim."""
+    whole = any(c.whole for c in claims)
+    if not whole and (fmt.magic(source.read(0, min(HEAD, source.size))) or fmt.name not in {c.format for c in claims}):
+        found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+    for claim in claims:
+        found += (f for f in structure(source, anatomy, claim.check) if f not in found)  # two indexes may say the same about a file
+    if 0 <= anatomy.end < source.size:
+        what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
+        found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
+    if not whole and fmt.loader is not None:
+        found += _missing_keys(anatomy, require)
+    found += _other_role(name, anatomy)
+
+
+def _deeper(
+    source: LocalSource, fmt: Format, level: Level, claims: Sequence[Claim], anatomy: Anatomy, found: list[Finding], progress: Progress | None
+) -> Level:
+    """The levels values and load; returns the one reached."""
+    from ckpt_tools.values import values
+
+    found += _numbers(values(source, anatomy, progress), anatomy)
+    if (not fmt.index and any(map(_hidden, anatomy.tensors))) or any(f.code in _SHALLOW for f in found):
+        return Level.CONTENT
+    if level < Level.LOAD:
+        return Level.VALUES
+    # A file that only its index explains is loaded in its parts, or with the index.
+    loader = "torch" if anatomy.windows else None if any(c.whole for c in claims) else fmt.loader
+    if loader is None:  # nothing in it is for a loader
+        return Level.LOAD
+    if not loader:
+        return Level.VALUES
+    from ckpt_tools.load import load
+
+    done, said = load(loader, source.path, source.size, anatomy.windows)
+    found += said
+    return Level.LOAD if done else Level.VALUES
+
+
 def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
-    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True):
+    empty = list[tuple[int, int]]()
+
+    def watch(offset: int, data: memoryview | bytes) -> None:
+        if len(empty) < MOST:
+            empty.extend(zero_pages(offset, memoryview(data)))
+
+    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True, watch=watch):
         yield finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
+    if len(empty) < MOST:  # more are a pattern
+        yield from lost_pages(source, anatomy.tensors, empty)
+
+
+def _hidden(t: Tensor) -> bool:
+    """Whether a tensor has numbers whose place in the file is not known."""
+    return t.nbytes > 0 and (t.offset is None or (bool(t.pieces) and not any(n for _, n in t.pieces)))
 
 
 def _numbers(found: Generator[Finding, None, list[Stats]], anatomy: Anatomy) -> Iterator[Finding]:

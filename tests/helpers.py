@@ -13,8 +13,8 @@ from ckpt_tools.codes import finding
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, structure
 from ckpt_tools.indexes import is_index
 from ckpt_tools.model import Finding, Level, Region, Severity
-from ckpt_tools.storage import BytesSource, ShortRead
 from ckpt_tools.regions import regions_of
+from ckpt_tools.storage import BytesSource, ShortRead
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "formats"
 

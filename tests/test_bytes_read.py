@@ -49,7 +49,8 @@ def mindspore(path: Path) -> None:
 def torch_legacy(path: Path) -> None:
     """What torch.save with ``_use_new_zipfile_serialization=False`` writes, of one storage of 512 Mi floats."""
     head = b"".join(
-        pickle.dumps(v, 2) for v in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}})
+        pickle.dumps(v, 2)
+        for v in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}})
     )
     n = 2 * GIB // 4
     storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + struct.pack("<i", n) + b"NtQ"

@@ -110,7 +110,9 @@ def test_verify_exit_codes(answer, capfd, result, plain, strict, output):
 def test_verify_asks_what_it_was_told(answer, capfd):
     calls = answer("verify", verified())
     assert run(capfd, "verify", "a", "b", "--level", "structure", "-j", "3", "--require", "epoch_num", "--settle", "1m", "-q")[0] == 0
-    assert calls == [((["a", "b"], Level.STRUCTURE), {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False})]
+    assert calls == [
+        ((["a", "b"], Level.STRUCTURE), {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False})
+    ]
 
 
 def test_a_path_that_starts_with_a_dash(answer, capfd):

@@ -81,7 +81,9 @@ def test_many_missing_members_are_counted(tmp_path: Path) -> None:
 
 def test_a_file_without_its_index_is_an_unfinished_save(tmp_path: Path) -> None:
     seen = verify([str(tree(tmp_path, {"data1": b"12345"}))], settle=0)
-    assert [(f.report.verdict, f.report.level, f.report.findings[0].code) for f in seen.files] == [(Verdict.SUSPECT, Level.PRESENCE, "unfinished-save")]
+    assert [(f.report.verdict, f.report.level, f.report.findings[0].code) for f in seen.files] == [
+        (Verdict.SUSPECT, Level.PRESENCE, "unfinished-save")
+    ]
     assert seen.summary.below_level == 1
 
 

@@ -24,6 +24,8 @@ class Unit(NamedTuple):
     piece: int
 
 
+Watch = Callable[[int, "memoryview | bytes"], object]
+"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the call."""
 Outcome = int | bytes | InflateError
 GAP = 4096
 """Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
@@ -85,9 +87,17 @@ def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview 
                 progress(n)
 
 
-def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None) -> Outcome:
+def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
     if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
-        _feed(source, [Extent(u.offset, u.length)], lambda _: None, progress)
+        at = u.offset
+
+        def passed(data: memoryview | bytes) -> None:
+            nonlocal at
+            if watch is not None:
+                watch(at, data)
+            at += len(data)
+
+        _feed(source, [Extent(u.offset, u.length)], passed, progress)
         return 0
     s = sums[u.sum]
     if s.hash is not None:
@@ -103,13 +113,15 @@ def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | Non
         return e
 
 
-def _outcomes(source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None) -> Iterator[tuple[Unit, Outcome]]:
+def _outcomes(
+    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None, watch: Watch | None
+) -> Iterator[tuple[Unit, Outcome]]:
     def run(batch: list[Unit]) -> list[tuple[Unit, Outcome]]:
-        return [(u, _work(source, sums, u, progress)) for u in batch]
+        return [(u, _work(source, sums, u, progress, watch)) for u in batch]
 
     if jobs < 2 or sum(u.length for u in units) < INLINE:
         for u in units:
-            yield u, _work(source, sums, u, progress)
+            yield u, _work(source, sums, u, progress, watch)
         return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -167,7 +179,7 @@ def _joined(s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
 
 
 def mismatches(
-    source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None, gaps: bool = False
+    source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None, gaps: bool = False, watch: Watch | None = None
 ) -> Iterator[tuple[Sum, Outcome]]:
     """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
 
@@ -180,18 +192,20 @@ def mismatches(
     if over and len(sums) > 1:  # one pass in file order by one thread feeds them all
         hashes = [s.hash() for s in over if s.hash is not None]
         tee, rest = _Tee(source, hashes), [s for s in sums if s not in over]
-        yield from _compare(tee, rest, _units(rest, source.size, 1), 1, progress)
+        yield from _compare(tee, rest, _units(rest, source.size, 1), 1, progress, watch)
         if tee.at == source.size:
             yield from ((s, got) for s, h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
             return
         sums = over
-    yield from _compare(source, sums, _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63), jobs, progress)
+    yield from _compare(source, sums, _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63), jobs, progress, watch)
 
 
-def _compare(source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
+def _compare(
+    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None, watch: Watch | None
+) -> Iterator[tuple[Sum, Outcome]]:
     crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
     done: dict[int, Outcome] = {}
-    for u, got in _outcomes(source, sums, units, jobs, progress):
+    for u, got in _outcomes(source, sums, units, jobs, progress, watch):
         if u.sum < 0:
             continue
         if u.piece < 0 or isinstance(got, InflateError):

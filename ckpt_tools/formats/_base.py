@@ -122,7 +122,9 @@ def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anat
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
     anatomy.globals += (g for g in inner.globals if g not in anatomy.globals)
-    anatomy.tensors += (replace(t, offset=None if t.offset is None else t.offset + offset) for t in inner.tensors)
+    for t in inner.tensors:
+        pieces = tuple((at + offset, length) for at, length in t.pieces)
+        anatomy.tensors.append(replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces))
     anatomy.sums += (shifted(s, offset) for s in inner.sums)
     for r in inner.regions or ():
         anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)

@@ -7,7 +7,7 @@ The walk is stricter than protobuf's own reader: the writer knows one order of f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ class Content:
     places: tuple[int, int]
     types: dict[str, tuple[str, int]]
     raw: bytes = b""  # the content itself where it can only be one number or a short text
+    pieces: list[tuple[int, int]] = field(default_factory=list)  # (offset, nbytes) of each, when there are several
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,7 +63,7 @@ class Content:
     @property
     def tensor(self) -> Tensor:
         dtype = (self.types.get(self.type) or OPAQUE.get(self.type) or (self.type, 0))[0]
-        return Tensor(self.name, dtype, self.shape, self.nbytes, self.offset)
+        return Tensor(self.name, dtype, self.shape, self.nbytes, self.offset, pieces=tuple(self.pieces))
 
     @property
     def value(self) -> Scalar:

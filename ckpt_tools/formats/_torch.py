@@ -205,4 +205,8 @@ def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidde
     if numel and need > have:
         raise _Bad(f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
     at = place.offset + storage.view + start * item if place and place.offset is not None else None
-    return Tensor("", dtype, shape, nbytes, at, storage.key[:80] if type(args[0]) is Persistent else "")
+    key, span = storage.key[:80] if type(args[0]) is Persistent else "", (reach - start) * item
+    if at is not None and nbytes and dtype not in _PACKED and span != nbytes:
+        # Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
+        return Tensor("", dtype, shape, nbytes, at, key, ((at, span if span < nbytes else 0),))
+    return Tensor("", dtype, shape, nbytes, at, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ckpt_tools.codes import finding
@@ -28,7 +29,7 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         path, v, depth = stack.pop()
         tensor = made.get(id(v))
         if tensor is not None:
-            anatomy.tensors.append(Tensor(path, tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, tensor.storage))
+            anatomy.tensors.append(replace(tensor, name=path))
             if type(v) is not Call or v.func == _V2:
                 continue  # most tensors: nothing below them
         if id(v) in visited:

@@ -116,6 +116,9 @@ def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[F
         elif (first.dims, first.type) != (walk.pending.dims, walk.pending.type):
             raise Damage("bad-header", f"the pieces of {r.name[:200]!r} differ in dims or type", r.start)
         else:
+            if not walk.pending.pieces:
+                walk.pending.pieces.append((walk.pending.offset, walk.pending.nbytes))
+            walk.pending.pieces.append((first.offset, first.nbytes))
             walk.pending.nbytes += first.nbytes
         if anatomy.regions is not None:
             walk.pieces.append(r)

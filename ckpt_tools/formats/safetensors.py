@@ -143,8 +143,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("not-checksummed", "the format has no checksum, and MindSpore's crc_num is not there")
     if anatomy.sums:
         header.free = [span for span in header.free if not span.summed]
+    else:
+        anatomy.explain(data, source.size - data, "tensors without a checksum", Guard.UNPROTECTED)
     header.explain(anatomy, "the JSON header")
-    anatomy.explain(data, source.size - data, "tensors without a checksum", Guard.UNPROTECTED)
     if lost := zero_tail(source, anatomy.tensors, data):
         yield lost
 
@@ -158,7 +159,8 @@ FORMAT = Format(
     limits=(
         "without crc_num a flipped bit in the data cannot be seen, nor one that turns a tensor's name into another",
         "lost pages at the end are seen only where zeros begin at a page border in the middle of a row: zeros that begin with a tensor or a row may be genuine",
-        "metadata texts other than format, crc_num and remove_redundancy are not checked",
+        "metadata texts other than format, crc_num, remove_redundancy and Int4 are not checked, nor the shape of a tensor without elements",
     ),
+    loader="safetensors",
     reference="safetensors 0.8.0: safetensors/src/tensor.rs; MindSpore 2.10: mindspore/train/serialization.py",
 )
