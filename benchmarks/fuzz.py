@@ -7,7 +7,8 @@
 Every input goes through the structure check, the stored checksums and the byte map; for a format whose fixtures are sets also through
 what the index of each good set says about its members, and what the input itself says, as an index, about good members.
 Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is minimised and written to --out; exit 1.
-The seeds are fixtures/formats/<name>/; the mutator is libFuzzer's, which knows no format, plus splices and repeats.
+The seeds are fixtures/formats/<name>/; the mutator is libFuzzer's, which knows no format, plus splices of seeds. The last sixth of the time
+goes to inputs of up to 1 MiB: pieces of what was found, repeated, without instrumentation.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ SLOW = 2.0
 HUGE = 300 * 1000 * 1000
 """Bytes that the process may never hold."""
 LONGEST = 1 << 20
+SHORT = 1 << 16
+"""Bytes of what the fuzzer makes itself; longer inputs are made of these afterwards, without instrumentation."""
+KEPT = 8
+"""Slow or large inputs that are kept."""
 
 
 class Watch:
@@ -45,7 +50,10 @@ class Watch:
         self.sizes: dict[str, int] = {}
         self.began = self.told = time.monotonic()
 
-    def keep(self, what: str, data: bytes) -> None:
+    def keep(self, kind: str, what: str, data: bytes) -> None:
+        what = f"{kind}-{what}"
+        if kind != "crash" and sum(1 for p in self.out.glob(f"{kind}-*")) >= KEPT:
+            return
         if len(data) < self.sizes.get(what, LONGEST + 1):
             self.sizes[what] = len(data)
             (self.out / what).write_bytes(data)
@@ -56,16 +64,16 @@ class Watch:
         try:
             self.run(data)
         except Exception as e:
-            self.keep(f"crash-{where(e)}", data)
+            self.keep("crash", where(e), data)
         cpu = time.process_time() - cpu
         if cpu > self.slowest:
             self.slowest = cpu
             (self.out / "slowest").write_bytes(data)
         if cpu > SLOW:
-            self.keep(f"slow-{hashlib.sha256(data).hexdigest()[:8]}", data)
+            self.keep("slow", hashlib.sha256(data).hexdigest()[:8], data)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
         if grown > 32 * 1024:
-            self.keep(f"memory-{hashlib.sha256(data).hexdigest()[:8]}", data)
+            self.keep("memory", hashlib.sha256(data).hexdigest()[:8], data)
         if time.monotonic() > self.told + 1:
             self.tell()
 
@@ -81,18 +89,30 @@ def mutator(known: list[bytes]) -> Callable[[bytes, int, int], bytes]:
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         r = random.Random(seed)
-        kind, at = r.randrange(512), r.randrange(len(data) + 1)
-        if kind == 0 and data:  # one piece many times over: what is quadratic shows
-            piece = data[at : at + r.choice((1, 2, 4, 8, 16, 64, 256, 4096))] or data
-            return (data[:at] + piece * (r.choice((1 << 14, 1 << 17, max_size)) // len(piece)) + data[at:])[:max_size]
-        if kind < 48:
-            other = r.choice(known)
+        if r.randrange(12) == 0:
+            other, at = r.choice(known), r.randrange(len(data) + 1)
             start = r.randrange(len(other) + 1)
             piece = other[start : start + (1 << r.randrange(12))]
             return (data[:at] + piece + data[at + r.choice((0, len(piece))) :])[:max_size]
         return bytes(atheris.Mutate(data, min(max_size, max(4096, 2 * len(data)))))
 
     return mutate
+
+
+def repeated(data: bytes, r: random.Random) -> bytes:
+    """One piece many times over, up to LONGEST bytes: what is quadratic shows."""
+    at = r.randrange(len(data) + 1)
+    piece = data[at : at + r.choice((1, 2, 4, 8, 16, 32, 64, 256, 4096))] or b"\0"
+    return (data[:at] + piece * (r.choice((1 << 14, 1 << 17, LONGEST)) // len(piece)) + data[at:])[:LONGEST]
+
+
+def grow(name: str, corpus: Path, out: Path, seconds: int) -> None:
+    """Long inputs made of those that the fuzzer found worth keeping."""
+    watch, r, end = Watch(target(name), out), random.Random(1), time.monotonic() + seconds
+    found = [p.read_bytes() for p in sorted(corpus.iterdir())]
+    while time.monotonic() < end:
+        watch(repeated(r.choice(found), r))
+    watch.tell()
 
 
 def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
@@ -102,7 +122,7 @@ def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
     with atheris.instrument_imports(include=["ckpt_tools"]):
         watch = Watch(target(name), out)
     known = seeds(name)
-    flags = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
+    flags = [f"-max_total_time={seconds}", f"-max_len={SHORT}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
     atheris.Setup([sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known))
     atheris.Fuzz()
 
@@ -168,10 +188,12 @@ def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch)
         for i, data in enumerate(seeds(name)):
-            (corpus / f"seed-{i}").write_bytes(data[:LONGEST])
+            (corpus / f"seed-{i}").write_bytes(data[:SHORT])
         while (left := int(end - time.monotonic())) > 1:
             (out / "stats.json").unlink(missing_ok=True)
-            command = [sys.executable, __file__, name, "--child", str(corpus), "--seconds", str(left), "--out", str(out)]
+            growing = left <= seconds // 6
+            command = [sys.executable, __file__, name, "--grow" if growing else "--child", str(corpus), "--out", str(out)]
+            command += ["--seconds", str(left if growing else left - seconds // 6)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             log = done.stderr
             if not (out / "stats.json").exists():
@@ -207,10 +229,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where inputs that show a defect are written (default: fuzz-found/<format>)")
     parser.add_argument("--replay", nargs="+", metavar="FILE")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--grow", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     out = options.out or Path("fuzz-found") / options.format
     if options.replay:
         print(json.dumps({path: replay(options.format, path) for path in options.replay}, indent=1))
+        return 0
+    if options.grow:
+        grow(options.format, options.grow, out, options.seconds)
         return 0
     if options.child:
         fuzz(options.format, options.child, out, options.seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 from importlib.util import find_spec
 from typing import Any
 
@@ -181,11 +182,11 @@ def decoding(codec: str, what: str, offset: int, length: int, size: int | None) 
 
 def decompress(data: bytes, limit: int) -> bytes:
     """The content of a small frame. Raises Damage when it is broken or longer than ``limit``."""
-    out: list[bytes] = []
+    out = BytesIO()  # its value is its buffer, not a copy
 
     def feed(count: _Write) -> _Decoder:
         def keep(piece: bytes) -> int:
-            out.append(bytes(piece))
+            out.write(piece)
             return count(piece)
 
         return _zstd(keep)
@@ -195,4 +196,4 @@ def decompress(data: bytes, limit: int) -> bytes:
     running.update(data)
     if not running.good:
         raise Damage("bad-header", f"zstd data that does not decode, or into more than {limit} bytes")
-    return b"".join(out)
+    return out.getvalue()
