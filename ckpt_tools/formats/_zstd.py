@@ -8,8 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from importlib.util import find_spec
+from io import BytesIO
 from typing import Any
 
 from ckpt_tools.checksum import Extent, Sum
