@@ -94,6 +94,13 @@ class Finding:
     path: str = ""
 
 
+class Box(NamedTuple):
+    """A piece of a larger tensor: ``stop`` is the first index behind it in each dimension."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the file.

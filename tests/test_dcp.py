@@ -25,8 +25,8 @@ from ckpt_tools import checksum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Anatomy, _dcp_hf, dcp, mcore_integrity
 from ckpt_tools.formats._base import structure
-from ckpt_tools.formats._dcp_tiling import Box, untiled
-from ckpt_tools.model import Finding, Guard, Tensor, Verdict
+from ckpt_tools.formats._dcp_tiling import untiled
+from ckpt_tools.model import Box, Finding, Guard, Tensor, Verdict
 from ckpt_tools.pipeline import verify
 from ckpt_tools.storage import BytesSource
 
@@ -491,3 +491,28 @@ def test_pieces_of_all_files_must_fill_the_tensor() -> None:
     assert codes(list(_dcp_hf.together([first, other]))) == {"bad-header"}
     assert codes(list(_dcp_hf.together([first, first]))) == {"bad-header"}
     assert codes(list(_dcp_hf.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
+
+
+def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> None:
+    """A safetensors file as DCP's Hugging Face writer leaves it: name -> (shape, where it begins in the whole)."""
+    entries: dict[str, object] = {"__metadata__": {"DCP_SHARDING_INFO": json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})}}
+    end = 0
+    for name, (shape, _) in pieces.items():
+        size = 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\1" * end)
+
+
+def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:
+    for i in range(3):
+        _hf_shard(tmp_path / f"shard-0000{i + 1}-model-00001-of-00001.safetensors", {"w": ([4, 3], [4 * i, 0])})
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == []
+    (tmp_path / "shard-00002-model-00001-of-00001.safetensors").unlink()
+    [lost] = verify([str(tmp_path)], settle=0).findings
+    assert (lost.code, lost.path) == ("bad-header", str(tmp_path))
+    _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [5, 0])})
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == ["bad-header"]
+    _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [4])})
+    assert {f.code for e in verify([str(tmp_path)], settle=0).files for f in e.report.findings} == {"not-checksummed", "bad-header"}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.codes import finding
-from ckpt_tools.model import Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor
+from ckpt_tools.model import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor
 from ckpt_tools.storage import ShortRead, Source, Window
 
 HEAD = 64
@@ -46,6 +46,7 @@ class Anatomy:
     (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
     ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
+    ``places`` says where each tensor that is a piece of a larger one lies in it.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
     ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
     ``stats`` empty below the level values.
@@ -57,6 +58,7 @@ class Anatomy:
     sums: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
     members: dict[str, Claim] = field(default_factory=dict)
+    places: dict[str, Box] = field(default_factory=dict)
     end: int = -1
     windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)

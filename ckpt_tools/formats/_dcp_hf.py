@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._dcp_tiling import Box, untiled
+from ckpt_tools.formats._dcp_tiling import untiled
 from ckpt_tools.formats._json import integers, mapping, parse
 from ckpt_tools.formats._tensors import near_miss
-from ckpt_tools.model import Finding, Tensor
+from ckpt_tools.model import Box, Finding, Tensor
 
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"

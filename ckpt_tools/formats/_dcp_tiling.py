@@ -11,15 +11,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ckpt_tools.model import Box
+
 _FEW = 32
 """Boxes that are compared pair by pair when nothing else separates them."""
-
-
-class Box(NamedTuple):
-    """``stop`` is the first index behind the box in each dimension."""
-
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
 
 
 class Untiled(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.codes import finding
+from ckpt_tools.formats import _dcp_hf
 from ckpt_tools.formats._base import Anatomy, Damage
 from ckpt_tools.formats._json_cursor import Cursor
 from ckpt_tools.formats._tensors import MAX_TENSORS, MAX_TEXT, near_miss, remember
@@ -53,7 +54,7 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         elif key == "remove_redundancy" and text not in BOOLEANS:
             yield finding("bad-header", f"remove_redundancy is {text[:40]!r}, which is neither True nor False", offset=header.byte(start))
         seen.add(key)
-        header.texts[key] = (text if len(text) <= MAX_TEXT else "", start, header.at)
+        header.texts[key] = (text if len(text) <= MAX_TEXT or key == _dcp_hf.KEY else "", start, header.at)
         if key in META_KEYS:  # they decide what is checked: kept whatever else there is
             anatomy.metadata[key] = text[:MAX_TEXT]
         else:

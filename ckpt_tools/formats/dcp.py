@@ -19,12 +19,12 @@ from ckpt_tools.formats._base import Anatomy, Claim, Format
 from ckpt_tools.formats._dcp_meta import ATTRIBUTES, Entry, Segment, damaged_names, entries, segments, state
 from ckpt_tools.formats._dcp_segments import Piece
 from ckpt_tools.formats._dcp_small import frame, planner, small, strangers
-from ckpt_tools.formats._dcp_tiling import Box, untiled
+from ckpt_tools.formats._dcp_tiling import untiled
 from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._stubs import Pickled
 from ckpt_tools.formats._torch import ITEMSIZE
-from ckpt_tools.model import Finding, Level, Tensor
+from ckpt_tools.model import Box, Finding, Level, Tensor
 from ckpt_tools.storage import Source
 
 _MODULES = (b"torch.distributed.checkpoint.metadata", b"torch.distributed._shard.checkpoint.metadata")

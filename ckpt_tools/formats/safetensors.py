@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.codes import finding
+from ckpt_tools.formats import _dcp_hf
 from ckpt_tools.formats._base import Anatomy, Damage, Format
 from ckpt_tools.formats._json_cursor import Cursor
 from ckpt_tools.formats._limited import limited
@@ -72,6 +73,13 @@ def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.keys.discard("__metadata__")
     yield from known_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
+    if _dcp_hf.KEY in header.texts:  # torch.distributed.checkpoint's Hugging Face writer
+        text, start, _ = header.texts[_dcp_hf.KEY]
+        for said in _dcp_hf.offsets(text, anatomy.tensors, header.byte(start)):
+            if isinstance(said, Finding):
+                yield said
+            else:
+                anatomy.places[said[0]] = said[1]
 
 
 def _tiling(tensors: list[Tensor], data: int, size: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
+from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, worst
 from ckpt_tools.pipeline.session import Session, with_findings
@@ -19,6 +20,8 @@ _TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "mi
 def across(s: Session, whole_tree: bool) -> list[Finding]:
     """Findings across the files of each run; those of one file are added to its report."""
     out: list[Finding] = []
+    if whole_tree:
+        out += (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints for p in c.parts]
         for path, f in grouping.consistency(parts, s.reports):

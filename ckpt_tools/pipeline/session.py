@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
@@ -13,7 +13,7 @@ from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
+from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
 from ckpt_tools.verify import look, read_key, read_tracker
 
 Progress = Callable[[int, int], None]
@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 
 class Session:
-    """``reports`` maps a path to the deepest report made of it; ``bytes_read`` counts what the reports cost."""
+    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files; ``bytes_read`` counts what the reports cost."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Session:
         self.found: Discovery = discover(root)
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
+        self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_read = self.bytes_done = self.bytes_total = 0
         self.now_ns = time.time_ns()
         self._settle_weak_names()
@@ -107,6 +108,8 @@ class Session:
             explain=self.explain,
         )
         self.bytes_read += report.bytes_read
+        if anatomy.places:
+            self.places[os.path.dirname(path)][path] = anatomy.places
         more = (*seen, *self.indexes.findings.get(path, ()))
         return with_findings(report, more) if more else report, anatomy
 
