@@ -36,7 +36,7 @@ def have_zstd() -> bool:
 
 
 def needs_zstd(offset: int, what: str) -> Finding:
-    return finding("needs-extra", f"{what} cannot be decoded without zstandard: pip install 'ckpt-tools[orbax]'", offset=offset)
+    return finding("needs-extra", f"{what} cannot be decoded without zstandard: pip install zstandard", offset=offset)
 
 
 def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
