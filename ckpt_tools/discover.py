@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
@@ -28,6 +29,11 @@ _INDEX = re.compile(
 _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
+
+
+@lru_cache(_NAMES)  # a million files have few distinct names
+def _may_be_index(name: str) -> bool:
+    return _INDEX.fullmatch(name) is not None
 
 
 @dataclass
@@ -177,7 +183,7 @@ def discover(root: str) -> Discovery:
             with os.scandir(os.path.dirname(top)) as it:
                 entries = list(it)
             _directory(os.path.dirname(top), [e for e in entries if e.name == os.path.basename(top)], found, rows, names, alone=True)
-            found.indexes += (e.path for e in entries if _INDEX.fullmatch(e.name) and e.path not in found.indexes)  # they may explain the file
+            found.indexes += (e.path for e in entries if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     strong = {row[0].base for row in rows if not row[0].piece.weak}
     kept = []
@@ -212,7 +218,7 @@ def _directory(
             told = read_name(name, places)
             if len(known) < _NAMES:
                 known[name] = told
-        if _INDEX.fullmatch(name):
+        if _may_be_index(name):
             found.indexes.append(e.path)
         if told is None or (places[told[0]].piece.weak and _is_directory(e)):  # a directory called x.ckpt: some frameworks save into one
             _other(path, e, found, alone)

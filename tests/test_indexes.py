@@ -46,7 +46,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(formats.SUFFIXES, ".idx", (LINES,))
     monkeypatch.setattr(looking, "NAMES", ((re.compile(LINES.names), LINES),))
     monkeypatch.setattr(discover, "_SUFFIX", re.compile(r".*\.idx|data\d+"))
-    monkeypatch.setattr(discover, "_INDEX", re.compile(r".*\.idx"))
+    monkeypatch.setattr(discover, "_may_be_index", re.compile(r".*\.idx").fullmatch)
 
 
 def tree(root: Path, files: Mapping[str, bytes]) -> Path:
