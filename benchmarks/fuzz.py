@@ -43,10 +43,11 @@ KEPT = 8
 
 
 class Watch:
-    """Runs the target on one input after another and writes down what is wrong with it; ``out`` is where."""
+    """Runs the target on one input after another and writes down what is wrong with it; ``out`` is where, ``phase`` names the slowest one."""
 
-    def __init__(self, run: Target, out: Path) -> None:
-        self.run, self.out, self.executions, self.slowest = run, out, 0, 0.0
+    def __init__(self, run: Target, out: Path, phase: str) -> None:
+        run(b"")  # what is imported on first use does not count
+        self.run, self.out, self.phase, self.executions, self.slowest = run, out, phase, 0, 0.0
         self.sizes: dict[str, int] = {}
         self.began = self.told = time.monotonic()
 
@@ -68,7 +69,7 @@ class Watch:
         cpu = time.process_time() - cpu
         if cpu > self.slowest:
             self.slowest = cpu
-            (self.out / "slowest").write_bytes(data)
+            (self.out / f"slowest-{self.phase}").write_bytes(data)
         if cpu > SLOW:
             self.keep("slow", hashlib.sha256(data).hexdigest()[:8], data)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
@@ -108,7 +109,7 @@ def repeated(data: bytes, r: random.Random) -> bytes:
 
 def grow(name: str, corpus: Path, out: Path, seconds: int) -> None:
     """Long inputs made of those that the fuzzer found worth keeping."""
-    watch, r, end = Watch(target(name), out), random.Random(1), time.monotonic() + seconds
+    watch, r, end = Watch(target(name), out, "grown"), random.Random(1), time.monotonic() + seconds
     found = [p.read_bytes() for p in sorted(corpus.iterdir())]
     while time.monotonic() < end:
         watch(repeated(r.choice(found), r))
@@ -120,7 +121,7 @@ def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["ckpt_tools"]):
-        watch = Watch(target(name), out)
+        watch = Watch(target(name), out, "fuzzed")
     known = seeds(name)
     flags = [f"-max_total_time={seconds}", f"-max_len={SHORT}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
     atheris.Setup([sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known))
@@ -183,8 +184,7 @@ def shrink(name: str, path: Path) -> None:
 def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
     """Fuzz for so long, starting again when an input takes the process along; then look at what was kept without instrumentation."""
     out.mkdir(parents=True, exist_ok=True)
-    total, end, coverage, peak, log = 0, time.monotonic() + seconds, 0, 0, ""
-    spent = 0.0
+    total, end, coverage, peak, deaths, spent = 0, time.monotonic() + seconds, 0, 0, 0, 0.0
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch)
         for i, data in enumerate(seeds(name)):
@@ -195,18 +195,18 @@ def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
             command = [sys.executable, __file__, name, "--grow" if growing else "--child", str(corpus), "--out", str(out)]
             command += ["--seconds", str(left if growing else left - seconds // 6)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            log = done.stderr
             if not (out / "stats.json").exists():
-                raise SystemExit(f"the fuzzer did not start:\n{log[-2000:]}")
+                raise SystemExit(f"the fuzzer did not start:\n{done.stderr[-2000:]}")
             stats = json.loads((out / "stats.json").read_text())
             total, spent, peak = total + stats["executions"], spent + stats["seconds"], max(peak, stats["rss"])
-            coverage = max([coverage, *(int(c) for c in re.findall(r"cov: (\d+)", log))])
+            deaths += done.returncode != 0
+            coverage = max([coverage, *(int(c) for c in re.findall(r"cov: (\d+)", done.stderr))])
         corpus_size = sum(1 for _ in corpus.iterdir())
     (out / "stats.json").unlink()
     defects, slowest, memory = {}, {"ms": 0.0}, 0
     for path in sorted(out.iterdir()):
         seen = replayed(name, path)
-        if seen["raised"] and path.name != "slowest":
+        if seen["raised"] and not path.name.startswith("slowest"):
             shrink(name, path)
             seen = replayed(name, path)
         slowest = max(slowest, seen, key=lambda s: s["ms"])  # type: ignore[arg-type, return-value]
@@ -216,7 +216,7 @@ def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
         else:
             path.unlink()  # slow or large only because of the instrumentation
     return {
-        "format": name, "seconds": round(spent), "executions": total, "per_second": round(total / max(spent, 1)), "coverage": coverage, "corpus": corpus_size,
+        "format": name, "seconds": round(spent), "executions": total, "per_second": round(total / max(spent, 1)), "coverage": coverage, "corpus": corpus_size, "deaths": deaths,
         "crashes": sum(1 for d in defects.values() if d["raised"]), "slowest_ms": slowest["ms"], "slowest_size": slowest.get("size", 0), "peak_rss_mb": memory,
         "peak_rss_instrumented_mb": round(peak / 1e6), "defects": defects,
     }  # fmt: skip

@@ -226,11 +226,11 @@ def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anat
     )  # fmt: skip
 
 
-def read_tracker(path: str) -> bytes | Finding:
+def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
     """The bytes of a tracker file, or why they cannot be had."""
     try:
         with LocalSource(path) as source:
-            if source.size > TRACKER_LIMIT:
+            if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             return source.read(0, source.size)
     except (OSError, ShortRead) as e:

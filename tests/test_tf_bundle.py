@@ -411,3 +411,20 @@ def test_anything_else_is_a_bad_tracker(raw: bytes) -> None:
 def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
     with suppress(Damage):
         assert parse(LIST[:at] + raw + LIST[at:]).latest
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (b'model_checkpoint_path: "model.ckpt-5"\nall_model_checkpoint_paths: "model.ckpt-5"\n', []),
+        (b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-9"\n', []),
+        (b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n', ["dangling-tracker"]),
+        (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
+        (b"", ["bad-tracker"]),
+        (bytes(100), ["bad-tracker"]),
+    ],
+)
+def test_the_state_file_beside_a_bundle(tmp_path: Path, text: bytes, codes: list[str]) -> None:
+    shutil.copytree(GOOD / "v1-sharded", tmp_path / "x")
+    (tmp_path / "x/checkpoint").write_bytes(text)
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings if f.severity > Severity.NOTE] == codes

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Damage
 from ckpt_tools.formats._dcp_hf import together
+from ckpt_tools.formats._tf_state import parse
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, worst
 from ckpt_tools.pipeline.session import Session, with_findings
-from ckpt_tools.verify import prefix_signature
+from ckpt_tools.verify import prefix_signature, read_tracker
 
 _TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
 """What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
@@ -22,6 +25,7 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
     out: list[Finding] = []
     if whole_tree:
         out += (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
+        out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints for p in c.parts]
         for path, f in grouping.consistency(parts, s.reports):
@@ -52,6 +56,24 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
         if whole_tree and finished:
             out += tracker_findings(s, finished, incomplete)
     return out
+
+
+def state_file(home: str) -> Iterator[Finding]:
+    """TensorFlow's text file ``checkpoint`` beside its bundles: well-formed, and naming a bundle that is there. Absolute paths may be another machine's."""
+    path = os.path.join(home, "checkpoint")
+    if not os.path.isfile(path):
+        return
+    data = read_tracker(path, 1 << 20)
+    if isinstance(data, Finding):
+        yield data
+        return
+    try:
+        named = parse(data).latest
+    except Damage as e:
+        yield replace(e.finding, path=path)
+        return
+    if named and not os.path.isabs(named) and not os.path.exists(os.path.join(home, f"{named}.index")):
+        yield finding("dangling-tracker", f"it names {named[:200]!r}, which is not there", path=path)
 
 
 def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: set[str]) -> Iterator[Finding]:
