@@ -92,6 +92,7 @@ CODES: dict[str, Code] = {
         Code("dangling-tracker", W, "the tracker names a checkpoint that is not there or not complete", "a framework that follows the tracker fails or starts fresh: pass the plan's own arguments"),
         Code("bad-tracker", W, "the tracker is empty or not what its framework writes", "rewrite it, or pass the plan's own arguments"),
         Code("missing-tracker", W, "the tracker is missing although checkpoints exist", "a framework that follows the tracker starts fresh: pass the plan's own arguments"),
+        Code("newer-index", N, "an index was written long after the files it names", "check that the shards are those that the index was made for"),
         Code("mtime-disagrees-with-step", W, "the newest checkpoint by modification time is not the one with the highest step", "after a rollback this is normal; after a copy say --order step"),
         Code("mtime-in-future", W, "a modification time lies in the future", "check the clocks, or say --order step"),
         Code("world-size-inferred", W, "the number of ranks is inferred from the highest rank on disk", "say --world-size N: a lost highest rank cannot be seen otherwise"),

@@ -16,12 +16,11 @@ from functools import lru_cache
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
-from ckpt_tools.layouts import LAYOUTS, Place, Told, places_of, read_name
+from ckpt_tools.layouts import Layout, Place, Told, active, places_of, read_name
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
-_TRACKERS = {layout.tracker: layout for layout in LAYOUTS if layout.tracker}
 _SUFFIX = re.compile("|".join([f".*(?:{'|'.join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True))})", *(p.pattern for p, _ in NAMES)]))
 _INDEX = re.compile(
     "|".join(["(?!)", *(f".*{re.escape(s)}" for f in FORMATS if f.index for s in f.suffixes), *(p.pattern for p, f in NAMES if f.index)])
@@ -36,10 +35,15 @@ def _may_be_index(name: str) -> bool:
     return _INDEX.fullmatch(name) is not None
 
 
+@lru_cache(8)
+def _trackers(layouts: tuple[Layout, ...]) -> frozenset[str]:
+    return frozenset(layout.tracker for layout in layouts if layout.tracker)
+
+
 @dataclass
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
-    ``trackers`` maps (layout, base) to the tracker's path; ``unfinished`` are paths of temporary files of interrupted saves,
+    ``trackers`` maps (name, directory) to the path of a file that some layout calls its tracker; ``unfinished`` are paths of temporary files of interrupted saves,
     ``indexes`` those of files that may describe others,
     ``unneeded`` those of files that hold no state.
     """
@@ -60,7 +64,7 @@ def roots(root: str) -> list[str]:
     try:
         os.stat(path)
         return [path]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         parent, name = os.path.split(path)
         try:
             with os.scandir(parent) as it:
@@ -90,7 +94,8 @@ def stat_of(path: str | os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]
     return st.st_size, st.st_mtime_ns, ()
 
 
-_Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]"]  # place, what the name tells, path, size, mtime_ns, findings
+_Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", "list[Place]"]
+"""place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
 
 
 def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
@@ -132,11 +137,12 @@ def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
     bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
     above_of = {base: os.path.relpath(base, above) for base in bases}
     above_of = {base: os.path.basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
-    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings in rows:
+    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings, _at in rows:
+        prefix, generation = prefix or place.prefix, place.generation if generation is None else generation  # noqa: PLW2901  # what the directory tells
         base, rank = place.base, place.rank if place.rank is not None else own
         if rank is None and base in moved:
             base, rank = moved[base]
-        if generation and f"{prefix}_{generation}" in prefixes[base]:  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
+        if generation and f"{prefix}_{generation}" in prefixes.get(base, ()):  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
             prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # the settled name replaces the read one
         if joined:
             prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
@@ -185,15 +191,37 @@ def discover(root: str) -> Discovery:
             _directory(os.path.dirname(top), [e for e in entries if e.name == os.path.basename(top)], found, rows, names, alone=True)
             found.indexes += (e.path for e in entries if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
-    strong = {row[0].base for row in rows if not row[0].piece.weak}
-    kept = []
-    for row in rows:
-        if row[0].piece.weak and row[0].base in strong:  # beside files whose names say everything, any other x.ckpt is not guessed to be a step
-            found.bare.append(row[2:])
-        else:
-            kept.append(row)
+    kept = _settled(rows, found)
     found.parts = list(_parts(kept, above))
     return found
+
+
+def _settled(rows: list[_Row], found: Discovery) -> list[_Row]:
+    """Without those whose names say too little: companions without their layout, and weak names in directories that other names explain."""
+    sure = [row[0] for row in rows if not row[0].piece.weak and not row[0].piece.companion]
+    at_home = {(place.layout.name, place.base) for place in sure}
+    explained: set[str] = set()
+    kept, left = list[_Row](), rows
+    for weak in (False, True):  # weak names are asked once it is known which directories the others explain
+        waiting, left = left, []
+        while waiting:
+            row = waiting.pop()
+            place, told, path, *seen, at = row
+            if place.piece.weak and not weak:
+                left.append(row)
+            elif place.base not in explained if weak else not place.piece.companion or (place.layout.name, place.base) in at_home:
+                kept.append(row)
+            elif again := read_name(path.rpartition("/")[2], at, told[0]):
+                waiting.append((at[again[0]], again, path, *seen, at))
+            elif _SUFFIX.fullmatch(path.rpartition("/")[2]):
+                found.bare.append((path, *seen))
+            else:
+                found.unrecognised += 1
+        explained = {at for row in kept for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}
+    if any(row[0].layout.name != "files" for row in kept):  # the last resort, and only where nothing else is known
+        found.bare += ((row[2], *row[3:6]) for row in kept if row[0].layout.name == "files")
+        kept = [row for row in kept if row[0].layout.name != "files"]
+    return kept[::-1]
 
 
 def _directory(
@@ -222,15 +250,19 @@ def _directory(
             found.indexes.append(e.path)
         if told is None or (places[told[0]].piece.weak and _is_directory(e)):  # a directory called x.ckpt: some frameworks save into one
             _other(path, e, found, alone)
+            continue
+        size, mtime_ns, findings = stat_of(e)
+        if size < 0 and _holds_something(e):
+            _other(path, e, found, alone)
         else:
-            rows.append((places[told[0]], told, e.path, *stat_of(e)))
+            rows.append((places[told[0]], told, e.path, size, mtime_ns, findings, places))
 
 
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:
     """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
     name = e.name
-    if name in _TRACKERS:
-        found.trackers[_TRACKERS[name].name, path] = e.path
+    if name in _trackers(active()):
+        found.trackers[name, path] = e.path
     elif _SUFFIX.fullmatch(name) or alone:
         size, mtime_ns, findings = stat_of(e)
         if size >= 0 or not _holds_something(e):

@@ -11,14 +11,13 @@ from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Severity
 
 Reports = Mapping[str, Report]
-_BY_CONTENT = {(layout.name, piece.name) for layout in BY_NAME.values() for piece in layout.pieces if piece.step_from == "content"}
 
 
 def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
     out = []
     for p in parts:
-        if (p.layout, p.piece) in _BY_CONTENT and (report := reports.get(p.path)):
+        if BY_NAME[p.layout].piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
             step, epoch, inside = BY_NAME[p.layout].steps(p, report.metadata)
             out.append(p._replace(step=step, epoch=epoch, step_in_epoch=inside))
         else:
@@ -61,7 +60,7 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
         for p in members:
             # a directory of its own is one checkpoint whatever its names say: check() tells where they disagree
             told = (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
-            unnamed = p.path.rpartition("/")[2] if told == (None, None, None) else ""
+            unnamed = (p.prefix or p.path.rpartition("/")[2]) if told == (None, None, None) and not p.home and p.generation is None else ""
             generation = None if p.generation is None else generations[p.piece][p.rank, p.generation]
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
             joined[id(p.kind), p.home, told, generation, p.unfinished, unnamed].append(p)
@@ -78,14 +77,15 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
         partial = len({p.rank for p in parts}) < most_ranks
         off = bool(save_interval and first.step is not None and first.step % save_interval)
         kind = Kind.DYING_GASP if partial or off else kind
-    optional = {piece.name for piece in layout.pieces if not piece.required}
+    optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
     required = [p for p in parts if p.piece not in optional] or parts
     generations = {p.generation for p in parts}
+    uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
     path = first.home or (first.path if len(parts) == 1 else first.base)
     return Checkpoint(
         first.layout, first.run, kind, tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))), path,
         sorted(p.mtime_ns for p in required)[len(required) // 2], first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
-        generations.pop() if len(generations) == 1 else None, first.unfinished,
+        generations.pop() if len(generations) == 1 else None, first.unfinished or uncommitted,
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -
         out.oldest.setdefault(c.kind, id(c))
         for p in c.parts:
             out.writers[c.kind, c.generation].add(p.rank)
-            if p.coords and p.rank is None:
+            if p.coords and p.rank is None and not layout.piece(p.piece).shared:
                 out.grids[c.kind, p.piece].add(p.coords)
         for name in {p.piece for p in c.parts}:
             piece = layout.piece(name)
@@ -137,8 +137,8 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
     out: list[Finding] = []
-    pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
-    if any("dp" not in piece.replicated_over or piece.everyone_saves for piece in pieces):
+    pieces = [piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded]
+    if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
         gone = sorted(set(range(run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
         if gone:
             alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
@@ -148,13 +148,19 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     for p in checkpoint.parts:
         have[p.piece].add(p.coords)
     for name, coordinates in have.items():
+        if layout.piece(name).shared:
+            continue
         if lost := sorted(run.grids[kind, name] - coordinates):
             names = ", ".join(" ".join(f"{k}={v}" for k, v in coords) for coords in lost[:4])
             text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
             out.append(finding("missing-rank", text, severity=severity, path=where))
     roles = {layout.piece(name).role for name in have}
+    for role in layout.needs:
+        if role not in roles:
+            out.append(finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where))
     for name, n in run.usual[kind].items():
-        if layout.piece(name).role not in roles and 2 * n >= run.count[kind]:
+        role = layout.piece(name).role
+        if role not in roles and role not in layout.needs and 2 * n >= run.count[kind]:
             text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"
             out.append(finding("missing-part", text, severity=severity, path=where))
     return out
@@ -180,6 +186,8 @@ def label(c: Checkpoint) -> str:
         if c.step is not None
         else f"epoch {c.epoch}" + (f" step {c.step_in_epoch}" if c.step_in_epoch is not None else "")
         if c.epoch is not None
+        else f"save {c.generation}"
+        if c.generation is not None
         else c.path.rpartition("/")[2]
     )
     return f"the {c.kind} checkpoint of {where}"
@@ -215,26 +223,28 @@ def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, 
 def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: str, incomplete: set[str]) -> Iterator[Finding]:
     """What the tracker at ``path`` gets wrong about the checkpoints of its directory. ``incomplete`` are paths of checkpoints that lack parts."""
     if said is None:
-        yield finding("bad-tracker", "the tracker is empty or neither a number nor 'release'", path=path)
+        yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         return
-    named = [c for c in checkpoints if (c.kind is Kind.RELEASE if said == "release" else c.step == said)]
+    tracked = BY_NAME[checkpoints[0].layout].tracked
+    named = [c for c in checkpoints if tracked(c) == said]
     if not named:
         yield finding("dangling-tracker", f"the tracker names {said}, which is not there", path=path)
-    elif all(c.path in incomplete for c in named):
+        return
+    if all(c.path in incomplete for c in named):
         yield finding("dangling-tracker", f"the tracker names {said}, which is not complete", path=path)
-    newer = [
-        c.step
-        for c in checkpoints
-        if isinstance(said, int) and c.step is not None and c.step > said and c.path not in incomplete and c.kind is Kind.PERIODIC
-    ]
-    if newer and named:
-        yield finding("stale-tracker", f"the tracker names {said}, but {max(newer)} is there and complete", path=path)
+    if any(c.kind is Kind.RELEASE for c in named):
+        return
+    highest = max(c.order for c in named)
+    if newer := [c for c in checkpoints if c.order > highest and c.path not in incomplete and c.kind is Kind.PERIODIC]:
+        yield finding("stale-tracker", f"the tracker names {said}, but {label(max(newer, key=lambda c: c.order))} is there and complete", path=path)
 
 
 def saved_world_size(reports: Iterable[Report]) -> int | None:
-    """The number of ranks that the files themselves say wrote them (``args.world_size``)."""
+    """The number of ranks that the files themselves say wrote them: Megatron's ``args.world_size``, DeepSpeed's data times model parallel size."""
     for r in reports:
-        for key in ("args.world_size", "dp_world_size"):
-            if (n := whole(r.metadata.get(key))) and 0 < n <= 1 << 24:
-                return n
+        n = whole(r.metadata.get("args.world_size"))
+        if not n and (dp := whole(r.metadata.get("dp_world_size"))):
+            n = dp * (whole(r.metadata.get("mp_world_size")) or 1)
+        if n and 0 < n <= 1 << 24:
+            return n
     return None

@@ -26,7 +26,7 @@ def is_index(name: str) -> bool:
 class Indexes:
     """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known to exist.
 
-    ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
+    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -34,7 +34,7 @@ class Indexes:
         for path in paths:
             if is_index(os.path.basename(path)):
                 self._waiting[os.path.dirname(path)].append(path)
-        self._known = {path for paths in self._waiting.values() for path in paths}
+        self.known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
         self._said: set[tuple[str, Claim]] = set()
@@ -69,7 +69,7 @@ class Indexes:
         if any(os.path.join(directory, w) in self._broken for w in wanted):
             said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
             return finding("unreadable", said, hint="restore the index first")
-        if any(os.path.join(directory, w) in self._known for w in wanted):
+        if any(os.path.join(directory, w) in self.known for w in wanted):
             return finding("extra-file", f"{wanted[0]} does not name this file: it is left over from another save")
         return finding("unfinished-save", f"there is no {wanted[0]} beside it: the save never finished, or its index was lost")
 

@@ -212,7 +212,9 @@ class Checkpoint:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Progress of training as a sortable value; unknown counts as oldest."""
+        """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known, saves that were counted are in that order."""
+        if self.step is None and self.epoch is None and self.generation is not None:
+            return -1, -1, self.generation
         return (
             self.step if self.step is not None else -1,
             self.epoch if self.epoch is not None else -1,

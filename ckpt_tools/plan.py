@@ -27,16 +27,17 @@ class Load:
 
 @dataclass
 class Assignment:
-    """Which parts every rank would load. ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a group."""
+    """Which parts every rank would load, and which all of them do (``shared``). ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a group."""
 
     loads: dict[int, list[Load]] = field(default_factory=dict)
+    shared: list[Load] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     groupless: list[int] = field(default_factory=list)
 
     @property
     def parts(self) -> list[Part]:
         """Every part that some rank loads, once."""
-        return list({load.part.path: load.part for loads in self.loads.values() for load in loads}.values())
+        return list({load.part.path: load.part for loads in (self.shared, *self.loads.values()) for load in loads}.values())
 
 
 class _Groups:
@@ -93,8 +94,10 @@ def assign(
     groups, roles = _Groups(topology, selection), dict[str, list[Part]]()
     order = [piece.name for piece in layout.pieces]
     for p in sorted(checkpoint.parts, key=lambda p: order.index(p.piece)):
-        if layout.piece(p.piece).required:
+        piece = layout.piece(p.piece)
+        if piece.loaded and not piece.shared:
             roles.setdefault(p.role, []).append(p)
+    _assign_shared(checkpoint, bad, out)
     dying = checkpoint.kind is Kind.DYING_GASP
     for role, parts in roles.items():
         by_rank: dict[int, list[Part]] = {}
@@ -122,11 +125,38 @@ def assign(
             load = _substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out) if substitutes else None
             if load is None and mine:
                 load = Load(mine[0], False)
-            if load is None:
+            if load is None and (piece.required or own):
                 _explain_gap(rank, role, own, group, bad, dying, selection, layout.committed, checkpoint, out)
-            else:
+            elif load is not None:
                 out.loads.setdefault(rank, []).append(load)
     return out
+
+
+def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]], out: Assignment) -> None:
+    """Every file that all ranks load must be good; of copies of each other one is enough."""
+    layout = BY_NAME[checkpoint.layout]
+    order = [piece.name for piece in layout.pieces]
+    copies: dict[str, list[Part]] = {}
+    for p in sorted(checkpoint.parts, key=lambda p: (order.index(p.piece), p.path)):
+        piece = layout.piece(p.piece)
+        if not (piece.shared and piece.loaded):
+            continue
+        if piece.single:
+            copies.setdefault(p.role, []).append(p)
+        elif p.path in bad:
+            out.findings += _located(p, bad)
+        else:
+            out.shared.append(Load(p, False))
+    for parts in copies.values():
+        good = [p for p in parts if p.path not in bad]
+        if good:
+            out.shared.append(Load(good[0], False, "" if good[0] is parts[0] else f"{parts[0].path.rpartition('/')[2]} is not usable; this is a copy"))
+        else:
+            out.findings += [f for p in parts for f in _located(p, bad)]
+
+
+def _located(p: Part, bad: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    return [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
 
 
 def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece], group: tuple[Sequence[int], str] | None, topology: Topology,
@@ -181,7 +211,7 @@ def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequenc
     for p in own:
         if dying and rank in selection.fault_ranks:
             out.findings.append(finding("fault-rank", f"rank {rank} failed while this checkpoint was saved, so its file is not trusted", path=p.path))
-        out.findings += [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
+        out.findings += _located(p, bad)
     if group:
         what += f", nor has another member of its replica group ({group[1]})"
     out.findings.append(finding("missing-rank", what, path=checkpoint.path))

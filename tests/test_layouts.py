@@ -12,7 +12,7 @@ import pytest
 
 from ckpt_tools import errors
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts._base import _compile
+from ckpt_tools.layouts._base import compile_template
 from ckpt_tools.model import Kind, LoadPlan, Selection, Verdict
 from ckpt_tools.pipeline import plan, verify
 
@@ -143,5 +143,5 @@ def test_the_plan_does_not_depend_on_directory_order_or_on_older_checkpoints(tmp
 def test_templates(template: str, text: str, fields: dict[str, str | None] | None) -> None:
     import re
 
-    m = re.fullmatch(_compile(template), text)
+    m = re.fullmatch(compile_template(template), text)
     assert (m.groupdict() if m else None) == fields

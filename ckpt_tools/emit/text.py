@@ -8,9 +8,14 @@ from ckpt_tools.model import LoadPlan
 
 
 def render(plan: LoadPlan, *, terminal: bool = False) -> str:
-    """Every file of the plan once, those that all ranks load first. On a ``terminal`` control characters in names are escaped."""
+    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory, or the prefix of its files.
+
+    On a ``terminal`` control characters in names are escaped.
+    """
     files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
     paths = list(dict.fromkeys(file.path for file in files))
+    if plan.resume.path and plan.shared and not plan.ranks:
+        paths = [plan.resume.path]
     for path in paths:
         if "\n" in path and not terminal:
             raise UsageError(f"the path {path!r} holds a line break, so one path per line cannot be read back", "say --format json or --format shell")

@@ -12,31 +12,43 @@ from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume, Sc
 COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
 
+NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "layer", "expert", "node")
+"""Fields that stand for digits. ``of`` is how many shards or ranks there are, ``node`` the directory of the process that keeps the file."""
+TEXTS = ("prefix", "name", "run")
+"""Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
+
+_TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
 _FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
-_TEXT = {"prefix", "name", "tmp"}
 
 
-def _compile(template: str) -> str:
-    """A template as a regular expression: ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``."""
+def compile_template(template: str) -> str:
+    """A template as a regular expression. Raises ValueError for a field that is not known.
+
+    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
+    """
     out, seen = [], set[str]()
-    for i, piece in enumerate(re.split(r"(\{[^}]*\}|\[|\])", template)):
+    for i, piece in enumerate(_TOKENS.split(template)):
         if not i % 2:
             out.append(re.escape(piece))
         elif piece == "[":
             out.append("(?:")
         elif piece == "]":
             out.append(")?")
+        elif piece[0] == "<":
+            out.append(f"(?:{'|'.join(re.escape(word) for word in piece[1:-1].split('|'))})")
         else:
             m = _FIELD.fullmatch(piece)
-            if m is None:
-                raise ValueError(f"bad field {piece} in template {template}")
+            if m is None or m[1] not in (*NUMBERS, *TEXTS, "tmp"):
+                raise ValueError(f"{piece} in {template}: a field is one of {', '.join((*NUMBERS, *TEXTS))}")
             name, width = m.groups()
-            if name in seen:
+            if name == "name":
+                out.append("[^/]+?")
+            elif name in seen:
                 out.append(f"(?P={name})")
-                continue
-            seen.add(name)
-            pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in _TEXT else rf"\d{{{width},18}}" if width else r"\d{1,18}"
-            out.append(f"(?P<{name}>{pattern})")
+            else:
+                seen.add(name)
+                pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in TEXTS else rf"\d{{{width},18}}" if width else r"\d{1,18}"
+                out.append(f"(?P<{name}>{pattern})")
     return "".join(out)
 
 
@@ -45,8 +57,13 @@ class Piece:
     """One kind of file in a layout.
 
     ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag may ever make one rank's
-    file stand in for another's. ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
-    (any ``x.ckpt``) makes the piece only when the content has one of ``formats``. ``required`` pieces make a checkpoint complete.
+    file stand in for another's. A ``shared`` file is loaded by every rank, as one of a set or alone. ``single``: of all files of this role one is enough
+    (copies of each other); else each is loaded. ``required``: a checkpoint without any file of this role is not complete where the run's others have one;
+    ``loaded``: resuming reads it.
+    ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
+    (any ``x.ckpt``) makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and nothing else explains its directory.
+    A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that of a save under way.
+    ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
     save interval, was written by a dying job.
     """
@@ -54,13 +71,20 @@ class Piece:
     name: str
     role: str
     template: str
-    formats: tuple[str, ...]
+    formats: tuple[str, ...] = ()
     kind: Kind = Kind.PERIODIC
     replicated_over: tuple[str, ...] = ()
     sharded: bool = False
+    shared: bool = False
+    single: bool = False
     required: bool = True
+    loaded: bool = True
     step_from: str = "name"
     weak: bool = False
+    proof: str = ""
+    companion: bool = False
+    unfinished: bool = False
+    here: bool = False
     everyone_saves: bool = False
 
     @cached_property
@@ -69,17 +93,25 @@ class Piece:
         return self.template.count("/")
 
     @cached_property
+    def home(self) -> int:
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one that names a step or nothing but itself; 0 without one."""
+        named = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")]
+        if not any(named):  # release/, or a directory whose name says nothing
+            named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+
+    @cached_property
     def directory(self) -> re.Pattern[str]:
-        return re.compile(_compile(self.template.rpartition("/")[0]))
+        return re.compile(compile_template(self.template.rpartition("/")[0]))
 
     @cached_property
     def file(self) -> re.Pattern[str]:
-        return re.compile(_compile(self.template.rpartition("/")[2]))
+        return re.compile(compile_template(self.template.rpartition("/")[2]))
 
     @cached_property
     def suffix(self) -> str:
         """The literal end of the name: a cheap test before the regular expression."""
-        return re.split(r"[\]}]", self.template)[-1].rpartition("/")[2]
+        return re.split(r"[\]}>]", self.template)[-1].rpartition("/")[2]
 
 
 Metadata = Mapping[str, Scalar]
@@ -96,6 +128,11 @@ def no_steps(part: Part, metadata: Metadata) -> Steps:
     return part.step, part.epoch, part.step_in_epoch
 
 
+def named_step(checkpoint: Checkpoint) -> int | str | None:
+    """What most trackers write: the step, or the word "release"."""
+    return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
+
+
 def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """A layout whose siblings tell nothing about a part's step."""
     return None
@@ -105,7 +142,10 @@ def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | Non
 class Layout:
     """How a directory is arranged.
 
-    ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, "release" or None (garbage).
+    ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, a name, "release" or None (garbage), and
+    ``tracked`` says what it holds when it names a checkpoint. It is ``always_tracked`` when its framework never saves without writing it.
+    ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
+    ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are roles without which nothing can be resumed.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
     and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
@@ -122,6 +162,11 @@ class Layout:
     place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = no_place
     check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_to_check
     tracker: str | None = None
+    tracked: Callable[[Checkpoint], int | str | None] = named_step
+    always_tracked: bool = True
+    sized_by: str = ""
+    commit: str = ""
+    needs: tuple[str, ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
     epoch_base: int | None = None
     committed: bool = False
@@ -130,10 +175,11 @@ class Layout:
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""
-        for p in self.pieces:
-            if p.name == name:
-                return p
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Piece]:
+        return {p.name: p for p in self.pieces}
 
 
 def whole(value: Scalar) -> int | None:

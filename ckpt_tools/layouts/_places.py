@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 
-from ckpt_tools.layouts._base import COORDS, Layout, Piece
+from ckpt_tools.layouts._base import NUMBERS, Layout, Piece
 
 Told = tuple[int, int | None, str, int | None, int | None, int | None, int | None, bool, tuple[tuple[str, int], ...]]
 """What a file's name tells: index of the place, rank, prefix, generation, step, epoch, step_in_epoch, unfinished, other coordinates."""
+
+_PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
+_COORDS = frozenset(NUMBERS) - _PART
 
 
 class Place:
     """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
 
-    __slots__ = ("base", "coords", "epoch", "home", "inside", "layout", "piece", "prefix", "rank", "step", "tmp")
+    __slots__ = ("base", "coords", "epoch", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "tmp")
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.step, self.epoch, self.inside, self.rank = (int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank"))
-        self.prefix, self.tmp = fields.get("prefix") or "", bool(fields.get("tmp"))
-        self.coords = tuple((k, int(v)) for k, v in fields.items() if k in COORDS and v)
+        self.step, self.epoch, self.inside, self.rank, self.generation = (
+            int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank", "generation")
+        )
+        self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", piece.unfinished or bool(fields.get("tmp"))
+        self.coords = tuple((k, int(v)) for k, v in fields.items() if k in _COORDS and v)
 
 
-def read_name(name: str, at: Sequence[Place]) -> Told | None:
-    """The first place that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
-    for i, place in enumerate(at):
+def read_name(name: str, at: Sequence[Place], after: int = -1) -> Told | None:
+    """The first place behind ``after`` that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
+    for i, place in enumerate(at[after + 1 :], after + 1):
         piece = place.piece
         if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
             g = m.groupdict()
@@ -33,20 +40,46 @@ def read_name(name: str, at: Sequence[Place]) -> Told | None:
             )
             if generation is None and "generation" in g:
                 generation = 0
-            coords = tuple((k, int(v)) for k, v in g.items() if k in COORDS and v)
-            return i, rank, "" if piece.weak else g.get("prefix") or place.prefix, generation, step, epoch, inside, bool(g.get("tmp")), coords
+            coords = tuple((k, int(v)) for k, v in g.items() if k in _COORDS and v)
+            prefix = "" if piece.weak else g.get("prefix") or g.get("run") or ""
+            return i, rank, prefix, generation, step, epoch, inside, bool(g.get("tmp")), coords
     return None
 
 
-def places(path: str, layouts: Sequence[Layout]) -> list[Place]:
-    """The pieces whose directory template matches the end of ``path``."""
-    comps = path.split("/")
-    out: list[Place] = []
-    for layout in layouts:
-        for piece in layout.pieces:
-            if piece.depth == 0:
-                out.append(Place(layout, piece, {}, path, ""))
-            elif piece.depth < len(comps) and (m := piece.directory.fullmatch("/".join(comps[-piece.depth :]))):
-                base = "/".join(comps[: -piece.depth])
-                out.append(Place(layout, piece, m.groupdict(), base, f"{base}/{comps[-piece.depth]}" if piece.depth > 1 else ""))
+@lru_cache(8)
+def _by_depth(layouts: tuple[Layout, ...]) -> tuple[list[tuple[Layout, Piece]], list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]]]:
+    """Pieces that are at home anywhere, and per depth one expression that most directories fail, with the pieces that may be at home in the others."""
+    flat: list[tuple[Layout, Piece]] = []
+    deep: dict[int, list[tuple[int, Layout, Piece]]] = {}
+    for order, (layout, piece) in enumerate((layout, piece) for layout in layouts for piece in layout.pieces):
+        if piece.depth:
+            deep.setdefault(piece.depth, []).append((order, layout, piece))
+        else:
+            flat.append((layout, piece))
+    out = []
+    for depth, pieces in sorted(deep.items()):
+        homes: dict[str, list[tuple[int, Layout, Piece]]] = {}
+        for entry in pieces:
+            homes.setdefault(entry[2].directory.pattern, []).append(entry)
+        out += [(depth, re.compile(pattern), entries) for pattern, entries in homes.items()]
+    return flat, out
+
+
+def places(path: str, layouts: tuple[Layout, ...]) -> list[Place]:
+    """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those at home anywhere come last."""
+    flat, deep = _by_depth(layouts)
+    comps, tails = path.split("/"), dict[int, str]()
+    found: list[tuple[int, Place]] = []
+    for depth, pattern, entries in deep:
+        if depth >= len(comps):
+            continue
+        tail = tails.get(depth) or tails.setdefault(depth, "/".join(comps[-depth:]))
+        if m := pattern.fullmatch(tail):
+            base, fields = "/".join(comps[:-depth]), m.groupdict()
+            for order, layout, piece in entries:
+                home = "/".join(comps[: len(comps) - depth + piece.home]) if piece.home else path if piece.here else ""
+                found.append((order, Place(layout, piece, fields, base, home)))
+    found.sort(key=lambda row: row[0])
+    out = [*(place for _, place in found), *(Place(layout, piece, {}, path, path if piece.here else "") for layout, piece in flat)]
+    out.sort(key=lambda place: place.piece.weak)  # a name that says little is what is left when no other fits
     return out

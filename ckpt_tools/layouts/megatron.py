@@ -18,11 +18,13 @@ def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     yield Piece(f"distrib_optim{mark}", "optimizer", f"{home}/{MP}/distrib_optim.pt", FORMATS, kind, MODEL, sharded=True)
     yield Piece(f"model_rng{mark}", "model", f"{home}/{MP}/model_rng.pt", FORMATS, kind, MODEL)
     yield Piece(f"optim{mark}", "optimizer", f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt", FORMATS, kind, sharded=True)
+    yield Piece(f"layer_wise{mark}", "optimizer", f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt", FORMATS, kind, sharded=True)
     yield Piece(f"model_rank{mark}", "model", f"{home}/{MP}/model_optim_rng_{{rank}}.pt", FORMATS, kind, MODEL, everyone_saves=True)
     yield Piece(f"distrib_optim_rank{mark}", "optimizer", f"{home}/{MP}/distrib_optim_{{rank}}.pt", FORMATS, kind, sharded=True, everyone_saves=True)
 
 
-def _read_tracker(data: bytes) -> int | str | None:
+def read_tracker(data: bytes) -> int | str | None:
+    """Megatron-LM's ``latest_checkpointed_iteration.txt``: a number, or the word release."""
     text = data.strip()  # Megatron strips as well, so a newline is harmless
     if text == b"release":
         return "release"
@@ -43,7 +45,8 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             yield part.path, finding("rank-mismatch", f"the name says rank {part.rank}, the file was written by rank {writer}")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    """Megatron-LM's arguments: the directory above the iterations, and the iteration."""
     base = checkpoint.parts[0].base
     if checkpoint.kind is Kind.RELEASE:
         return Resume(base, ("--load", base))  # Megatron finds release/ through its tracker
@@ -54,10 +57,10 @@ LAYOUT = Layout(
     name="megatron",
     title="Megatron-LM legacy",
     pieces=(*_pieces("iter_{step:07d}", Kind.PERIODIC, ""), *_pieces("release", Kind.RELEASE, "_release")),
-    resume=_resume,
+    resume=resume,
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
-    read_tracker=_read_tracker,
+    read_tracker=read_tracker,
     reference="Megatron-LM megatron/training/checkpointing.py get_checkpoint_name(), read_metadata(); Ascend ModelLink per-rank names",
     limits=(
         "mp_rank_00_001 is pipeline stage 1 or expert 1: the file's own args decide",

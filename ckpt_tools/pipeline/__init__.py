@@ -136,7 +136,9 @@ def latest(root: str = ".", selection: Selection | None = None, *, progress: Pro
     if mine is None:
         if len({tuple(f.path for f in r.files) for r in full.ranks}) > 1:
             raise UsageError(f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
-        mine = full.ranks[0].rank
+        mine = full.ranks[0].rank if full.ranks else 0
+    if full.shared and not full.ranks:
+        return full  # every rank loads the same set
     ranks = tuple(r for r in full.ranks if r.rank == mine)
     if not ranks:
         raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
@@ -12,7 +12,7 @@ from ckpt_tools.formats._base import Damage
 from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.formats._tf_state import parse
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, worst
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, Verdict, worst
 from ckpt_tools.pipeline.session import Session, with_findings
 from ckpt_tools.verify import prefix_signature, read_tracker
 
@@ -39,15 +39,17 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
         run = grouping.expected(finished)
         for c in checkpoints:
             if c.unfinished:
-                out.append(finding("unfinished-save", "this save never reached its commit rename", path=c.path))
+                layout = BY_NAME[c.layout]
+                renamed = any(p.unfinished for p in c.parts) or not layout.commit
+                why = "this save never reached its commit rename" if renamed else f"it has no {layout.commit} file, which is written last"
+                out.append(finding("unfinished-save", why, path=c.parts[0].home or c.path))
+                _soften(s, c.parts)
                 continue
             gaps = grouping.missing(c, run) if whole_tree else []
             torn = [p for p in c.parts if any(f.code in _TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
             if whole_tree and (torn or any(f.severity is not Severity.NOTE for f in gaps)) and s.unfinished(c, finished):
                 gaps = [finding("unfinished-save", "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early", path=c.path)]
-                for p in torn:
-                    softer = tuple(replace(f, severity=Severity.WARNING) if f.code in _TORN else f for f in s.reports[p.path].findings)
-                    s.reports[p.path] = replace(s.reports[p.path], findings=softer, verdict=worst(softer))
+                _soften(s, torn)
             if any(f.severity is not Severity.NOTE for f in gaps):
                 incomplete.add(c.path)
             out += [*gaps, *grouping.doubled(c)]
@@ -56,6 +58,15 @@ def across(s: Session, whole_tree: bool) -> list[Finding]:
         if whole_tree and finished:
             out += tracker_findings(s, finished, incomplete)
     return out
+
+
+def _soften(s: Session, torn: Iterable[Part]) -> None:
+    """What a save that never finished left half written is no damage of a checkpoint."""
+    for p in torn:
+        report = s.reports.get(p.path)
+        if report and report.verdict is Verdict.BROKEN:
+            softer = tuple(replace(f, severity=Severity.WARNING) if f.code in _TORN else f for f in report.findings)
+            s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
 def state_file(home: str) -> Iterator[Finding]:
@@ -83,7 +94,8 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
         return
     said = s.tracker(layout.name, base)
     if said is None:
-        yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
+        if layout.always_tracked:
+            yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     elif isinstance(said[1], Finding):
         yield said[1]
     else:

@@ -29,10 +29,12 @@ class Judge:
         self.session, self.checkpoints, self.topology, self.saved = session, checkpoints, topology, saved
         self.selection, self.expected = selection, run
         self.assignments: dict[int, Assignment] = {}
+        self.named: Checkpoint | None = None  # the candidate as its names show it, without what its indexes add
 
     def judge(self, c: Checkpoint) -> Judgement:
         """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
         s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
+        self.named, c = c, self.session.members(c)
         absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part"]
         if absent:
             return Judgement(False, tuple(absent))
@@ -64,7 +66,9 @@ class Judge:
                 report = s.report(part, Level.STRUCTURE)
                 if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
                     report, read = s.report(part, self.selection.level), True
-                if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+                piece = BY_NAME[part.layout].piece(part.piece)
+                alien = piece.formats and report.format not in piece.formats and part.role == piece.role
+                if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or alien:
                     # in-use and unreadable are warnings of a file, but what keeps a candidate from being planned is an error
                     wrong[part.path] = [replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
             for path, f in self._contradictions(c, a):
@@ -74,7 +78,7 @@ class Judge:
                     a.findings.append(replace(f, path=path))
             bad.update(wrong)
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
-                self.assignments[id(c)] = a
+                self.assignments[id(self.named)] = a
                 return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
@@ -84,7 +88,7 @@ class Judge:
         for p in parts:
             self.session.report(p, Level.STRUCTURE)
         ranks = {p.rank for p in parts}
-        same = [o for o in self.checkpoints if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
+        same = [o for o in self.checkpoints if o is not self.named and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
         near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
         neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
         for p in neighbours:
@@ -102,7 +106,7 @@ class Judge:
 
     def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
-        others = sorted((o for o in self.checkpoints if o is not c and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
+        others = sorted((o for o in self.checkpoints if o is not self.named and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
         for o in (c, *others):
             for p in o.parts:
                 if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:

@@ -188,10 +188,11 @@ class Planner:
         layout = BY_NAME[c.layout]
         ranks = tuple(RankLoad(r, files(a.loads[r], reports)) for r in sorted(a.loads))
         told = self._told(c, a, reports)
-        paths = {f.path for r in ranks for f in r.files}
+        shared = files(a.shared, reports)
+        paths = {f.path for f in (*shared, *(f for r in ranks for f in r.files))}
         resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
         run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
-        lost = {o.path for o in run if grouping.missing(o, self.expected)}
+        lost = {o.path for o in run if grouping.missing(o, self.expected)} | {r.checkpoint.path for r in choice.rejected if r.checkpoint.parts[0].home}
         planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
         rollback = choice.rollback
@@ -207,9 +208,9 @@ class Planner:
             else []
         )
         return LoadPlan(
-            self.root, told, resume, ranks, (), self.topology.world_size, self.saved, self.topology.provenance, rollback, choice.rejected,
+            self.root, told, resume, ranks, shared, self.topology.world_size, self.saved, self.topology.provenance, rollback, choice.rejected,
             tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.bytes_read,
-            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks),
+            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared),
         )  # fmt: skip
 
     def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:

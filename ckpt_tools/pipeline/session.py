@@ -12,10 +12,11 @@ from ckpt_tools import group as grouping
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BY_NAME, Piece, places_of
 from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
 from ckpt_tools.verify import look, read_key, read_tracker
 
+TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread."""
 
@@ -47,15 +48,20 @@ class Session:
 
     def _settle_weak_names(self) -> None:
         """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
-        kept, pieces = [], {(layout.name, piece.name): piece for layout in BY_NAME.values() for piece in layout.pieces}
+        kept = []
         for part in self.found.parts:
-            piece = pieces[part.layout, part.piece]
+            piece = BY_NAME[part.layout].piece(part.piece)
             if piece.step_from == "content" and part.size >= 0:
                 report = self.report(part, Level.STRUCTURE)
-                if piece.weak and report.format not in piece.formats:
+                if piece.weak and not fits(piece, report):
                     self.reports.pop(part.path)
-                    self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
-                    continue
+                    at = (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.template == piece.template)
+                    other = next((p for p in at if fits(p.piece, report)), None)
+                    if other is None:
+                        self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
+                        continue
+                    part = part._replace(layout=other.layout.name, piece=other.piece.name, role=other.piece.role, kind=other.piece.kind)  # noqa: PLW2901  # the settled one
+                    self.reports[part.path] = report
             kept.append(part)
         self.found.parts = kept
 
@@ -78,7 +84,7 @@ class Session:
         have = self.reports.get(part.path)
         if have is None or (have.level < level and have.format is not None):
             piece = BY_NAME[part.layout].piece(part.piece)
-            have = self.look(part.path, level, part.findings, expect=() if piece.weak else piece.formats)
+            have = self.look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)
             self.reports[part.path] = have
         return have
 
@@ -113,6 +119,20 @@ class Session:
         more = (*seen, *self.indexes.findings.get(path, ()))
         return with_findings(report, more) if more else report, anatomy
 
+    def members(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint with the files that its indexes name, and without those that they leave out: left over from a save that was overwritten."""
+        mine = {p.path: p for p in checkpoint.parts}
+        indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
+        if not indexes:
+            return checkpoint
+        for index in indexes:
+            for path in self.indexes.members({index.path}):
+                if path not in mine:
+                    size, mtime_ns, findings = stat_of(path)
+                    mine[path] = index._replace(path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings)
+        kept = tuple(p for p in mine.values() if not ((lone := self.indexes.lone(p.path)) and lone.code == "extra-file"))
+        return replace(checkpoint, parts=kept)
+
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
         """(layout, run) -> its checkpoints, in the order given."""
         out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
@@ -122,10 +142,10 @@ class Session:
 
     def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
         """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
-        path, read = self.found.trackers.get((layout, base)), BY_NAME[layout].read_tracker
+        path, read = self.found.trackers.get((BY_NAME[layout].tracker or "", base)), BY_NAME[layout].read_tracker
         if path is None or read is None:
             return None
-        data = read_tracker(path)
+        data = read_tracker(path, TRACKER_LIMIT)
         return path, data if isinstance(data, Finding) else read(data)
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
@@ -133,10 +153,18 @@ class Session:
         newest = max(siblings, key=lambda c: c.mtime_ns)
         highest = max(siblings, key=lambda c: c.order)
         said = self.tracker(checkpoint.layout, checkpoint.parts[0].base)
-        if said is not None and isinstance(said[1], int) and checkpoint.step is not None and checkpoint.step <= said[1]:
+        tracked = BY_NAME[checkpoint.layout].tracked
+        named = [c.order for c in siblings if said is not None and said[1] is not None and tracked(c) == said[1]]
+        if named and checkpoint.order <= max(named):
             return False  # the framework has declared it finished, however young it is
-        beyond = said is not None and isinstance(said[1], int) and checkpoint is highest and (checkpoint.step or 0) > said[1]
+        past = said is not None and isinstance(said[1], int) and (checkpoint.step or 0) > said[1]
+        beyond = checkpoint is highest and (bool(named) or past)
         return beyond or (checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9)
+
+
+def fits(piece: Piece, report: Report) -> bool:
+    """Whether a file's content is what a weak name stands for."""
+    return report.format in piece.formats and (not piece.proof or piece.proof in report.metadata)
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:

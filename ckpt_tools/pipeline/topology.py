@@ -52,11 +52,11 @@ def find_topology(
     known: dict[str, Known] = {}
     warnings: list[Finding] = []
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
-    ranked_parts = [p for p in first.parts if p.role == "model"][:256]
+    layout = BY_NAME[first.layout]
+    ranked_parts = [p for p in first.parts if p.role == "model" or p.piece == layout.sized_by][:256]
     reports = [session.report(p, Level.STRUCTURE) for p in ranked_parts]
     told = grouping.saved_world_size(reports)
     names = grouping.expected_ranks(checkpoints)
-    committed = BY_NAME[first.layout].committed
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():
         in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
@@ -84,7 +84,7 @@ def find_topology(
     )
     world, who = next((n, who) for n, who in (*offers, (1, "a single file without a rank")) if n)
     known["world_size"] = Known(world, who)
-    if who == "highest rank on disk":
+    if who == "highest rank on disk" and not all(layout.piece(p.piece).shared or not layout.piece(p.piece).required for p in first.parts):
         warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root))
     topology = Topology(world, sizes, selection.rank_order)
     writers = {
@@ -99,5 +99,5 @@ def find_topology(
         )
     if selection.strategy_dir is not None:
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
-    saved = told or (None if committed else names or grid or 1)
+    saved = told or (None if layout.committed else names or grid or 1)
     return replace(topology, provenance=known), saved, warnings

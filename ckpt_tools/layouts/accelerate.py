@@ -1,0 +1,61 @@
+"""Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves, or the user's ``step_N`` and ``epoch_N``; ``random_states_R.pkl`` is written last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.layouts._agree import borrowed
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.hf_trainer import ST, TORCH
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    return part.step, part.epoch, None  # N counts saves, and the schedulers count in units of their own: nothing tells the step
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    def number(part: Part) -> int | None:
+        return next((n for n in (part.step, part.epoch, part.generation) if n is not None), None)
+
+    keys = {f"{name}{mark}": said for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",))) for mark in ("", "_step", "_epoch")}
+    yield from borrowed(parts, keys, number)
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(checkpoint.path, ("--resume_from_checkpoint", checkpoint.path))  # accelerator.load_state(path)
+
+
+def _pieces(home: str, mark: str) -> Iterator[Piece]:
+    yield Piece(f"rng{mark}", "rng", f"{home}/random_states_{{rank}}.pkl", TORCH, shared=True, sharded=True)
+    for name, template, formats in (
+        ("model", "model[_{shard}].safetensors", ST),
+        ("model_shard", "model-{shard:05d}-of-{of:05d}.safetensors", ST),
+        ("bin", "pytorch_model[_{shard}].bin", TORCH),
+        ("bin_shard", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH),
+    ):
+        yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, shared=True, companion=True)
+    yield Piece(f"index{mark}", "model_index", f"{home}/<model.safetensors|pytorch_model.bin>.index.json", ("safetensors_index",), shared=True, companion=True)
+    for name, template in (
+        ("optimizer", "optimizer[_{shard}].bin"),
+        ("scheduler", "scheduler[_{shard}].bin"),
+        ("sampler", "sampler[_{shard}].bin"),
+        ("dataloader", "dl_state_dict[_{shard}].bin"),
+        ("scaler", "scaler.pt"),
+        ("custom", "custom_checkpoint_{shard}.pkl"),
+    ):
+        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=True)
+
+
+LAYOUT = Layout(
+    name="accelerate",
+    title="Accelerate save_state",
+    pieces=(*_pieces("checkpoint_{generation}", ""), *_pieces("step_{step}", "_step"), *_pieces("epoch_{epoch}", "_epoch")),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    commit="rng",
+    reshardable=True,
+    reference="accelerate/checkpointing.py save_accelerator_state; ProjectConfiguration(automatic_checkpoint_naming) counts saves",
+    limits=("the number in checkpoint_N counts saves: no step is told", "a model or RNG file of another save with the same shapes is not seen"),
+)

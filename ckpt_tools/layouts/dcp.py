@@ -1,0 +1,70 @@
+"""PyTorch Distributed Checkpoint: a directory with ``.metadata`` and ``__R_K.distcp``, usually one per step (torchtitan's ``step-N``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.layouts._agree import last_word, named_steps, odd_steps
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+
+FORMATS = ("dcp",)
+STEP = "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
+EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
+_WORDS = ("global_step", "step", "iteration", "current_step")
+
+
+def read_number(data: bytes) -> int | None:
+    """A tracker that holds one number, such as DLRover's."""
+    text = data.strip()
+    return int(text) if text.isdigit() and len(text) <= 18 else None
+
+
+def _step(metadata: Metadata) -> int | None:
+    """The step that the job saved beside its tensors; schedulers and optimizers have counters of their own."""
+    return last_word({k: v for k, v in metadata.items() if "optim" not in k and "sched" not in k}, _WORDS)
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    step = _step(metadata)
+    return (part.step if step is None else step), part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    if all(p.step is None for p, _ in parts):
+        yield from odd_steps(parts, _step)
+    else:
+        yield from named_steps(parts, _step, "step")
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # torch.distributed.checkpoint.load(checkpoint_id=…)
+
+
+def pieces(home: str, mark: str) -> Iterator[Piece]:
+    """The files of a checkpoint in the directory ``home``."""
+    yield Piece(f"metadata{mark}", "metadata", f"{home}/.metadata", FORMATS, shared=True)
+    yield Piece(f"rank_metadata{mark}", "metadata", f"{home}/__{{rank}}.metadata", FORMATS, shared=True)
+    yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False)
+    yield Piece(f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False)
+
+
+LAYOUT = Layout(
+    name="dcp",
+    title="PyTorch Distributed Checkpoint",
+    pieces=(*pieces(STEP, ""), *pieces(EPOCH, "_epoch"), *pieces("{name}", "_any")),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    commit="metadata",
+    tracker="dlrover_latest.txt",
+    read_tracker=read_number,
+    always_tracked=False,
+    reshardable=True,
+    compare_steps=False,
+    reference="torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py (step-N)",
+    limits=(
+        "nothing in a data file says which save it is of, unless the job saved its step as a plain number: a file of the same sizes from another step is seen only then",
+        "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must be there",
+    ),
+)

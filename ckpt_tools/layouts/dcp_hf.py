@@ -1,0 +1,26 @@
+"""Distributed Checkpoint written as Hugging Face shards: ``step-N/shard-RRRRR-model-….safetensors``, one set per rank and no index."""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts._base import Layout, Piece
+from ckpt_tools.layouts.dcp import STEP
+from ckpt_tools.model import Checkpoint, Resume
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
+
+
+LAYOUT = Layout(
+    name="dcp-hf",
+    title="PyTorch Distributed Checkpoint as safetensors",
+    pieces=tuple(
+        Piece(f"shard{mark}", "model", f"{home}/shard-{{node:05d}}-{{name}}-{{shard:05d}}-of-{{of:05d}}.safetensors", ("safetensors",), shared=True)
+        for home, mark in ((STEP, ""), ("{name}", "_any"))
+    ),
+    resume=_resume,
+    reshardable=True,
+    compare_steps=False,
+    reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
+    limits=("there is no index: a lost shard shows only where its pieces leave a gap in a tensor",),
+)

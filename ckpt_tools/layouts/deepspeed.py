@@ -1,0 +1,85 @@
+"""DeepSpeed: ``<tag>/mp_rank_MM_model_states.pt`` with ZeRO's ``zero_pp_rank_D_mp_rank_MM_optim_states.pt``, the tag named by ``latest``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts._agree import borrowed
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+
+FORMATS = ("torch_zip", "torch_legacy")
+STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
+_WORLD = 1 << 20
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    said = whole(metadata.get("global_steps"))
+    return (part.step if said is None else said), part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """``global_steps`` of the files of one tag and of the others (a tag is the user's own), and the files of all data parallel ranks that ``dp_world_size`` promises."""
+    homes: dict[str, list[tuple[Part, Report]]] = {}
+    for part, report in parts:
+        homes.setdefault(part.home, []).append((part, report))
+    for rows in homes.values():
+        told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
+        for p, n in told:
+            if n != told[0][1] and not told[0][0].step == n:
+                yield p.path, finding("step-mismatch", f"its global_steps is {n}, that of {told[0][0].path.rpartition('/')[2]} is {told[0][1]}")
+        optim = {(dict(p.coords).get("dp"), dict(p.coords).get("tp")) for p, _ in rows if p.piece.startswith("optim")}
+        for p, r in rows:
+            dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
+            if p.role == "model" and optim and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
+                if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
+                    names = ", ".join(f"data parallel rank {d} of model parallel rank {m}" for d, m in lost[:4])
+                    yield p.path, finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}{' …' if len(lost) > 4 else ''}")
+                break
+    keys = {f"{piece}{mark}": said for piece, said in (("model", ("global_steps",)), ("zero3", ("global_steps",)), ("optim", ("optimizer_step",))) for mark in ("", "_any")}
+    yield from borrowed(parts, keys, growing=False)
+
+
+def _read_tracker(data: bytes) -> str | None:
+    text = data.decode("utf-8", "replace").strip()
+    return text if text and "\n" not in text and "/" not in text and "\0" not in text and len(text) <= 255 else None
+
+
+def tag(checkpoint: Checkpoint) -> str:
+    """The name of the checkpoint's own directory."""
+    return checkpoint.parts[0].home.rpartition("/")[2]
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(checkpoint.path, ("--load_dir", checkpoint.parts[0].base, "--tag", tag(checkpoint)), {"CKPT_LOAD_DIR": checkpoint.parts[0].base, "CKPT_TAG": tag(checkpoint)})
+
+
+def pieces(home: str, mark: str) -> Iterator[Piece]:
+    """The files of a checkpoint in the directory ``home``."""
+    zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
+    yield Piece(f"model{mark}", "model", f"{home}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, replicated_over=("dp", "cp"))
+    yield Piece(f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True)
+    yield Piece(f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True)
+    yield Piece(f"layer{mark}", "layer", f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True)
+    yield Piece(f"expert{mark}", "expert", f"{home}/[layer_{{layer}}_]expert_{{expert}}_mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True)
+    yield Piece(f"expert_optim{mark}", "expert_optimizer", f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt", FORMATS, shared=True)
+
+
+LAYOUT = Layout(
+    name="deepspeed",
+    title="DeepSpeed ZeRO",
+    pieces=(*pieces(STEP, ""), *pieces("{name}", "_any")),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    tracker="latest",
+    read_tracker=_read_tracker,
+    tracked=tag,
+    needs=("model",),
+    reference="deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is written before other ranks are done",
+    limits=(
+        "only the model states carry global_steps; the optimizer files carry the optimizer's own count, where it has one",
+        "pipeline layers and experts are loaded by the ranks that hold them: the plan lists them for all",
+    ),
+)

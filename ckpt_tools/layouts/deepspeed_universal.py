@@ -1,0 +1,39 @@
+"""DeepSpeed's universal checkpoints: ``<tag>_universal/zero/<parameter>/{fp32,exp_avg,…}.pt``, which any number of ranks can load."""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts._base import Layout, Piece
+from ckpt_tools.layouts.deepspeed import FORMATS, tag
+from ckpt_tools.model import Checkpoint, Resume
+
+
+def _read_tracker(data: bytes) -> str | None:
+    text = data.decode("utf-8", "replace").strip()
+    return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    base, name = checkpoint.parts[0].base, tag(checkpoint)
+    return Resume(checkpoint.path, ("--load_dir", base, "--tag", name, "--universal-checkpoint"), {"CKPT_LOAD_DIR": base, "CKPT_TAG": name})
+
+
+HOME = "global_step{step}_universal"
+LAYOUT = Layout(
+    name="deepspeed-universal",
+    title="DeepSpeed universal checkpoint",
+    pieces=(
+        Piece("parameter", "parameter", f"{HOME}/zero/{{name}}/<fp32|exp_avg|exp_avg_sq|step>.pt", FORMATS, shared=True),
+        Piece("optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, shared=True),
+        Piece("model", "model", f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True),
+        Piece("layer", "layer", f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True),
+    ),
+    resume=_resume,
+    tracker="latest_universal",
+    read_tracker=_read_tracker,
+    tracked=tag,
+    needs=("parameter",),
+    reshardable=True,
+    compare_steps=False,
+    reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
+    limits=("nothing lists the parameters: one whose whole directory is gone is not missed, unless the model states name it",),
+)

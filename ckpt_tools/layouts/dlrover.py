@@ -1,0 +1,40 @@
+"""DLRover flash checkpoint: files of the job's own names, ``dlrover_latest.txt``, and ``._dlrover_ckpt_stage`` while shards are being counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt_tools.layouts._agree import first
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.dcp import read_number
+from ckpt_tools.model import Checkpoint, Part, Resume
+
+FORMATS = ("torch_zip", "torch_legacy")
+_HOMES: Sequence[tuple[str, str]] = (("checkpoint-{step}", ""), ("{step}", "_plain"))
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    said = first(metadata, ("step", "iteration", "global_step"))
+    return (part.step if part.step is not None else said), part.epoch, None
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path)
+
+
+LAYOUT = Layout(
+    name="dlrover",
+    title="DLRover flash checkpoint",
+    pieces=(
+        *(Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS) for home, mark in _HOMES),
+        *(Piece(f"whole{mark}", "model", f"{home}<.pt|.pth>", FORMATS, replicated_over=("dp",), companion=True) for home, mark in _HOMES[:1]),
+        Piece("stage", "stage", "._dlrover_ckpt_stage/{step}.done/{rank}", unfinished=True, required=False, loaded=False),
+    ),
+    resume=_resume,
+    steps=_steps,
+    tracker="dlrover_latest.txt",
+    read_tracker=read_number,
+    always_tracked=False,
+    reference="dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; dlrover/trainer/torch/flash_checkpoint",
+    limits=("FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the tracker is DLRover's",),
+)

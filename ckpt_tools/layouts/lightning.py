@@ -1,0 +1,57 @@
+"""Lightning: ``epoch=E-step=S.ckpt`` with E from 0, ``last.ckpt`` a copy of the newest, and names of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts._agree import named_steps
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+
+FORMATS = ("torch_zip", "torch_legacy")
+NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    return whole(metadata.get("global_step")), whole(metadata.get("epoch")), None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, lambda m: whole(m.get("global_step")), "global_step")
+    for part, report in parts:
+        said = whole(report.metadata.get("epoch"))
+        if said is not None and part.epoch is not None and said != part.epoch:
+            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}")
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    path = path or checkpoint.path
+    return Resume(path, ("--ckpt_path", path))
+
+
+def _sharded() -> Iterator[Piece]:
+    for piece in dcp.pieces(NAME, "_sharded"):
+        yield Piece(piece.name, piece.role, piece.template, piece.formats, shared=True, required=False)
+    yield Piece("meta", "state", f"{NAME}/meta.pt", FORMATS, shared=True, required=False)
+
+
+LAYOUT = Layout(
+    name="lightning",
+    title="PyTorch Lightning",
+    pieces=(
+        Piece("checkpoint", "model", NAME, FORMATS, shared=True, single=True),
+        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, single=True, step_from="content", weak=True, proof="pytorch-lightning_version"),
+        Piece("named", "model", "{name}.ckpt", FORMATS, shared=True, single=True, step_from="content", weak=True, proof="pytorch-lightning_version"),
+        *_sharded(),
+    ),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    epoch_base=0,
+    reshardable=True,
+    compare_steps=False,
+    reference="lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer steps",
+    limits=("last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original", "a fully sharded checkpoint is a directory of that name"),
+)

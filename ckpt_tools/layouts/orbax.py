@@ -1,0 +1,43 @@
+"""Orbax CheckpointManager: ``N/`` with ``_CHECKPOINT_METADATA`` and one directory per item; ``N.orbax-checkpoint-tmp`` while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.layouts._base import Layout, Piece
+from ckpt_tools.model import Checkpoint, Resume
+
+JSON = ("json_member",)
+HOME = "<checkpoint_|step_|ckpt_|>{step}"
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
+
+
+def _pieces(home: str, mark: str, unfinished: bool = False) -> Iterator[Piece]:
+    item = f"{home}/{{name}}" + ("[.orbax-checkpoint-tmp]" if unfinished else "")
+    for name, role, template, formats, loaded in (
+        ("metadata", "metadata", f"{home}/_CHECKPOINT_METADATA", JSON, False),
+        ("commit", "commit", f"{home}/commit_success.txt", (), False),
+        ("tree", "tree", f"{item}/_METADATA", ("orbax_tree",), True),
+        ("manifest", "manifest", f"{item}/manifest.ocdbt", ("ocdbt",), True),
+        ("item_commit", "item_commit", f"{item}/commit_success.txt", (), False),
+        ("sharding", "sharding", f"{item}/_sharding", JSON, True),
+        ("arrays", "array_metadata", f"{item}/array_metadatas/process_{{node}}", JSON, True),
+    ):
+        yield Piece(name + mark, role, template, formats, shared=True, loaded=loaded, unfinished=unfinished, companion=name in ("commit", "item_commit", "sharding", "arrays"),
+                    required=name not in ("manifest", "sharding", "arrays"))  # fmt: skip
+
+
+LAYOUT = Layout(
+    name="orbax",
+    title="Orbax",
+    pieces=(*_pieces(HOME, ""), *_pieces(f"{HOME}.orbax-checkpoint-tmp[-{{name}}]", "_tmp", unfinished=True)),
+    resume=_resume,
+    needs=("tree",),
+    reshardable=True,
+    compare_steps=False,
+    reference="orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or committed by commit_success.txt",
+    limits=("before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's other checkpoints have one",),
+)

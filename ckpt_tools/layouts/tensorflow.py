@@ -1,0 +1,72 @@
+"""TensorFlow: ``ckpt-N.index`` with ``ckpt-N.data-0000i-of-0000n``, written by CheckpointManager or Saver, and the text file ``checkpoint``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.layouts._agree import first
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+
+FORMATS = ("tf_bundle",)
+_STEP = ("step", "global_step")
+_LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.M)
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """The step that the job tracked. Without one, the number that Saver was given is the step; CheckpointManager's counts saves."""
+    said = first(metadata, _STEP)
+    if said is None and part.piece.startswith("data") and metadata and "save_counter" not in metadata and "objects" not in metadata:
+        said = part.generation
+    return said, part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Where most files of a run carry their number inside, as the step or as the count of saves, one with another number is of another save."""
+    for keys in (_STEP, ("save_counter",)):
+        rows = [(p, n) for p, r in parts if p.generation is not None and (n := first(r.metadata, keys)) is not None]
+        if 2 * sum(n == p.generation for p, n in rows) > len(rows):
+            for p, n in rows:
+                if n != p.generation:
+                    yield p.path, finding("step-mismatch", f"the name says {p.generation}, the file's {keys[0]} is {n}")
+
+
+def prefix(checkpoint: Checkpoint) -> str:
+    """What the names of the checkpoint's files have in common."""
+    name = checkpoint.parts[0].path.rpartition("/")[2]
+    return re.sub(r"\.(index|data-\d+-of-\d+)$", "", name)
+
+
+def _read_tracker(data: bytes) -> str | None:
+    m = _LATEST.search(data)
+    return m[1].decode("utf-8", "replace").rpartition("/")[2] or None if m else None
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(f"{checkpoint.parts[0].base}/{prefix(checkpoint)}")
+
+
+def _pieces() -> Iterator[Piece]:
+    for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
+        yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS, shared=True)
+        yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS, shared=True)
+
+
+LAYOUT = Layout(
+    name="tensorflow",
+    title="TensorFlow checkpoints",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    tracker="checkpoint",
+    read_tracker=_read_tracker,
+    tracked=prefix,
+    commit="index",
+    reshardable=True,
+    compare_steps=False,
+    reference="tensorflow/python/checkpoint/checkpoint_management.py; tensorflow/core/util/tensor_bundle: data files are moved before the index",
+    limits=("the number in a name counts saves or is whatever the job passed: the step is what the job tracked as 'step' or 'global_step'",),
+)
