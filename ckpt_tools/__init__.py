@@ -40,13 +40,18 @@ if TYPE_CHECKING:
         Verification,
     )
     from ckpt_tools.pipeline import latest, plan, scan, verify
+    from ckpt_tools.pipeline.compare import diff
+    from ckpt_tools.pipeline.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
 
 __all__ = [
     "Attempt",
     "CannotLook",
+    "Change",
     "Checkpoint",
     "Choice",
     "CkptError",
+    "Difference",
+    "FileDifference",
     "FileLoad",
     "FileReport",
     "Finding",
@@ -57,6 +62,7 @@ __all__ = [
     "LoadFailed",
     "LoadPlan",
     "Loaded",
+    "MetadataDifference",
     "NoCheckpoint",
     "NoneUsable",
     "NotNewest",
@@ -73,10 +79,13 @@ __all__ = [
     "Stats",
     "Summary",
     "Tensor",
+    "TensorDifference",
+    "TensorSide",
     "UsageError",
     "Verdict",
     "Verification",
     "__version__",
+    "diff",
     "errors",
     "latest",
     "plan",
@@ -87,6 +96,8 @@ __all__ = [
 
 _HOME = {
     "ckpt_tools.pipeline": ("latest", "plan", "scan", "verify"),
+    "ckpt_tools.pipeline.compare": ("diff",),
+    "ckpt_tools.pipeline.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
     "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
     "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
 }

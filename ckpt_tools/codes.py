@@ -75,6 +75,7 @@ CODES: dict[str, Code] = {
         Code("not-a-file", E, "there is a directory or a special file where a checkpoint file belongs", "move it away"),
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
+        Code("same-content", E, "the file is byte for byte that of another step or rank", "it was copied over the right one: restore that"),
         Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "the save was cut short, or a node's disk is missing"),
         Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "the save was cut short, or the file was removed"),
         Code("missing-key", E, "an entry that --require asks for is not in the file", "drop --require, or resume from a checkpoint that has it"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ckpt_tools import _values
+from ckpt_tools import _fault_file, _values
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Selection
 
@@ -51,6 +51,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_MAX_STEP", "--max-step", "only checkpoints at or below this step", _values.whole(0)),
     Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between periodic saves: an unusable dying-gasp checkpoint rolls back to a multiple of it", _values.whole(1)),
     Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: their dying-gasp files are not used", _values.rank_set),
+    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file of such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", _fault_file.fault_file),
     Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", _values.replica_groups),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", _values.one_of("all")),
     Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", _values.path),
@@ -98,13 +99,16 @@ class Settings:
 
     def selection(self) -> Selection:
         """The question to ask; what was not given is as Selection has it."""
-        given = {key.replace("-", "_"): value for key, value in self.values.items() if key not in ("root", "config", "replicas", *SIZES)}
+        apart = ("root", "config", "replicas", "fault-file", *SIZES)
+        given = {key.replace("-", "_"): value for key, value in self.values.items() if key not in apart}
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
                 f"{self.origins['rank']} {rank} does not exist among {world_size} ranks ({self.origins['world-size']})",
                 f"ranks count from 0: say --rank 0 to {world_size - 1}",
             )
+        if "fault-file" in self.values:
+            given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
         return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all")
 

@@ -10,6 +10,7 @@ from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
+from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, zero_pages
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
@@ -142,6 +143,8 @@ def _structure(
     if 0 <= anatomy.end < source.size:
         what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
         found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
+    if (count := optimizer_step(source, anatomy.tensors)) is not None:
+        anatomy.metadata.setdefault("optimizer_step", count)
     if not whole and fmt.loader is not None:
         found += _missing_keys(anatomy, require)
     found += _other_role(name, anatomy)

@@ -18,7 +18,7 @@ from ckpt_tools.cli import console
 from ckpt_tools.cli.command import Command
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 
-COMMANDS = ("ls", "verify", "latest", "plan", "show", "explain", "formats", "layouts", "launchers")
+COMMANDS = ("ls", "verify", "latest", "plan", "show", "diff", "explain", "formats", "layouts", "launchers")
 """Each is the function of that name in the module of that name."""
 
 BUG = 70

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
+from dataclasses import replace
+from typing import Annotated
 
+import typer
+
+from ckpt_tools import _values
 from ckpt_tools.cli import console, options
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Scan
 
 FORMATS = ("table", "json")
@@ -23,6 +31,13 @@ def ls(
     order: options.Order = None,
     settle: options.Settle = None,
     jobs: options.Jobs = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00.", show_default=False
+        ),
+    ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Show the runs, their checkpoints and the files of each.", show_default=False)] = False,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -30,22 +45,51 @@ def ls(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the checkpoints below ROOT, newest first, from directory listings (and headers where names do not tell the step)."""
+    """List the checkpoints below ROOT, newest first, from directory listings (and headers where names do not tell the step).
+
+    Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
+    """
     given = dict(locals())
     to = options.output(FORMATS, given)
     found = options.settings(given, to)
+    if tree and to.format == "json":
+        raise UsageError("--tree is for people, --json for programs", "leave one of them out")
+    now = time.time()
+    oldest = moment(since, now) if since is not None else None
     from ckpt_tools import pipeline
 
     result = pipeline.scan(found.root, found.selection())
+    if oldest is not None:
+        result = replace(result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9))
     if to.format == "json":
         from ckpt_tools.emit import json as emit
 
         console.out(emit.render(result))
+    elif tree:
+        from ckpt_tools.emit import tree as drawn
+
+        console.out(drawn.render(result, **to.paint, verbose=to.verbose, now=now))
     else:
         from ckpt_tools.emit import table
 
-        console.out(table.render(result, **to.paint, verbose=to.verbose, now=time.time()))
+        console.out(table.render(result, **to.paint, verbose=to.verbose, now=now))
     return exit_code(result)
+
+
+def moment(text: str, now: float) -> float:
+    """Seconds since 1970 UTC of ``2h``, ``3d`` (before ``now``) or an ISO date, which is local time unless it says otherwise. Raises UsageError."""
+    from datetime import datetime
+
+    try:
+        if re.match(r"\s*[0-9.]+[a-z]", text):
+            then = now - _values.duration(text)
+        else:  # a bare number could be seconds or a year
+            then = math.nan if re.fullmatch(r"[0-9.\s]*", text) else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
+        if math.isfinite(then):
+            return then
+    except (ValueError, OverflowError):
+        pass
+    raise UsageError(f"--since: {text!r} is no time", "say 90m, 2h or 3d, or a date such as 2025-01-31 or 2025-01-31T18:00")
 
 
 def exit_code(result: Scan) -> int:

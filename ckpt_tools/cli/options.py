@@ -45,6 +45,7 @@ Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
 MaxStep = Annotated[str | None, _setting("max-step", "N")]
 SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
 FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
+FaultFile = Annotated[str | None, _setting("fault-file", "FILE")]
 ReplicaGroups = Annotated[list[str] | None, _setting("replica-groups", "GROUPS")]
 Replicas = Annotated[str | None, _setting("replicas", "all")]
 StrategyDir = Annotated[str | None, _setting("strategy-dir", "DIR")]
@@ -144,6 +145,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             key_file: KeyFile = None,
             require: Require = None,
             fault_ranks: FaultRanks = None,
+            fault_file: FaultFile = None,
             replica_groups: ReplicaGroups = None,
             replicas: Replicas = None,
             strategy_dir: StrategyDir = None,

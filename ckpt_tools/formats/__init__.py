@@ -6,6 +6,7 @@ import re
 
 from ckpt_tools.formats import (
     dcp,
+    hdf5,
     json_member,
     mcore_integrity,
     mindspore_ckpt,
@@ -36,6 +37,7 @@ FORMATS: tuple[Format, ...] = (
     safetensors.FORMAT,
     safetensors_index.FORMAT,
     tf_bundle.FORMAT,
+    hdf5.FORMAT,
     mindspore_strategy.FORMAT,
     ocdbt.FORMAT,
     zarr.FORMAT,

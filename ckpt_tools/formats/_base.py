@@ -48,7 +48,7 @@ class Anatomy:
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
     ``places`` says where each tensor that is a piece of a larger one lies in it.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
-    ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
+    ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
     ``stats`` empty below the level values.
     """
 
@@ -60,6 +60,7 @@ class Anatomy:
     members: dict[str, Claim] = field(default_factory=dict)
     places: dict[str, Box] = field(default_factory=dict)
     end: int = -1
+    decoded: int = 0
     windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None

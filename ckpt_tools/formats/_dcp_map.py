@@ -22,6 +22,8 @@ _GLOBAL, _MEMOIZE, _FRAME, _PROTO, _BOOLS = 0x93, 0x94, 0x95, 0x80, (0x88, 0x89)
 _KINDS = {0x8C: "text", 0x58: "text", 0x93: "global", 0x7D: "dict", 0x5D: "list"} | dict.fromkeys(b"\x85\x86\x87tR\x81", "value")
 _WHAT = "pickle of the state_dict's entries and their places"
 _TARGET = 64 * 1024
+MAX_SPOTS = 1 << 16
+"""Unprotected ranges that are told apart; what follows them is one."""
 _FIRM = (
     {w for n, modules in CLASSES.items() for w in (n, *modules)}
     | {w for names in ATTRIBUTES.values() for w in names}
@@ -57,6 +59,13 @@ def ops(data: bytes) -> Iterator[Op]:
         at = start + length
 
 
+def _framing(op: Op) -> str:
+    """What is weak about a protocol or a frame."""
+    if op.code == _PROTO:
+        return "protocol: 4 and 5 do not differ here"
+    return "length of a frame" if op.at != 2 or int.from_bytes(op.arg, "little") >= _TARGET else ""
+
+
 def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collection[str], *, sizes: bool) -> None:
     """Explain the bytes of a good .metadata.
 
@@ -64,7 +73,8 @@ def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collec
     says that shapes and offsets are compared with the data files and with each other.
     """
     memo: list[tuple[str, str]] = []  # what kind of value each entry is, and its text or name
-    last, text, name, at, end = 0, "", "", 0, 0
+    last, text, name, at, end, left = 0, "", "", 0, 0, MAX_SPOTS
+    rest = "what another program added, or wrote in another way"
     for op in ops(data):
         weak, first = "", op.end - len(op.arg)
         if op.code in _TEXT:
@@ -89,16 +99,17 @@ def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collec
             weak = "shape or offset: only what lies outside of its tensor is noticed"
         elif op.code in _BOOLS:
             weak, first = "deprecated property of a tensor", op.at
-        elif op.code == _FRAME and (op.at != 2 or int.from_bytes(op.arg, "little") >= _TARGET):
-            weak = "length of a frame"
-        elif op.code == _PROTO:
-            weak = "protocol: 4 and 5 do not differ here"
+        elif op.code in (_FRAME, _PROTO):
+            weak = _framing(op)
         if weak:
             anatomy.explain(at, first - at, _WHAT)
             anatomy.explain(first, op.end - first, weak, Guard.UNPROTECTED)
-            at = op.end
+            at, left = op.end, left - 1
+            if not left:
+                rest = "a pickle of more unprotected places than are told apart"
+                break
         last, end = op.code, op.end
     else:
         anatomy.explain(at, end - at, _WHAT)
         at = end
-    anatomy.explain(at, len(data) - at, "what another program added, or wrote in another way", Guard.UNPROTECTED)
+    anatomy.explain(at, len(data) - at, rest, Guard.UNPROTECTED)

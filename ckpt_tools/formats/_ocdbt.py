@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._zstd import decompress
+from ckpt_tools.formats._decode import decompress
 from ckpt_tools.storage import Source
 
 MANIFEST, BTREE, VERSIONS = b"\x0c\xdb\x3a\x2a", b"\x0c\xdb\x20\xde", b"\x0c\xdb\x12\x34"

@@ -6,11 +6,16 @@ All integers are varints unless a comment says otherwise; arrays are stored colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
 from ckpt_tools.formats._ocdbt import FEW_ENTRIES, MAX_ENTRIES, MAX_KEY, File, Place, Reader, bound, end, files, places, statistics
+from ckpt_tools.model import Finding
+
+_READINGS = 16
 
 
 class Root(NamedTuple):
@@ -163,3 +168,21 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
             out.inline.append((root.prefix + key, r.take(length)))
     end(r)
     return [], out
+
+
+def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
+    """Every reading of a node once, though many versions name it; a copied subtree names it under another prefix, but none lies over another."""
+    over, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
+    for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
+        if offset < end:
+            over.add((offset, length))
+        end = max(end, offset + length)
+    for node in dict.fromkeys(nodes):
+        place = node.place.offset, node.place.length
+        readings[place] += 1
+        if place in over:
+            yield finding("bad-header", f"the node at byte {place[0]} lies over another", offset=place[0])
+        elif readings[place] <= _READINGS:
+            yield node
+        elif readings[place] == _READINGS + 1:
+            yield finding("too-complex", f"more than {_READINGS} subtrees share the node at byte {place[0]}", offset=place[0])

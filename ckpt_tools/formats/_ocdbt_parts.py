@@ -8,31 +8,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc32c, Extent, Sum
 from ckpt_tools.formats import _ocdbt_nodes as db
 from ckpt_tools.formats._base import Anatomy, Claim, Damage
-from ckpt_tools.formats._json import mapping, parse
-from ckpt_tools.formats._ocdbt import BTREE, VERSIONS, File, body_of, read_record
-from ckpt_tools.formats._zarr_array import Array, Coding, array_of
+from ckpt_tools.formats._decode import most
+from ckpt_tools.formats._ocdbt import BTREE, VERSIONS, body_of, read_record
+from ckpt_tools.formats._ocdbt_values import Value, apart, arrays_in, values_of
+from ckpt_tools.formats._zarr_array import Coding
 from ckpt_tools.formats._zarr_chunk import check_chunk
 from ckpt_tools.formats._zstd import MAGIC, have_zstd, needs_zstd
 from ckpt_tools.model import Finding, Guard, Severity
 from ckpt_tools.storage import Source
 
-_ARRAYS = (b".zarray", b"zarr.json")
 _LISTED = 16
+_PARSING = 16
+"""What a byte of a node counts for beside one of a chunk, which only has to decode."""
 _SNIFFED = Coding(None, ("zstd",))
-
-
-class Value(NamedTuple):
-    """A value in a data file: a chunk when ``coding`` is known."""
-
-    offset: int
-    length: int
-    key: str
-    coding: Coding | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +37,20 @@ class Parts:
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         known = {(s.what, s.offset) for s in anatomy.sums}
         shown, reach = 0, anatomy.end
-        for part in (*self.nodes, *self.values):
-            own = Anatomy(regions=None if anatomy.regions is None else [])
-            offset = part.offset if isinstance(part, Value) else part.place.offset
+        for part in (*db.apart(self.nodes), *apart(self.values)):
+            own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
+            offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
-                for f in _value(source, own, part) if isinstance(part, Value) else _node(source, own, part):
+                for f in (part,) if isinstance(part, Finding) else _value(source, own, part) if isinstance(part, Value) else _node(source, own, part):
                     shown += f.severity > Severity.NOTE
                     yield f
             except Damage as e:
                 shown += 1
                 yield e.finding if e.finding.offset is not None else replace(e.finding, offset=offset)
             _merge(anatomy, own, known)
-            if not isinstance(part, Value):
-                reach = max(reach, _neighbours(source, anatomy, offset + part.place.length, known))
+            anatomy.decoded = own.decoded
+            if not isinstance(part, Value | Finding):
+                reach = max(reach, _neighbours(source, anatomy, part.place.offset + part.place.length, known))
             if shown >= _LISTED:
                 break
         ends = [*(n.place.offset + n.place.length for n in self.nodes), *(v.offset + v.length for v in self.values)]
@@ -84,8 +77,9 @@ def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
     """What one part taught. A checksum that another claim on the file has brought already is not computed twice."""
     anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
     known |= {(s.what, s.offset) for s in own.sums}
-    names = {t.name for t in anatomy.tensors}
-    anatomy.tensors += (t for t in own.tensors if t.name not in names)
+    if own.tensors:
+        names = {t.name for t in anatomy.tensors}
+        anatomy.tensors += (t for t in own.tensors if t.name not in names)
     anatomy.keys |= own.keys
     for r in own.regions or ():
         anatomy.explain(*r)
@@ -121,8 +115,12 @@ def record(source: Source, anatomy: Anatomy, offset: int, length: int, kind: byt
     _sum(source, anatomy, offset, length, what)
     if header.compression and not have_zstd():
         yield needs_zstd(offset, what)
+    elif anatomy.decoded > most(source):
+        raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
     else:
-        yield body_of(source, offset, length, header.compression)
+        body = body_of(source, offset, length, header.compression)
+        anatomy.decoded += _PARSING * len(body)
+        yield body
 
 
 def say(anatomy: Anatomy, nodes: Iterable[db.Root | db.Versions], values: Iterable[tuple[str, Value]] = ()) -> None:
@@ -143,46 +141,13 @@ def _node(source: Source, anatomy: Anatomy, part: db.Root | db.Versions) -> Iter
             yield item
         elif isinstance(part, db.Root):
             children, leaves = db.btree_node(item, part)
-            arrays = _arrays(leaves.inline)
+            arrays = arrays_in(leaves.inline)
             anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
             anatomy.keys |= arrays.keys()
-            say(anatomy, children, _values(leaves.far, arrays))
+            say(anatomy, children, values_of(leaves.far, arrays))
         else:
             roots, versions = db.version_node(item, part.place.file.base, part.height)
             say(anatomy, [*roots, *versions])
-
-
-def _arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called like metadata (a CRC-32C covers it)."""
-    out: dict[str, Array | None] = {}
-    known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
-    for key, inline in leaves:
-        name, _, last = key.rpartition(b"/")
-        if last in _ARRAYS:
-            if inline not in known:
-                try:
-                    known[inline] = array_of(mapping(parse(inline, [])))
-                except Damage:
-                    known[inline] = None
-            out[_text(name)] = known[inline]
-    return out
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
-
-
-def _values(far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
-    """Values in files, each with the coding of the nearest array above it."""
-    codings: dict[str, Coding | None] = {}
-    for key, file, offset, length in far:
-        name = _text(key)
-        above = name.rpartition("/")[0]
-        if above not in codings:
-            parents = [above.rsplit("/", i)[0] for i in range(min(40, above.count("/") + 1))]
-            found = next((a for p in parents if (a := arrays.get(p)) is not None), None)
-            codings[above] = found.coding if found else None
-        yield file.path, Value(offset, length, name, None if key.rpartition(b"/")[2] in _ARRAYS else codings[above])
 
 
 def _value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:

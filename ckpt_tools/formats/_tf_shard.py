@@ -39,18 +39,26 @@ def shard(items: Sequence[Item], order: str, keys: set[str], source: Source, ana
         code, size = ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
         yield finding(code, f"the file {size}; its index describes {end} bytes", offset=source.size)
     yield from _tiling(items, end, source, anatomy)
+    at = 0
     for i in items:
         anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.size, min(i.offset, source.size)))
         if i.offset + i.size <= source.size:
-            _add(i, order, source, anatomy)
+            if i.offset >= at or not i.size:  # bytes that many tensors claim are read for the first alone
+                _sum(i, order, anatomy)
+            _value(i, order, source, anatomy)
+        at = max(at, i.offset + i.size)
 
 
-def _add(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
-    """The checksum of one tensor, and its value if it is one number."""
+def _sum(i: Item, order: str, anatomy: Anatomy) -> None:
+    """The checksum of one tensor."""
     made: Callable[[], Hash] = Crc32c
     if i.dtype in ("string", "variant"):
         made = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
     anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, (Extent(i.offset, i.size),), i.offset, hash=made))
+
+
+def _value(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
+    """The value of a tensor if it is one number."""
     name = short(i.name)
     last = name.rpartition("/")[2]
     wanted = name in _COUNTERS or (last in _ITERATIONS and "iterations" not in anatomy.metadata) or len(anatomy.metadata) < MAX_SCALARS

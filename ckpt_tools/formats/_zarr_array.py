@@ -16,6 +16,8 @@ from ckpt_tools.formats._json import integers, mapping, sequence
 from ckpt_tools.model import Tensor
 
 MAX_CHUNKS = 100_000
+MAX_CODECS = 16
+"""Codecs in a chain; each may be a checksum over the whole chunk."""
 _NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 _TYPED = re.compile(r"[<>|]([fiucb])(\d{1,2})")
 _NAMED = re.compile(r"(bool|u?int|b?float|complex)(\d{0,3})(?:_e\d+m\d+\w*)?")
@@ -118,6 +120,8 @@ def _codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int
     size = prod(shape) * item if item is not None else None
     chain: list[str] = []
     inner, parts, summed, leading = None, 0, False, False
+    if len(sequence(codecs)) > MAX_CODECS:
+        raise Damage("too-complex", f"zarr: a chain of {len(sequence(codecs))} codecs", 0)
     for codec in sequence(codecs):
         name, told = mapping(codec).get("name"), mapping(mapping(codec).get("configuration"))
         if not isinstance(name, str):

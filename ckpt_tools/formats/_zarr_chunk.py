@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from ckpt_tools.checksum import Crc32c, Extent, Sum
 from ckpt_tools.formats._base import Anatomy, Damage
+from ckpt_tools.formats._decode import decoding
 from ckpt_tools.formats._zarr_array import MAX_CHUNKS, Coding
-from ckpt_tools.formats._zstd import decoding, have_zstd, needs_zstd, walk
+from ckpt_tools.formats._zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.model import Finding, Guard
 from ckpt_tools.storage import Source
 
@@ -56,9 +57,9 @@ def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, code
     kind = f"{codec} data of {what}: not checked"
     if codec == "zstd":
         kind = f"zstd data of {what}: no checksum covers it, a changed bit is seen only where it breaks decoding"
-        walk(source, offset, length, size)
+        size, most = walk(source, offset, length, size)
         if have_zstd():
-            anatomy.sums.append(decoding(codec, what, offset, length, size))
+            yield from decoding(source, anatomy, codec, what, offset, length, size, most)
         else:
             yield needs_zstd(offset, what)
     elif codec == "blosc":
@@ -70,7 +71,7 @@ def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, code
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
         kind = f"{codec} data of {what}, with a checksum over what it decodes into"
-        anatomy.sums.append(decoding(codec, what, offset, length, size))
+        yield from decoding(source, anatomy, codec, what, offset, length, size)
     anatomy.explain(offset, length, kind, Guard.UNPROTECTED)
 
 

@@ -15,7 +15,7 @@ from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats._json import read_json
-from ckpt_tools.formats._limited import limited
+from ckpt_tools.formats._limited import MANY, limited
 from ckpt_tools.formats._tensors import near_miss
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import Source
@@ -66,11 +66,14 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
+    from json import dumps
+
+    said = at = 0
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
-            from json import dumps
-
-            at = max(0, data.find(dumps(name).encode()))
+            said += 1
+            if said <= MANY:  # no more are shown, and a name that is spelled otherwise is searched for to the end
+                at = max(at, data.find(dumps(name).encode(), at))
             yield finding("bad-header", f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits", offset=at)
             anatomy.members[name] = Claim("mcore_integrity", _nothing)
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole

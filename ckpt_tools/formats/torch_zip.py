@@ -15,7 +15,7 @@ from ckpt_tools.formats._zip import STORED, Record, protect, read_record, read_z
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import BytesSource, Source
 
-_INFLATE = 64 << 20  # bytes of a compressed pickle: torch stores its pickles, so only repacked files have one
+_INFLATE = 8 << 20  # bytes of a compressed pickle: torch stores its pickles, so only repacked files have one
 
 
 def magic(head: bytes) -> bool:

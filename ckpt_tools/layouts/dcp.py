@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import last_word, named_steps, odd_steps
+from ckpt_tools.layouts._agree import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
 from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 
@@ -35,6 +35,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         yield from odd_steps(parts, _step)
     else:
         yield from named_steps(parts, _step, "step")
+        yield from borrowed(parts, {name + mark: ("optimizer_step",) for name in ("data", "prefixed") for mark in ("", "_any")})
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

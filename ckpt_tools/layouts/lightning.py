@@ -8,7 +8,7 @@ from ckpt_tools.codes import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts._agree import named_steps
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume, Severity
 
 FORMATS = ("torch_zip", "torch_legacy")
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
@@ -24,6 +24,12 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:
             yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}")
+    newest = max((p.step for p, _ in parts if p.piece == "checkpoint" and p.step is not None), default=0)
+    for part, report in parts:
+        said = whole(report.metadata.get("global_step"))
+        if part.piece == "last" and part.path.endswith("/last.ckpt") and said is not None and said < newest:
+            text = f"it is of step {said}, but a checkpoint of step {newest} lies beside it: every save renews last.ckpt"
+            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -42,7 +48,7 @@ LAYOUT = Layout(
     title="PyTorch Lightning",
     pieces=(
         Piece("checkpoint", "model", NAME, FORMATS, shared=True, single=True),
-        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, single=True, step_from="content", weak=True, proof="pytorch-lightning_version"),
+        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, single=True, step_from="content", companion=True),
         Piece("named", "model", "{name}.ckpt", FORMATS, shared=True, single=True, step_from="content", weak=True, proof="pytorch-lightning_version"),
         *_sharded(),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import last_word, named_steps
+from ckpt_tools.layouts._agree import borrowed, last_word, named_steps
 from ckpt_tools.layouts._base import Layout, Metadata, Piece
 from ckpt_tools.layouts.dcp import FORMATS
 from ckpt_tools.layouts.megatron import read_tracker, resume
@@ -17,6 +17,7 @@ def _iteration(metadata: Metadata) -> int | None:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, _iteration, "iteration")
+    yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:

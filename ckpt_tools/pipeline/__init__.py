@@ -87,7 +87,7 @@ def verify(
             *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
         ]
         across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
-        across += across_files(s, os.path.isdir(root))
+        across += across_files(s, os.path.isdir(root), level)
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
         unrecognised += s.found.unrecognised
         bytes_read += s.bytes_read

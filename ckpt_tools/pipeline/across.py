@@ -12,7 +12,8 @@ from ckpt_tools.formats._base import Damage
 from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.formats._tf_state import parse
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Severity, Verdict, worst
+from ckpt_tools.model import Checkpoint, Finding, Kind, Level, Part, Severity, Verdict, worst
+from ckpt_tools.pipeline.duplicates import same_content
 from ckpt_tools.pipeline.session import Session, with_findings
 from ckpt_tools.verify import prefix_signature, read_tracker
 
@@ -20,19 +21,20 @@ _TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "mi
 """What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
 
 
-def across(s: Session, whole_tree: bool) -> list[Finding]:
+def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
     """Findings across the files of each run; those of one file are added to its report."""
     out: list[Finding] = []
     if whole_tree:
         out += (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
         out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
     for checkpoints in s.runs(grouping.group(s.parts)).values():
-        parts = [p for c in checkpoints for p in c.parts]
+        parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
         for path, f in grouping.consistency(parts, s.reports):
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in grouping.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        for path, f in (*trailers(parts, s), *modes(parts, s)):
+        copied = same_content(parts, s) if level >= Level.CONTENT and whole_tree else ()
+        for path, f in (*trailers(parts, s), *modes(parts, s), *copied):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]

@@ -12,6 +12,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Selection, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
+from ckpt_tools.pipeline.duplicates import same_content
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.plan import Assignment, assign, mismatched
 from ckpt_tools.topology import Topology
@@ -96,6 +97,8 @@ class Judge:
         compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
         reports = self.session.reports
         yield from ((path, f) for path, f in grouping.consistency(compared, reports) if path in mine)
+        if self.selection.level > Level.STRUCTURE:
+            yield from ((path, f) for path, f in same_content(compared, self.session) if path in mine)
         for odd, typical in grouping.signatures(compared, reports):
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)

@@ -1,0 +1,66 @@
+"""``ckpt diff``: what differs between two checkpoints, or two files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import Level, Verdict
+
+if TYPE_CHECKING:
+    from ckpt_tools.pipeline.difference import Difference
+
+FORMATS = ("table", "json")
+LEVELS = (Level.STRUCTURE, Level.CONTENT)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint's directory or prefix, or a file.", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.", show_default=False)],
+    level: Annotated[
+        str | None,
+        typer.Option(
+            "--level", metavar="LEVEL", help="structure: names, types and shapes alone; content (default): the bytes too.", show_default=False
+        ),
+    ] = None,
+    key_file: options.KeyFile = None,
+    strict: options.Strict = False,
+    jobs: options.Jobs = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Compare two checkpoints tensor by tensor, whatever their steps and formats: what was added, removed, reshaped or changed. Nothing is loaded or run.
+
+    Files are matched by rank and role where their layout is known, else by name. Exit codes: 0 the same, 1 they differ or a file is damaged,
+    5 something could not be looked at, with --strict also: not compared.
+    """
+    given = dict(locals())
+    to = options.output(FORMATS, given)
+    found = options.settings(given, to, (a, b)).values
+    asked = found["level"] if level is not None else Level.CONTENT
+    if asked not in LEVELS:
+        raise UsageError(f"--level {asked}: diff compares at level structure or content", "say one of them, or leave it out")
+    from ckpt_tools.pipeline.compare import diff as compare
+
+    with progress(to) as meter:
+        result = compare(a, b, asked, jobs=found.get("jobs", 0), key_file=found.get("key-file"), progress=meter)
+    from ckpt_tools.emit import difference as emit
+
+    console.out(emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose))
+    return exit_code(result, found.get("strict", False))
+
+
+def exit_code(result: Difference, strict: bool) -> int:
+    """What could not be looked at wins over what differs, as in ``ckpt verify``: the differences are in the answer, but what else there may be is not."""
+    blind = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or any(f.code == "unreadable" for f in result.findings)
+    if blind or (strict and not result.complete):
+        return 5
+    return 1 if result.differs or any(r.verdict is Verdict.BROKEN for r in result.reports) else 0

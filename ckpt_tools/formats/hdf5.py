@@ -1,0 +1,89 @@
+"""HDF5, as Keras writes ``.weights.h5``: the superblock, which says where the file ends. What lies behind it is not interpreted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ckpt_tools.codes import finding
+from ckpt_tools.formats._base import Anatomy, Damage, Format
+from ckpt_tools.model import Finding, Guard, Level
+from ckpt_tools.storage import Source
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+_NONE = (1 << 64) - 1  # HADDR_UNDEF
+_MASK = (1 << 32) - 1
+
+
+def lookup3(data: bytes) -> int:
+    """Bob Jenkins' lookup3 (hashlittle, initial value 0) of at most a few hundred bytes: the checksum of HDF5's metadata."""
+
+    def rot(x: int, k: int) -> int:
+        return ((x << k) | (x >> (32 - k))) & _MASK
+
+    a = b = c = (0xDEADBEEF + len(data)) & _MASK
+    while len(data) > 12:
+        x, y, z = struct.unpack_from("<III", data)
+        a, b, c = (a + x) & _MASK, (b + y) & _MASK, (c + z) & _MASK
+        a = ((a - c) & _MASK) ^ rot(c, 4)
+        c = (c + b) & _MASK
+        b = ((b - a) & _MASK) ^ rot(a, 6)
+        a = (a + c) & _MASK
+        c = ((c - b) & _MASK) ^ rot(b, 8)
+        b = (b + a) & _MASK
+        a = ((a - c) & _MASK) ^ rot(c, 16)
+        c = (c + b) & _MASK
+        b = ((b - a) & _MASK) ^ rot(a, 19)
+        a = (a + c) & _MASK
+        c = ((c - b) & _MASK) ^ rot(b, 4)
+        b = (b + a) & _MASK
+        data = data[12:]
+    x, y, z = struct.unpack("<III", data.ljust(12, b"\0"))
+    a, b, c = (a + x) & _MASK, (b + y) & _MASK, (c + z) & _MASK
+    for one, two, k in (("c", "b", 14), ("a", "c", 11), ("b", "a", 25), ("c", "b", 16), ("a", "c", 4), ("b", "a", 14), ("c", "b", 24)):
+        v = {"a": a, "b": b, "c": c}
+        v[one] = ((v[one] ^ v[two]) - rot(v[two], k)) & _MASK
+        a, b, c = v["a"], v["b"], v["c"]
+    return c
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    head = source.read(0, min(source.size, 104))
+    if len(head) < 48:
+        raise Damage("truncated", f"the file has {source.size} bytes, less than its superblock", len(head))
+    version = head[8]
+    if version in (0, 1):
+        start = 24 + 4 * version
+        good = not any((head[9], head[10], head[11], head[12], head[15])) and head[13:15] == b"\x08\x08"
+    elif version in (2, 3):
+        start = 12
+        good = head[9:11] == b"\x08\x08"
+        if lookup3(head[:44]) != int.from_bytes(head[44:48], "little"):
+            raise Damage("crc-mismatch", "the superblock differs from its checksum", 0)
+    else:
+        raise Damage("bad-header", f"superblock version {version} is not known", 8)
+    if not good:
+        raise Damage("bad-header", "a field of the superblock has a value that the library never writes", 9)
+    base, second, end = struct.unpack_from("<QQQ", head, start)
+    if base or (second != _NONE and second >= end) or not start + 24 <= end < 1 << 62:
+        raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
+    if end > source.size:
+        raise Damage("truncated", f"the superblock says that the file ends at byte {end}; it has {source.size}", source.size)
+    if end < source.size:
+        yield finding("trailing-data", f"{source.size - end} bytes follow the end that the superblock names", offset=end)
+    yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
+    anatomy.metadata["superblock"] = version
+    anatomy.explain(0, start + 24, "superblock", Guard.UNPROTECTED)
+    anatomy.explain(start + 24, end - start - 24, "groups and arrays", Guard.UNPROTECTED)
+
+
+FORMAT = Format(
+    name="hdf5",
+    suffixes=(".h5", ".hdf5"),
+    magic=lambda head: head.startswith(MAGIC),
+    checks={Level.STRUCTURE: _structure},
+    protects="the superblock names the end of the file; versions 2 and 3 carry a checksum over it",
+    limits=("groups and arrays are not interpreted", "no checksum covers the arrays unless a writer asked for Fletcher-32"),
+    reference="HDF5 File Format Specification 3.0, II.A Superblock; H5checksum.c (lookup3)",
+    loader=None,
+)

@@ -1,0 +1,112 @@
+"""One file's bytes under two names of a run: what nothing inside a file shows when it was copied over that of another step or rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Finding, Part, Severity, Verdict
+from ckpt_tools.storage import LocalSource, ShortRead
+
+if TYPE_CHECKING:
+    from ckpt_tools.pipeline.session import Session
+
+_SAMPLE = 4096
+_BLOCK = 1 << 20
+
+
+def _order(p: Part) -> tuple[int, ...]:
+    return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, p.generation))
+
+
+def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
+    """Parts of one run that are byte for byte a file of another step or of another rank, although training moved on between the two.
+
+    Only files with tensors; copies that their layout makes (``single``) and replicas are expected. What shows that training moved on: the files of
+    that rank differ at other steps, or the file holds an optimizer's counter, which changes with every step.
+    """
+    looked = []
+    for p in parts:
+        piece, report = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
+        if report and report.tensors and p.size > 0 and piece.loaded and not piece.single and report.verdict is not Verdict.BROKEN:
+            looked.append(p)
+    prints = _prints(looked)
+    places: dict[object, dict[tuple[int, ...], bytes]] = defaultdict(dict)
+    same: dict[bytes, list[Part]] = defaultdict(list)
+    for p in sorted((p for p in looked if p.path in prints), key=lambda p: (_order(p), p.rank or 0)):
+        places[_place(p)][_order(p)] = prints[p.path]
+        same[prints[p.path]].append(p)
+    for group in same.values():
+        for p in group[1:]:
+            older = next((o for o in group if _order(o) != _order(p) and _place(o) == _place(p)), group[0])
+            if older is not p and (f := _copied(older, p, places, s)) and _equal(older.path, p.path):
+                yield p.path, f
+
+
+def _copied(older: Part, p: Part, places: Mapping[object, Mapping[tuple[int, ...], bytes]], s: Session) -> Finding | None:
+    mine, theirs = places[_place(p)], places[_place(older)]
+    if _order(older) == _order(p):
+        others = mine.keys() & theirs.keys() - {_order(p)}
+        if _place(p) != _place(older) and others and all(mine[at] != theirs[at] for at in others):
+            text = f"byte for byte the file {_where(older, p)}, from which this rank's differ at other steps"
+            return finding("same-content", text, severity=Severity.WARNING)
+        return None
+    moved = len(set(mine.values())) > 1 or p.role == "optimizer" or _moves(p, s)
+    if not moved or (p.role == "rng" and len(mine) < 3):
+        return None
+    text = f"byte for byte the {p.role} file of an older checkpoint, {_where(older, p)}"
+    return finding("same-content", text, severity=Severity.WARNING if p.role == "rng" else Severity.ERROR)
+
+
+def _place(p: Part) -> object:
+    return p.role, p.rank, p.coords, p.home.rpartition("/")[0] if p.rank is None and not p.coords else ""
+
+
+def _moves(p: Part, s: Session) -> bool:
+    return "optimizer_step" in s.reports[p.path].metadata or "global_step" in s.reports[p.path].metadata
+
+
+def _where(older: Part, p: Part) -> str:
+    a, b = older.path.split("/"), p.path.split("/")
+    common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    return "/".join(a[common:])
+
+
+def _prints(parts: Sequence[Part]) -> dict[str, bytes]:
+    """A few pages of each file of a size that another has too: its end, where archives keep their checksums, and between."""
+    import xxhash
+
+    sizes: dict[int, int] = defaultdict(int)
+    for p in parts:
+        sizes[p.size] += 1
+    out: dict[str, bytes] = {}
+    for p in parts:
+        if sizes[p.size] < 2:
+            out[p.path] = str(p.size).encode()
+            continue
+        digest = xxhash.xxh3_128(str(p.size).encode())
+        try:
+            with LocalSource(p.path) as source:
+                for at in (source.size - _SAMPLE, source.size // 2, source.size // 4, source.size * 3 // 4):
+                    start = max(0, min(at, source.size - _SAMPLE))
+                    digest.update(source.read(start, min(_SAMPLE, source.size)))
+        except (OSError, ShortRead):
+            continue
+        out[p.path] = digest.digest()
+    return out
+
+
+def _equal(a: str, b: str) -> bool:
+    """Whether two files of one size have the same bytes, by comparing them until they differ."""
+    try:
+        with LocalSource(a) as one, LocalSource(b) as other:
+            if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino):
+                return False  # a link to another is no second save either, but somebody meant it
+            return all(
+                one.read(at, n) == other.read(at, n) for at in range(0, one.size, _BLOCK) for n in [min(_BLOCK, one.size - at)]
+            )
+    except (OSError, ShortRead):
+        return False
