@@ -169,7 +169,10 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
 def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Files that share rank and coordinates with another of the same piece in a checkpoint that has a directory of its own."""
     seen: dict[object, str] = {}
+    layout = BY_NAME[checkpoint.layout]
     for p in checkpoint.parts:
+        if layout.piece(p.piece).shared:
+            continue  # a set: its names need not tell its files apart
         first = seen.setdefault((p.piece, p.rank, p.coords), p.path)
         if p.home and first != p.path:
             yield finding("extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path)

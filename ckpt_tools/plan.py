@@ -107,7 +107,7 @@ def assign(
         placed = [p for p in parts if p.rank is None]
         for rank in range(topology.world_size):
             where = topology.coordinates(rank) if placed else {}
-            own = by_rank.get(rank, []) or [
+            own = sorted(by_rank.get(rank, []), key=lambda p: dict(p.coords).get("node", rank) != rank) or [  # a rank's own copy first
                 p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
             ]
             mine = [p for p in own if p.path not in bad and not (dying and rank in selection.fault_ranks)]
@@ -223,7 +223,7 @@ def mismatched(checkpoint: Checkpoint, assignment: Assignment, topology: Topolog
         return None
     layout, used = BY_NAME[checkpoint.layout], {p.path for p in assignment.parts}
     unread = [p for p in checkpoint.parts if p.path not in used and not layout.piece(p.piece).replicated_over]
-    short = [r for r in range(topology.world_size) if r not in assignment.loads]
+    short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = topology.world_size % max(1, topology.sizes.get("tp", 1) * topology.sizes.get("pp", 1) * topology.sizes.get("cp", 1))
     if unread or short or ragged:
         return finding("topology-mismatch", f"saved by {saved} ranks, to be loaded by {topology.world_size}", path=checkpoint.path)

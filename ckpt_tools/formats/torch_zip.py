@@ -15,7 +15,9 @@ from ckpt_tools.formats._zip import STORED, Record, protect, read_record, read_z
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import BytesSource, Source
 
-_INFLATE = 8 << 20  # bytes of a compressed pickle: torch stores its pickles, so only repacked files have one
+_INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
+"""Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte may buy an object of 64, and those of a
+state_dict deflate to a quarter. torch stores its pickles, so only repacked files have a compressed one."""
 
 
 def magic(head: bytes) -> bool:
@@ -115,7 +117,7 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
-        start, stop, within = 0, record.size, BytesSource(read_record(source, record, _INFLATE))
+        start, stop, within = 0, record.size, BytesSource(read_record(source, record, min(_INFLATE, max(_FEW, _RATIO * record.stored))))
     pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=("__torch__", "torch.jit._pickle") if script else ())
     if pickled.end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - pickled.end} bytes after its pickle", offset=pickled.end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ckpt_tools.codes import finding
@@ -77,3 +78,19 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
         for part, said in rows:
             if said != usual:
                 yield part.path, finding("step-mismatch", f"it is of step {said}, other files of its checkpoint are of step {usual}")
+
+
+def missed(parts: Rows, name: Callable[[Part], "str | None"]) -> Iterator[tuple[str, Finding]]:
+    """Files that most other checkpoints of the run have and one has not, where no index lists them.
+
+    ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint without any file that counts is not judged here.
+    """
+    homes: dict[str, dict[str, Part]] = {}
+    for part, _ in parts:
+        if (said := name(part)) is not None:
+            homes.setdefault(part.home, {})[said] = part
+    usual = Tally(said for names in homes.values() for said in names)
+    for names in homes.values():
+        if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
+            text = f"{', '.join(gone[:4])}{' …' if len(gone) > 4 else ''} of its checkpoint is not there, though the run's other checkpoints have it"
+            yield next(iter(names.values())).path, finding("missing-part", text)

@@ -44,7 +44,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("scaler", "scaler.pt"),
         ("custom", "custom_checkpoint_{shard}.pkl"),
     ):
-        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=True)
+        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer")
 
 
 LAYOUT = Layout(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts._agree import borrowed
+from ckpt_tools.layouts._agree import borrowed, missed
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 
@@ -39,6 +39,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
                 break
     keys = {f"{piece}{mark}": said for piece, said in (("model", ("global_steps",)), ("zero3", ("global_steps",)), ("optim", ("optimizer_step",))) for mark in ("", "_any")}
     yield from borrowed(parts, keys, growing=False)
+    yield from missed(parts, lambda p: p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None)
 
 
 def _read_tracker(data: bytes) -> str | None:

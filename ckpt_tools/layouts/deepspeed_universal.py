@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.layouts._agree import missed
 from ckpt_tools.layouts._base import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
-from ckpt_tools.model import Checkpoint, Resume
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 
 
 def _read_tracker(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace").strip()
     return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from missed(parts, lambda p: p.path.removeprefix(f"{p.home}/zero/") if p.piece == "parameter" else None)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -28,6 +35,7 @@ LAYOUT = Layout(
         Piece("layer", "layer", f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True),
     ),
     resume=_resume,
+    check=_check,
     tracker="latest_universal",
     read_tracker=_read_tracker,
     tracked=tag,
@@ -35,5 +43,5 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
-    limits=("nothing lists the parameters: one whose whole directory is gone is not missed, unless the model states name it",),
+    limits=("nothing lists the parameters: one that is gone is missed only where the run's other checkpoints have it",),
 )

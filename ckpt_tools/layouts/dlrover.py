@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import first
+from ckpt_tools.layouts._agree import first, named_steps
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.dcp import read_number
-from ckpt_tools.model import Checkpoint, Part, Resume
+from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOMES: Sequence[tuple[str, str]] = (("checkpoint-{step}", ""), ("{step}", "_plain"))
+_WORDS = ("step", "iteration", "global_step")
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    said = first(metadata, ("step", "iteration", "global_step"))
+    said = first(metadata, _WORDS)
     return (part.step if part.step is not None else said), part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, lambda m: first(m, _WORDS), "step")
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -26,12 +31,13 @@ LAYOUT = Layout(
     name="dlrover",
     title="DLRover flash checkpoint",
     pieces=(
-        *(Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS) for home, mark in _HOMES),
+        *(Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True) for home, mark in _HOMES),
         *(Piece(f"whole{mark}", "model", f"{home}<.pt|.pth>", FORMATS, replicated_over=("dp",), companion=True) for home, mark in _HOMES[:1]),
         Piece("stage", "stage", "._dlrover_ckpt_stage/{step}.done/{rank}", unfinished=True, required=False, loaded=False),
     ),
     resume=_resume,
     steps=_steps,
+    check=_check,
     tracker="dlrover_latest.txt",
     read_tracker=read_number,
     always_tracked=False,

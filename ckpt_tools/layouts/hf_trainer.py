@@ -51,9 +51,9 @@ def _pieces() -> Iterator[Piece]:
     yield Piece("config", "config", f"{HOME}/<config|adapter_config>.json", ("json_member",), shared=True, companion=True, loaded=False)
     yield Piece("tokenizer", "tokenizer", f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
                 (), shared=True, companion=True, required=False, loaded=False)  # fmt: skip
+    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)  # transformers 4.3x staged there
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
-        yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)  # transformers 4.3x staged there
-    for piece in dcp.pieces(f"{HOME}/{top}_{{node}}", f"_{top}"):
+        for piece in dcp.pieces(f"{HOME}/{top}_{{node}}", f"_{top}"):
             index = piece.role == "metadata"
             yield Piece(piece.name, f"fsdp_{role}_index" if index else role, piece.template, piece.formats, shared=True, required=index)
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", "_deepspeed")

@@ -20,6 +20,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         at, of = dict(p.coords)["shard"], dict(p.coords)["of"]
         if not 1 <= at <= of:
             yield p.path, finding("extra-file", f"it is shard {at} of {of}")
+    if index and len(totals) > 1:
+        for p in shards:
+            of = dict(p.coords)["of"]
+            if sum(dict(other.coords)["of"] == of for other in shards) < of:
+                yield p.path, finding("extra-file", f"it is of a set of {of} that is not all there, beside a whole one")
     if index is None and len(totals) > 1:
         text = f"shards of sets of {' and '.join(str(n) for n in sorted(totals))} lie beside each other, and no index says which belong together"
         yield shards[0].path, finding("missing-part", text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ckpt_tools import group as grouping
 from ckpt_tools.choose import Judgement
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Selection, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
@@ -36,7 +37,8 @@ class Judge:
         """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
         s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
         self.named, c = c, self.session.members(c)
-        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part"]
+        everyone = all(BY_NAME[c.layout].piece(p.piece).shared for p in c.parts)  # then nobody asks for the file of one rank
+        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
         if absent:
             return Judgement(False, tuple(absent))
         read = False
@@ -77,6 +79,9 @@ class Judge:
                     wrong.setdefault(path, []).append(f)
                 else:
                     a.findings.append(replace(f, path=path))
+            pieces = [s.places[home] for home in {os.path.dirname(p.path) for p in a.parts} if home in s.places] if not wrong else []
+            if gaps := [replace(f, path=c.path) for files in pieces for f in together(files.values())]:
+                return Judgement(False, tuple(gaps), read)
             bad.update(wrong)
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
                 self.assignments[id(self.named)] = a

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
-from ckpt_tools.layouts import BY_NAME, Piece, places_of
+from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
 from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
 from ckpt_tools.verify import look, read_key, read_tracker
 
@@ -48,22 +48,39 @@ class Session:
 
     def _settle_weak_names(self) -> None:
         """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
-        kept = []
+        kept, damaged = list[Part](), list[Part]()
         for part in self.found.parts:
             piece = BY_NAME[part.layout].piece(part.piece)
             if piece.step_from == "content" and part.size >= 0:
                 report = self.report(part, Level.STRUCTURE)
+                if piece.weak and report.verdict is Verdict.BROKEN:
+                    damaged.append(part)
+                    continue
                 if piece.weak and not fits(piece, report):
-                    self.reports.pop(part.path)
-                    at = (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.template == piece.template)
-                    other = next((p for p in at if fits(p.piece, report)), None)
-                    if other is None:
-                        self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
-                        continue
-                    part = part._replace(layout=other.layout.name, piece=other.piece.name, role=other.piece.role, kind=other.piece.kind)  # noqa: PLW2901  # the settled one
-                    self.reports[part.path] = report
+                    other = next((p for p in _as_weak(part) if fits(p.piece, report)), None)
+                    if other is not None:
+                        kept.append(_moved(part, other))
+                    else:
+                        self._bare(part)
+                    continue
             kept.append(part)
+        homes = {(p.layout, p.base) for p in kept}
+        for part in damaged:  # its content says nothing any more: it is what the others beside it are
+            names = list(_as_weak(part))
+            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if fits(p.piece, self.reports[part.path])), None)
+            if other is not None:
+                kept.append(_moved(part, other))
+            else:
+                self._bare(part)
+        if any(p.layout != "files" for p in kept):  # the last resort, and only where nothing else is known
+            for part in [p for p in kept if p.layout == "files"]:
+                self._bare(part)
+            kept = [p for p in kept if p.layout != "files"]
         self.found.parts = kept
+
+    def _bare(self, part: Part) -> None:
+        self.reports.pop(part.path, None)
+        self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
 
     def add_members(self) -> None:
         """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
@@ -160,6 +177,16 @@ class Session:
         past = said is not None and isinstance(said[1], int) and (checkpoint.step or 0) > said[1]
         beyond = checkpoint is highest and (bool(named) or past)
         return beyond or (checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9)
+
+
+def _as_weak(part: Part) -> Iterator[Place]:
+    """The weak names that a part's name also is."""
+    name = part.path.rpartition("/")[2]
+    return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
+
+
+def _moved(part: Part, to: Place) -> Part:
+    return part._replace(layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base)
 
 
 def fits(piece: Piece, report: Report) -> bool:
