@@ -85,12 +85,16 @@ SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user."""
+    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user.
+
+    ``layouts`` are the file's ``[[layout]]`` tables as they stand there.
+    """
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     file: str | None = None
     notes: tuple[str, ...] = ()
+    layouts: object = None
 
     @property
     def root(self) -> str:
@@ -175,7 +179,7 @@ def _find(cwd: str, roots: Sequence[str]) -> tuple[str, dict[str, Any], tuple[st
 def _check_keys(path: str, table: Mapping[str, object]) -> None:
     allowed = [v.key for v in ENV if v.parse and v.in_file]
     for key in table:
-        if key in allowed:
+        if key in allowed or (key == "layout" and isinstance(table[key], list)):  # the tables [[layout]]; a text is the setting --layout
             continue
         if key in BY_KEY:
             raise UsageError(f"{path}: {key!r} cannot be set in a configuration file", f"say {BY_KEY[key].flag} or {BY_KEY[key].name}")
@@ -227,6 +231,7 @@ def resolve(
     else:
         file, table, notes = _find(cwd, scanned)
     _check_keys(file, table)
+    own = table.pop("layout") if isinstance(table.get("layout"), list) else None
     for key, raw in table.items():
         if key in flags and key not in values:
             take(key, raw, f"{file}: {key}", os.path.dirname(file))
@@ -235,4 +240,4 @@ def resolve(
             f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
             "move the file above it, or name it with --config",
         )
-    return Settings(values, origins, file or None, notes)
+    return Settings(values, origins, file or None, notes, own)

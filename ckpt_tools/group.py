@@ -90,9 +90,15 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
-    """One more than the highest rank over all checkpoints of a run; None when no name carries a rank."""
-    ranks = [p.rank for c in checkpoints for p in c.parts if p.rank is not None]
-    return max(ranks) + 1 if ranks else None
+    """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run; None when no name carries a rank."""
+    ranks = worlds = -1
+    for c in checkpoints:
+        for p in c.parts:
+            if p.rank is not None and p.rank > ranks:
+                ranks = p.rank
+            if p.coords and (n := dict(p.coords).get("world", -1)) > worlds:
+                worlds = n
+    return max(ranks + 1, worlds) if ranks >= 0 else None
 
 
 @dataclass

@@ -1,26 +1,52 @@
-"""``ckpt layouts``: which arrangements of directories are known."""
+"""``ckpt layouts``: which arrangements of directories are known, and what the templates of one match."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from ckpt_tools.cli import console, options
+from ckpt_tools.errors import UsageError
+
+Check = Annotated[bool, typer.Option("--check", help="Say what each template matches below ROOT, and what misses it narrowly.", show_default=False)]
 
 
-def layouts(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
-    """List the known layouts: which files make a checkpoint, which file names the latest, and what cannot be seen."""
-    to = options.output(("table", "json"), dict(locals()))
-    from ckpt_tools.layouts import LAYOUTS
+def layouts(
+    root: options.Root = None,
+    check: Check = False,
+    layout: options.Layout = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """List the known layouts: which files make a checkpoint, which file names the latest, and what cannot be seen.
 
+    With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1 when a template matches nothing.
+    """
+    given = dict(locals())
+    to = options.output(("table", "json"), given)
+    settings = options.settings({k: v for k, v in given.items() if k in ("root", "layout", "config")}, to)
+    from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
+
+    if check:
+        return _check(settings.root, settings.values.get("layout"), to)
+    if root is not None:
+        raise UsageError("a ROOT is only looked at with --check", "say --check, or leave ROOT out")
+    shown = active() if settings.layouts else LAYOUTS
     entries: list[dict[str, object]] = [
         {
-            "name": layout.name,
-            "title": layout.title,
-            "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
-            "tracker": layout.tracker,
-            "reshardable": layout.reshardable,
-            "limits": list(layout.limits),
-            "reference": layout.reference,
+            "name": one.name,
+            "title": one.title,
+            "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in one.pieces],
+            "tracker": one.tracker,
+            "reshardable": one.reshardable,
+            "limits": list(one.limits),
+            "reference": one.reference,
         }
-        for layout in LAYOUTS
+        for one in shown
     ]
     if to.format == "json":
         from ckpt_tools.emit import json as emit
@@ -29,6 +55,47 @@ def layouts(format: options.Format = None, json: options.Json = False, color: op
     else:
         from ckpt_tools.emit import table
 
-        lines = [{**entry, "files": [f"{p.template} ({p.role})" for p in layout.pieces]} for entry, layout in zip(entries, LAYOUTS, strict=True)]
+        lines = [{**entry, "files": [f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces]} for entry in entries]
         console.out(table.catalogue(lines, ("name", "title", "files", "tracker", "limits"), **to.paint))
     return 0
+
+
+def _check(root: str, name: str | None, to: options.Output) -> int:
+    from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
+    from ckpt_tools.pipeline.layout_check import check_layouts
+
+    own = [one for one in active() if one not in LAYOUTS]
+    if name is not None and name not in BY_NAME:
+        raise UsageError(f"there is no layout {name!r}", "'ckpt layouts' lists them")
+    chosen = [BY_NAME[name]] if name is not None else own
+    if not chosen:
+        raise UsageError("there is no layout of your own to check", "add [[layout]] to ckpt.toml, or name one with --layout")
+    rows = check_layouts(root, chosen)
+    entries: list[dict[str, object]] = [
+        {
+            "layout": row.layout,
+            "template": row.template,
+            "matched": row.matched,
+            "example": row.example or None,
+            "near_misses": [{"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in row.misses],
+        }
+        for row in rows
+    ]
+    if to.format == "json":
+        from ckpt_tools.emit import json as emit
+
+        console.out(emit.catalogue("layouts-check", entries))
+    else:
+        from ckpt_tools.emit import table
+
+        lines = [
+            {
+                "layout": row.layout,
+                "template": row.template,
+                "matched": f"{row.matched}{f', such as {row.example}' if row.example else ''}",
+                "near misses": [f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there" for m in row.misses],
+            }
+            for row in rows
+        ]
+        console.out(table.catalogue(lines, ("layout", "template", "matched", "near misses"), **to.paint))
+    return 0 if all(row.matched for row in rows) else 1

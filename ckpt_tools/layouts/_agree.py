@@ -80,7 +80,7 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
                 yield part.path, finding("step-mismatch", f"it is of step {said}, other files of its checkpoint are of step {usual}")
 
 
-def missed(parts: Rows, name: Callable[[Part], "str | None"]) -> Iterator[tuple[str, Finding]]:
+def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:
     """Files that most other checkpoints of the run have and one has not, where no index lists them.
 
     ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint without any file that counts is not judged here.

@@ -12,8 +12,8 @@ from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume, Sc
 COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
 
-NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "layer", "expert", "node")
-"""Fields that stand for digits. ``of`` is how many shards or ranks there are, ``node`` the directory of the process that keeps the file."""
+NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "world", "layer", "expert", "node")
+"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the directory of the process that keeps the file."""
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
 

@@ -41,7 +41,7 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
         same[prints[p.path]].append(p)
     for group in same.values():
         for p in group[1:]:
-            older = next((o for o in group if _order(o) != _order(p) and _place(o) == _place(p)), group[0])
+            older = next((o for o in group if _order(o) < _order(p) and _place(o) == _place(p)), group[0])
             if older is not p and (f := _copied(older, p, places, s)) and _equal(older.path, p.path):
                 yield p.path, f
 

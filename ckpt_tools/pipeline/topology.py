@@ -12,7 +12,7 @@ from ckpt_tools import launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
-from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Selection, Severity
+from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Report, Selection, Severity, Verdict
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.pipeline.strategy import strategy_groups
 from ckpt_tools.topology import Topology, infer_order
@@ -24,6 +24,10 @@ _SIZES = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
+
+
+_ASKED = 4
+"""Checkpoints at most whose files are asked how many ranks there are."""
 
 
 def expert_names(session: Session, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
@@ -53,9 +57,16 @@ def find_topology(
     warnings: list[Finding] = []
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     layout = BY_NAME[first.layout]
-    ranked_parts = [p for p in first.parts if p.role == "model" or p.piece == layout.sized_by][:256]
-    reports = [session.report(p, Level.STRUCTURE) for p in ranked_parts]
-    told = grouping.saved_world_size(reports)
+    ranked_parts, reports, told = list[Part](), list[Report](), None
+    for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):  # the newest may be cut off, and say nothing any more
+        mine = [p for p in c.parts if p.role == "model" or p.piece == layout.sized_by][:256]
+        said = [session.report(p, Level.STRUCTURE) for p in mine]
+        if told := grouping.saved_world_size(said):
+            ranked_parts, reports = mine, said
+            break
+        ranked_parts, reports = ranked_parts or mine, reports or said
+        if any(r.verdict is not Verdict.BROKEN for r in said):
+            break  # it could have told
     names = grouping.expected_ranks(checkpoints)
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():

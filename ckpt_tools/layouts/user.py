@@ -1,0 +1,121 @@
+"""A user's own layouts: ``[[layout]]`` tables of ckpt.toml in the same template language (docs/adding-a-layout.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ckpt_tools.layouts import LAYOUTS, use
+from ckpt_tools.layouts._agree import first, named_steps
+from ckpt_tools.layouts._base import COORDS, Layout, Metadata, Piece, Steps, compile_template
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume
+
+_LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "reshardable": bool, "committed": bool, "commit": str, "needs": list,
+           "step_keys": list, "epoch_keys": list, "epoch_base": int, "resume_args": list, "piece": list}  # fmt: skip
+_PIECE = {"template": str, "role": str, "formats": list, "kind": str, "replicated_over": list, "sharded": bool, "shared": bool, "single": bool,
+          "required": bool, "loaded": bool, "unfinished": bool}  # fmt: skip
+
+
+def load(tables: object, known_formats: Sequence[str] = ()) -> tuple[Layout, ...]:
+    """Layouts from ``[[layout]]`` tables, and their use from now on. Raises ValueError that says which key of which table is wrong."""
+    if not isinstance(tables, list):
+        raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
+    own = tuple(_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
+    names = [layout.name for layout in (*LAYOUTS, *own)]
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise ValueError(f"there are two layouts called {twice!r}: choose another name")
+    use(own)
+    return own
+
+
+def _keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{where} is not a table")  # noqa: TRY004 - as above
+    for key, value in table.items():
+        if key not in allowed:
+            raise ValueError(f"{where}: unknown key {key!r}; known: {', '.join(allowed)}")
+        if type(value) is not allowed[key]:
+            raise ValueError(f"{where}: {key} must be {allowed[key].__name__}, not {value!r}")
+        if isinstance(value, list) and key != "piece" and not all(isinstance(v, str) and v for v in value):
+            raise ValueError(f"{where}: {key} must be a list of words")
+    return table
+
+
+def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
+    t = _keys(table, _LAYOUT, f"layout {number}")
+    name = t.get("name", "")
+    where = f"layout {name or number}"
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise ValueError(f"{where}: name must be of a-z, 0-9, - and _")
+    if not t.get("piece"):
+        raise ValueError(f"{where}: it needs at least one [[layout.piece]] with a template")
+    pieces = tuple(_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
+    roles = {p.role for p in pieces}
+    for key in ("commit", "needs"):
+        for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
+            if role not in roles:
+                raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
+    holds = t.get("tracker_holds", "step")
+    if holds not in ("step", "name"):
+        raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}")
+    step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
+    return Layout(
+        name=name, title=t.get("title", name), pieces=pieces, resume=partial(_resume, tuple(t.get("resume_args", ()))),
+        reference="ckpt.toml", limits=("only what its table says is checked",), steps=partial(_steps, step_keys, epoch_keys),
+        check=partial(_check, step_keys), tracker=t.get("tracker"), read_tracker=_number if holds == "step" else _name,
+        tracked=_named if holds == "name" else Layout.tracked, commit=t.get("commit", ""), needs=tuple(t.get("needs", ())),
+        epoch_base=t.get("epoch_base"), committed=t.get("committed", False), reshardable=t.get("reshardable", False),
+    )  # fmt: skip
+
+
+def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
+    t = _keys(table, _PIECE, where)
+    template = t.get("template", "").removeprefix("{run}/")  # runs are named by the directories above the template
+    try:
+        compile_template(template)
+        if not template or template.startswith("/") or ".." in template.split("/"):
+            raise ValueError("a template is a path below the run's directory")
+        piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(t.get("kind", "periodic")), tuple(t.get("replicated_over", ())),
+                      **{k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t})  # fmt: skip
+        re.compile(piece.file.pattern)
+    except (ValueError, re.error) as e:
+        raise ValueError(f"{where}: {e}") from e
+    if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
+        raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
+    if odd := next((a for a in piece.replicated_over if a not in COORDS), None):
+        raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
+    return piece
+
+
+def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, metadata: Metadata) -> Steps:
+    step, epoch = first(metadata, step_keys), first(metadata, epoch_keys)
+    return (part.step if step is None else step), (part.epoch if epoch is None else epoch), part.step_in_epoch
+
+
+def _check(step_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    return named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
+
+
+def _number(data: bytes) -> int | None:
+    text = data.strip()
+    return int(text) if text.isdigit() and len(text) <= 18 else None
+
+
+def _name(data: bytes) -> str | None:
+    text = data.decode("utf-8", "replace").strip()
+    return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
+
+
+def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:
+    """``resume_args`` with {path}, {base} and {step} filled in."""
+    path = path or checkpoint.parts[0].home or None
+    values = {"{path}": path or "", "{base}": checkpoint.parts[0].base, "{step}": str(checkpoint.step)}
+    return Resume(path, tuple(re.sub(r"\{(path|base|step)\}", lambda m: values[m[0]], a) for a in args))
+
+

@@ -1,0 +1,54 @@
+"""What each template of a layout matches below a root, and which paths miss it narrowly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ckpt_tools.discover import discover
+from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts.near import Miss, near_miss
+from ckpt_tools.storage import walk
+
+_SHOWN = 5
+
+
+@dataclass
+class Checked:
+    """One template: how many files it matched, one of them, and paths that miss it narrowly (the nearest first)."""
+
+    layout: str
+    piece: str
+    template: str
+    matched: int = 0
+    example: str = ""
+    misses: list[Miss] = field(default_factory=list)
+
+
+def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
+    """Try the templates of ``layouts`` on everything below ``root``. Raises CannotLook when it cannot be listed."""
+    root = os.path.abspath(root)
+    out = {(layout.name, piece.name): Checked(layout.name, piece.name, piece.template) for layout in layouts for piece in layout.pieces}
+    found = discover(root)
+    taken = set()
+    for part in found.parts:
+        if entry := out.get((part.layout, part.piece)):
+            taken.add(part.path)
+            entry.matched += 1
+            entry.example = entry.example or os.path.relpath(part.path, root)
+    for path, entries in walk(root):
+        if isinstance(entries, OSError):
+            continue
+        for e in entries:
+            if e.path in taken or e.is_dir():
+                continue
+            for layout in layouts:
+                for piece in layout.pieces:
+                    miss = near_miss(piece, os.path.relpath(e.path, root))
+                    if miss:
+                        rows = out[layout.name, piece.name].misses
+                        rows.append(miss)
+                        rows.sort(key=lambda m: -len(m.fits))
+                        del rows[_SHOWN:]
+    return list(out.values())
