@@ -22,10 +22,10 @@ StepOf = Callable[[Checkpoint], "int | None"]
 _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
-def rank(candidates: Sequence[Checkpoint], order: str = "mtime") -> list[Checkpoint]:
+def rank(candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None) -> list[Checkpoint]:
     """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after every iteration.
 
-    At the same step periodic goes before dying-gasp, so those of one step rank by the newest mtime among them.
+    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp, so those of one step rank by the newest mtime among them.
     """
     newest: dict[tuple[str, str, tuple[int, int, int]], int] = {}
 
@@ -39,7 +39,7 @@ def rank(candidates: Sequence[Checkpoint], order: str = "mtime") -> list[Checkpo
     def key(c: Checkpoint) -> tuple[object, ...]:
         mtime, step = -newest[told(c)], tuple(-x for x in c.order)
         first, second = (mtime, step) if order == "mtime" else (step, mtime)
-        return (c.kind is Kind.RELEASE, first, second, _KINDS[c.kind], -c.mtime_ns, -(c.generation or 0), c.path)
+        return (prefer is not None and c.kind is not prefer, c.kind is Kind.RELEASE, first, second, _KINDS[c.kind], -c.mtime_ns, -(c.generation or 0), c.path)
 
     return sorted(candidates, key=key)
 

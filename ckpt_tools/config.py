@@ -44,6 +44,9 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes", _values.path),
     Variable("CKPT_JOBS", "--jobs", "threads that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
+    Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", _values.one_of("tracker", "mtime", "step")),
+    Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", _values.kind),
+    Variable("CKPT_PROVE_REPLICAS", "--prove-replicas", "compare a substitute's tensors with those of another good member of its replica group", _values.flag),
     Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic, dying-gasp, release, best", _values.kind),
     Variable("CKPT_LAYOUT", "--layout", "only checkpoints of this layout ('ckpt layouts' lists them)", _values.text),
     Variable("CKPT_RUN", "--run", "only checkpoints of this run ('ckpt ls' shows the runs)", _values.text),
@@ -113,6 +116,8 @@ class Settings:
             )
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
+        if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
+            raise UsageError(f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']} {given['order']} contradict each other", "say one of them")
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
         return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all")
 

@@ -294,7 +294,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form)."""
+    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered."""
 
     root: str
     checkpoint: Checkpoint | None
@@ -311,6 +311,7 @@ class LoadPlan:
     bytes_verified: int = 0
     warnings: tuple[Finding, ...] = ()
     fingerprint: str = ""
+    candidates: tuple[Checkpoint, ...] = ()
 
     @property
     def resume_step(self) -> int | None:
@@ -374,7 +375,9 @@ class Selection:
     """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
-    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds.
+    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
+    tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
+    ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     """
 
     rank: int | None = None
@@ -385,6 +388,9 @@ class Selection:
     prefix: str | None = None
     max_step: int | None = None
     order: str = "mtime"
+    resume_from: str | None = None
+    prefer: Kind | None = None
+    prove_replicas: bool = False
     max_attempts: int = 5
     fault_ranks: frozenset[int] = frozenset()
     replica_groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME, Piece
@@ -12,6 +12,8 @@ from ckpt_tools.topology import Topology
 
 Signature = Callable[[Part], "str | None"]
 """The tensor signature of a part, "" when it has none or cannot be read, None when the file says that it is no replica (``remove_redundancy``)."""
+Differences = Callable[[Part, Part], "Sequence[str]"]
+"""The names of tensors whose bytes differ between two parts."""
 Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
 """(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
 
@@ -83,12 +85,18 @@ class _Groups:
 
 
 def assign(
-    checkpoint: Checkpoint, topology: Topology, selection: Selection, bad: Mapping[str, Sequence[Finding]], signature: Signature, evidence: Evidence
+    checkpoint: Checkpoint,
+    topology: Topology,
+    selection: Selection,
+    bad: Mapping[str, Sequence[Finding]],
+    signature: Signature,
+    evidence: Evidence,
+    differences: Differences | None = None,
 ) -> Assignment:
     """For every rank and role one eligible part: its own, else a proven member of its replica group.
 
     ``bad`` are parts already found broken or unreadable, with why. Parts of fault ranks are never eligible in dying-gasp checkpoints;
-    elsewhere a replica is preferred to them.
+    elsewhere a replica is preferred to them. With ``differences`` a substitute's tensors are compared with those of another member of its group.
     """
     layout, out = BY_NAME[checkpoint.layout], Assignment()
     groups, roles = _Groups(topology, selection), dict[str, list[Part]]()
@@ -123,6 +131,8 @@ def assign(
                 others += [p for p in placed if not p.coords and p not in own and p.path not in bad]
                 substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
             load = _substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out) if substitutes else None
+            if load is not None and load.substituted and differences is not None:
+                load = _proven(load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out)
             if load is None and mine:
                 load = Load(mine[0], False)
             if load is None and (piece.required or own):
@@ -194,6 +204,25 @@ def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piec
             out.findings.append(finding("replica-unproven", text, path=part.path))
         return Load(part, True, f"{who}; nothing in the files proves or contradicts it" if not by_layout else who)
     return None
+
+
+def _proven(load: Load, others: Sequence[Part], differences: Differences, selection: Selection, out: Assignment) -> Load | None:
+    """The load with the proof that another good member of the group holds the same bytes; None when one holds others, so that nobody knows which is right."""
+    name = load.part.path.rpartition("/")[2]
+    if not others:
+        text = f"{name} is the only good member of its group: there is nothing to compare it with"
+        out.findings.append(finding("replica-unproven", text, path=load.part.path, severity=Severity.WARNING if selection.strict else None))
+        return None if selection.strict else load
+    differ = differences(load.part, others[0])
+    if not differ:
+        return replace(load, reason=f"{load.reason}; its tensors are bit for bit those of {_whose(others[0])}")
+    names = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
+    out.findings.append(finding("replica-mismatch", f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}", path=load.part.path))
+    return None
+
+
+def _whose(p: Part) -> str:
+    return f"rank {p.rank}'s file" if p.rank is not None else "/".join(p.path.split("/")[-2:])
 
 
 def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequence[int], str] | None, bad: Mapping[str, Sequence[Finding]], dying: bool,

@@ -6,6 +6,8 @@ import sys
 
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model import LoadPlan
 
 
 @options.question("text", "json", "shell")
@@ -17,9 +19,15 @@ def latest(asked: options.Question) -> int:
     from ckpt_tools import pipeline
 
     to = asked.output
-    with progress(to) as meter:
-        plan = pipeline.latest(asked.root, asked.selection, progress=meter)
+    try:
+        with progress(to) as meter:
+            plan = pipeline.latest(asked.root, asked.selection, progress=meter)
+    except CkptError as error:
+        if error.plan is not None:
+            _explain(asked, error.plan)
+        raise
     options.tell(plan, to)
+    _explain(asked, plan)
     if to.format == "json":
         from ckpt_tools.emit import json
 
@@ -33,3 +41,10 @@ def latest(asked: options.Question) -> int:
 
         console.out(text.render(plan, terminal=console.terminal(sys.stdout)))
     return 0
+
+
+def _explain(asked: options.Question, plan: LoadPlan) -> None:
+    if asked.explain:  # stdout is for the paths alone
+        from ckpt_tools.emit import story
+
+        console.err(story.render(plan))

@@ -38,6 +38,9 @@ Level = Annotated[str | None, _setting("level", "LEVEL")]
 KeyFile = Annotated[str | None, _setting("key-file", "FILE")]
 Jobs = Annotated[str | None, _setting("jobs", "N", "-j")]
 Order = Annotated[str | None, _setting("order", "mtime|step")]
+ResumeFrom = Annotated[str | None, _setting("resume-from", "tracker|mtime|step")]
+Prefer = Annotated[str | None, _setting("prefer", "KIND")]
+ProveReplicas = Annotated[bool, _switch("prove-replicas")]
 Kind = Annotated[str | None, _setting("kind", "KIND")]
 Layout = Annotated[str | None, _setting("layout", "NAME")]
 Run = Annotated[str | None, _setting("run", "RUN")]
@@ -60,6 +63,7 @@ Require = Annotated[str | None, _setting("require", "KEYS")]
 MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
 Settle = Annotated[str | None, _setting("settle", "TIME")]
 ExplainBytes = Annotated[bool, typer.Option("--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False)]
+Explain = Annotated[bool, typer.Option("--explain", help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.", show_default=False)]
 Strict = Annotated[bool, _switch("strict")]
 AllowNone = Annotated[bool, _switch("allow-none")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
@@ -133,6 +137,7 @@ class Question:
     root: str
     selection: Selection
     output: Output
+    explain: bool = False
 
 
 def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
@@ -144,6 +149,8 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             rank: Rank = None,
             world_size: WorldSize = None,
             order: Order = None,
+            resume_from: ResumeFrom = None,
+            prefer: Prefer = None,
             kind: Kind = None,
             layout: Layout = None,
             run: Run = None,
@@ -156,6 +163,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             fault_file: FaultFile = None,
             replica_groups: ReplicaGroups = None,
             replicas: Replicas = None,
+            prove_replicas: ProveReplicas = False,
             strategy_dir: StrategyDir = None,
             tp: Tp = None,
             pp: Pp = None,
@@ -171,6 +179,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             no_fallback: NoFallback = False,
             skip_unreadable: SkipUnreadable = False,
             strict: Strict = False,
+            explain: Explain = False,
             jobs: Jobs = None,
             format: Format = None,
             json: Json = False,
@@ -182,7 +191,7 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             given = dict(locals())
             to = output(formats, given)
             found = settings(given, to)
-            return answer(Question(found.root, found.selection(), to))
+            return answer(Question(found.root, found.selection(), to, explain))
 
         command.__doc__ = answer.__doc__
         return command

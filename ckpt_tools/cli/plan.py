@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.errors import CkptError
 
 
 @options.question("table", "json", "shell")
@@ -15,12 +16,21 @@ def plan(asked: options.Question) -> int:
     from ckpt_tools import pipeline
 
     to = asked.output
-    with progress(to) as meter:
-        result = pipeline.plan(asked.root, asked.selection, progress=meter)
+    try:
+        with progress(to) as meter:
+            result = pipeline.plan(asked.root, asked.selection, progress=meter)
+    except CkptError as error:
+        if error.plan is not None and asked.explain and to.format == "table":
+            from ckpt_tools.emit import story
+
+            console.out(story.render(error.plan))
+        raise
     if to.format == "table":
-        from ckpt_tools.emit import table
+        from ckpt_tools.emit import story, table
 
         console.out(table.render(result, **to.paint, verbose=to.verbose))
+        if asked.explain:
+            console.out(f"\n{story.render(result)}")
         return 0
     options.tell(result, to)
     if to.format == "json":

@@ -179,7 +179,19 @@ def _plan(plan: LoadPlan) -> Object:
         "bytes_verified": plan.bytes_verified,
         "warnings": [finding(f, across=True) for f in plan.warnings],
         "fingerprint": plan.fingerprint,
+        "candidates": [{"step": c.step, "kind": str(c.kind), "path": absolute(c.path), "outcome": outcome} for c, outcome in outcomes(plan)],
     }
+
+
+def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
+    """Every candidate in the order in which it was considered: "rejected", "chosen", "passed over" (beyond a rollback's target) or "not looked at"."""
+    chosen, rejected = plan.checkpoint, {id(r.checkpoint) for r in plan.rejected}
+    out, done = list[tuple[Checkpoint, str]](), False
+    for c in plan.candidates:
+        mine = chosen is not None and c.parts is chosen.parts
+        done = done or mine
+        out.append((c, "chosen" if mine else "rejected" if id(c) in rejected else "not looked at" if done or chosen is None else "passed over"))
+    return out
 
 
 def _checkpoint(c: Checkpoint) -> Object:

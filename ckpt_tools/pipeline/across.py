@@ -29,11 +29,13 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
         out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
+        wrong = set[str]()
         for path, f in grouping.consistency(parts, s.reports):
+            wrong |= {path} if f.severity is Severity.ERROR else set()
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in grouping.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        copied = same_content(parts, s) if level >= Level.CONTENT and whole_tree else ()
+        copied = same_content([p for p in parts if p.path not in wrong], s) if level >= Level.CONTENT and whole_tree else ()
         for path, f in (*trailers(parts, s), *modes(parts, s), *copied):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.choose import Judgement
+from ckpt_tools.digest import tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.layouts import BY_NAME
@@ -20,6 +21,13 @@ from ckpt_tools.topology import Topology
 
 _NEIGHBOURS = 64
 """Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
+
+
+def _blind(findings: Sequence[Finding], bad: Mapping[str, Sequence[Finding]]) -> str | None:
+    """A file that could not be looked at, when nothing else keeps the candidate from being planned: what is damaged is so whatever the rest holds."""
+    unseen = {path for path, fs in bad.items() if any(f.code in ("unreadable", "in-use") for f in fs)}
+    why = [f for f in findings if f.severity is Severity.ERROR and f.code != "missing-rank"]
+    return next((f.path for f in why if f.path in unseen), None) if all(f.path in unseen for f in why) else None
 
 
 class Judge:
@@ -43,7 +51,8 @@ class Judge:
             return Judgement(False, tuple(absent))
         read = False
         while True:
-            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part))
+            differences = self._differences if self.selection.prove_replicas else None
+            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part), differences)
             if a.groupless:
                 raise UsageError(
                     f"{a.findings[0].message} ({c.path})",
@@ -56,7 +65,7 @@ class Judge:
                     "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
                 )
             if any(f.severity is Severity.ERROR for f in a.findings):
-                blind = next((path for path, fs in bad.items() if any(f.code in ("unreadable", "in-use") for f in fs)), None)
+                blind = _blind(a.findings, bad)
                 if blind is not None and not self.selection.skip_unreadable:
                     # not having looked is no reason to go back in time: the file may be whole
                     empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.bytes_read)
@@ -101,9 +110,11 @@ class Judge:
             self.session.report(p, Level.STRUCTURE)
         compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
         reports = self.session.reports
-        yield from ((path, f) for path, f in grouping.consistency(compared, reports) if path in mine)
+        said = list(grouping.consistency(compared, reports))
+        yield from ((path, f) for path, f in said if path in mine)
         if self.selection.level > Level.STRUCTURE:
-            yield from ((path, f) for path, f in same_content(compared, self.session) if path in mine)
+            wrong = {path for path, f in said if f.severity is Severity.ERROR}  # of two equal files the one that contradicts its name is the copy
+            yield from ((path, f) for path, f in same_content([p for p in compared if p.path not in wrong], self.session) if path in mine)
         for odd, typical in grouping.signatures(compared, reports):
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
@@ -111,6 +122,12 @@ class Judge:
     def _signature(self, part: Part) -> str | None:
         report = self.session.report(part, Level.STRUCTURE)
         return None if report.metadata.get("remove_redundancy") == "True" else report.signature
+
+    def _differences(self, a: Part, b: Part) -> list[str]:
+        """Tensors that differ between two members of a replica group; each rank keeps random numbers of its own."""
+        digests = [tensor_digests(p.path, self.session.examine(p.path, Level.STRUCTURE)[1]) for p in (a, b)]
+        names = digests[0].keys() | digests[1].keys()
+        return sorted(n for n in names if "rng" not in n.lower() and digests[0].get(n) != digests[1].get(n))
 
     def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""

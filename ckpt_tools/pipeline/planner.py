@@ -27,7 +27,7 @@ from ckpt_tools.model import (
 from ckpt_tools.pipeline.across import tracker_findings
 from ckpt_tools.pipeline.judge import Judge
 from ckpt_tools.pipeline.session import Progress, Session
-from ckpt_tools.pipeline.topology import expert_names, find_topology
+from ckpt_tools.pipeline.topology import ALONE, expert_names, find_topology
 from ckpt_tools.plan import Assignment, files, fingerprint
 
 _SKEW_NS = 5_000_000_000
@@ -77,7 +77,11 @@ class Planner:
                 "relax the filters",
                 plan=self._empty(Choice(None)),
             )
-        ranked = rank(candidates, selection.order)
+        self.order = selection.resume_from if selection.resume_from in ("mtime", "step") else selection.order
+        ranked = rank(candidates, self.order, selection.prefer)
+        if selection.resume_from == "tracker":
+            ranked = self._from_tracker(ranked)
+        self.ranked = ranked
         self.expected = grouping.expected(self.checkpoints, selection.world_size)
         self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
         self.warnings += notes
@@ -96,6 +100,21 @@ class Planner:
         return self._finish(choice, choice.checkpoint)
 
     # ---- which checkpoints
+
+    def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
+        layout, base = BY_NAME[ranked[0].layout], ranked[0].parts[0].base
+        said = self.session.tracker(layout.name, base)
+        if said is None:
+            what = f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else f"the layout {layout.name} has no tracker"
+            raise UsageError(what, "say --resume-from mtime or --resume-from step")
+        if isinstance(said[1], Finding) or said[1] is None:
+            raise UsageError(f"{said[0]} is empty, or not what its framework writes", "say --resume-from mtime or --resume-from step")
+        named = [c for c in ranked if layout.tracked(c) == said[1]]
+        if not named:
+            raise UsageError(f"{said[0]} names {said[1]}, which is not there", "say --resume-from mtime or --resume-from step")
+        older = [c for c in rank(ranked, "step", self.selection.prefer) if c not in named and c.order <= named[0].order]
+        return [*named, *older]
 
     def _nothing(self, everything: Sequence[Checkpoint]) -> str:
         s = self.session
@@ -151,7 +170,7 @@ class Planner:
 
     def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
         """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong; not when the caller chose step."""
-        if self.selection.order == "step":
+        if self.order == "step" or self.selection.resume_from == "tracker" or self.selection.prefer is not None:
             return
         whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
         by_mtime, by_step = rank(whole_ones, "mtime")[0], rank(whole_ones, "step")[0]
@@ -169,7 +188,7 @@ class Planner:
         found = getattr(self, "session", None)
         return LoadPlan(
             self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,
-            bytes_verified=found.bytes_read if found else 0, warnings=tuple(self.warnings),
+            bytes_verified=found.bytes_read if found else 0, warnings=tuple(self.warnings), candidates=tuple(getattr(self, "ranked", ())),
         )  # fmt: skip
 
     def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
@@ -207,17 +226,21 @@ class Planner:
             if below
             else []
         )
+        world, saved, known = self.topology.world_size, self.saved, dict(self.topology.provenance)
+        if not ranks and known["world_size"].provenance == ALONE:  # a set that any number of ranks may load
+            world = saved = None
+            del known["world_size"]
         return LoadPlan(
-            self.root, told, resume, ranks, shared, self.topology.world_size, self.saved, self.topology.provenance, rollback, choice.rejected,
+            self.root, told, resume, ranks, shared, world, saved, known, rollback, choice.rejected,
             tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.bytes_read,
-            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared),
+            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared), tuple(self.ranked),
         )  # fmt: skip
 
     def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:
         """The checkpoint with the step and epoch that its planned files tell."""
-        step, epoch = self._step(c), c.epoch
+        step, epoch = c.step, c.epoch
         layout = BY_NAME[c.layout]
         for p in a.parts[:8]:
             said = layout.steps(p, reports[p.path].metadata)
             step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
-        return replace(c, step=step, epoch=epoch)
+        return replace(c, step=self._step(c) if step is None else step, epoch=epoch)  # its other files come last: they may be those that were replaced

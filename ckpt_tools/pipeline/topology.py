@@ -26,6 +26,7 @@ _SIZES = {
 }
 
 
+ALONE = "a single file without a rank"
 _ASKED = 4
 """Checkpoints at most whose files are asked how many ranks there are."""
 
@@ -93,7 +94,7 @@ def find_topology(
         (names, "highest rank on disk"),
         (grid, "parallel sizes"),
     )
-    world, who = next((n, who) for n, who in (*offers, (1, "a single file without a rank")) if n)
+    world, who = next((n, who) for n, who in (*offers, (1, ALONE)) if n)
     known["world_size"] = Known(world, who)
     if who == "highest rank on disk" and not all(layout.piece(p.piece).shared or not layout.piece(p.piece).required for p in first.parts):
         warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root))
