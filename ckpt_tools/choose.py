@@ -39,7 +39,16 @@ def rank(candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | 
     def key(c: Checkpoint) -> tuple[object, ...]:
         mtime, step = -newest[told(c)], tuple(-x for x in c.order)
         first, second = (mtime, step) if order == "mtime" else (step, mtime)
-        return (prefer is not None and c.kind is not prefer, c.kind is Kind.RELEASE, first, second, _KINDS[c.kind], -c.mtime_ns, -(c.generation or 0), c.path)
+        return (
+            prefer is not None and c.kind is not prefer,
+            c.kind is Kind.RELEASE,
+            first,
+            second,
+            _KINDS[c.kind],
+            -c.mtime_ns,
+            -(c.generation or 0),
+            c.path,
+        )
 
     return sorted(candidates, key=key)
 

@@ -117,7 +117,10 @@ class Settings:
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
         if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
-            raise UsageError(f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']} {given['order']} contradict each other", "say one of them")
+            raise UsageError(
+                f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']} {given['order']} contradict each other",
+                "say one of them",
+            )
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
         return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all")
 

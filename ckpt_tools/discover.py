@@ -206,15 +206,15 @@ def _settled(rows: list[_Row], found: Discovery) -> list[_Row]:
         waiting, left = left, []
         while waiting:
             row = waiting.pop()
-            place, told, path, *seen, at = row
+            place, told, path, size, mtime_ns, findings, at = row
             if place.piece.weak and not weak:
                 left.append(row)
             elif place.base not in explained if weak else not place.piece.companion or (place.layout.name, place.base) in at_home:
                 kept.append(row)
             elif again := read_name(path.rpartition("/")[2], at, told[0]):
-                waiting.append((at[again[0]], again, path, *seen, at))
+                waiting.append((at[again[0]], again, path, size, mtime_ns, findings, at))
             elif _SUFFIX.fullmatch(path.rpartition("/")[2]):
-                found.bare.append((path, *seen))
+                found.bare.append((path, size, mtime_ns, findings))
             else:
                 found.unrecognised += 1
         explained = {at for row in kept for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}

@@ -143,7 +143,9 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
     out: list[Finding] = []
-    pieces = [piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded]
+    pieces = [
+        piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded
+    ]
     if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
         gone = sorted(set(range(run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
         if gone:
@@ -161,9 +163,8 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
             text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
             out.append(finding("missing-rank", text, severity=severity, path=where))
     roles = {layout.piece(name).role for name in have}
-    for role in layout.needs:
-        if role not in roles:
-            out.append(finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where))
+    gone = [role for role in layout.needs if role not in roles]
+    out += (finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where) for role in gone)
     for name, n in run.usual[kind].items():
         role = layout.piece(name).role
         if role not in roles and role not in layout.needs and 2 * n >= run.count[kind]:

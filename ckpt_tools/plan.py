@@ -132,7 +132,9 @@ def assign(
                 substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
             load = _substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out) if substitutes else None
             if load is not None and load.substituted and differences is not None:
-                load = _proven(load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out)
+                load = _proven(
+                    load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out
+                )
             if load is None and mine:
                 load = Load(mine[0], False)
             if load is None and (piece.required or own):
@@ -160,7 +162,9 @@ def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]],
     for parts in copies.values():
         good = [p for p in parts if p.path not in bad]
         if good:
-            out.shared.append(Load(good[0], False, "" if good[0] is parts[0] else f"{parts[0].path.rpartition('/')[2]} is not usable; this is a copy"))
+            out.shared.append(
+                Load(good[0], False, "" if good[0] is parts[0] else f"{parts[0].path.rpartition('/')[2]} is not usable; this is a copy")
+            )
         else:
             out.findings += [f for p in parts for f in _located(p, bad)]
 
@@ -217,7 +221,11 @@ def _proven(load: Load, others: Sequence[Part], differences: Differences, select
     if not differ:
         return replace(load, reason=f"{load.reason}; its tensors are bit for bit those of {_whose(others[0])}")
     names = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
-    out.findings.append(finding("replica-mismatch", f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}", path=load.part.path))
+    out.findings.append(
+        finding(
+            "replica-mismatch", f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}", path=load.part.path
+        )
+    )
     return None
 
 

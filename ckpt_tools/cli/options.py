@@ -63,7 +63,12 @@ Require = Annotated[str | None, _setting("require", "KEYS")]
 MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
 Settle = Annotated[str | None, _setting("settle", "TIME")]
 ExplainBytes = Annotated[bool, typer.Option("--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False)]
-Explain = Annotated[bool, typer.Option("--explain", help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.", show_default=False)]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.", show_default=False
+    ),
+]
 Strict = Annotated[bool, _switch("strict")]
 AllowNone = Annotated[bool, _switch("allow-none")]
 NoFallback = Annotated[bool, _switch("no-fallback")]

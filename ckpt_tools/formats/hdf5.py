@@ -22,29 +22,20 @@ def lookup3(data: bytes) -> int:
         return ((x << k) | (x >> (32 - k))) & _MASK
 
     a = b = c = (0xDEADBEEF + len(data)) & _MASK
-    while len(data) > 12:
-        x, y, z = struct.unpack_from("<III", data)
-        a, b, c = (a + x) & _MASK, (b + y) & _MASK, (c + z) & _MASK
-        a = ((a - c) & _MASK) ^ rot(c, 4)
-        c = (c + b) & _MASK
-        b = ((b - a) & _MASK) ^ rot(a, 6)
-        a = (a + c) & _MASK
-        c = ((c - b) & _MASK) ^ rot(b, 8)
-        b = (b + a) & _MASK
-        a = ((a - c) & _MASK) ^ rot(c, 16)
-        c = (c + b) & _MASK
-        b = ((b - a) & _MASK) ^ rot(a, 19)
-        a = (a + c) & _MASK
-        c = ((c - b) & _MASK) ^ rot(b, 4)
-        b = (b + a) & _MASK
-        data = data[12:]
-    x, y, z = struct.unpack("<III", data.ljust(12, b"\0"))
-    a, b, c = (a + x) & _MASK, (b + y) & _MASK, (c + z) & _MASK
-    for one, two, k in (("c", "b", 14), ("a", "c", 11), ("b", "a", 25), ("c", "b", 16), ("a", "c", 4), ("b", "a", 14), ("c", "b", 24)):
-        v = {"a": a, "b": b, "c": c}
-        v[one] = ((v[one] ^ v[two]) - rot(v[two], k)) & _MASK
-        a, b, c = v["a"], v["b"], v["c"]
-    return c
+    if not data:
+        return c
+    words = [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]  # a short last word is padded with zeros
+    words += [0] * (-len(words) % 3)
+    for i in range(0, len(words) - 3, 3):
+        a, b, c = (a + words[i]) & _MASK, (b + words[i + 1]) & _MASK, (c + words[i + 2]) & _MASK
+        for k in (4, 6, 8, 16, 19, 4):  # each step mixes c into a and moves on: (a, b, c) -> (b, c, a)
+            a, c = ((a - c) & _MASK) ^ rot(c, k), (c + b) & _MASK
+            a, b, c = b, c, a
+    a, b, c = (a + words[-3]) & _MASK, (b + words[-2]) & _MASK, (c + words[-1]) & _MASK
+    for k in (14, 11, 25, 16, 4, 14, 24):
+        c = ((c ^ b) - rot(b, k)) & _MASK
+        a, b, c = b, c, a
+    return b
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -44,7 +44,9 @@ def borrowed(
     elsewhere in the run exactly its checkpoint's number, or (``growing``) that does not grow from one checkpoint to the next.
     """
     for piece, names in keys.items():
-        rows = [(n, said, p) for p, r in parts if p.piece == piece and (n := number(p)) is not None and (said := first(r.metadata, names)) is not None]
+        rows = [
+            (n, said, p) for p, r in parts if p.piece == piece and (n := number(p)) is not None and (said := first(r.metadata, names)) is not None
+        ]
         by_rank: dict[object, list[tuple[int, int, Part]]] = {}
         for row in rows:
             by_rank.setdefault((row[2].rank, row[2].coords), []).append(row)

@@ -51,7 +51,7 @@ def _by_depth(layouts: tuple[Layout, ...]) -> tuple[list[tuple[Layout, Piece]], 
     """Pieces that are at home anywhere, and per depth one expression that most directories fail, with the pieces that may be at home in the others."""
     flat: list[tuple[Layout, Piece]] = []
     deep: dict[int, list[tuple[int, Layout, Piece]]] = {}
-    for order, (layout, piece) in enumerate((layout, piece) for layout in layouts for piece in layout.pieces):
+    for order, (layout, piece) in enumerate((one, piece) for one in layouts for piece in one.pieces):
         if piece.depth:
             deep.setdefault(piece.depth, []).append((order, layout, piece))
         else:

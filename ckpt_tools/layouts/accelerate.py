@@ -18,7 +18,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     def number(part: Part) -> int | None:
         return next((n for n in (part.step, part.epoch, part.generation) if n is not None), None)
 
-    keys = {f"{name}{mark}": said for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",))) for mark in ("", "_step", "_epoch")}
+    keys = {
+        f"{name}{mark}": said
+        for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",)))
+        for mark in ("", "_step", "_epoch")
+    }
     yield from borrowed(parts, keys, number)
 
 
@@ -35,7 +39,9 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("bin_shard", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH),
     ):
         yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, shared=True, companion=True)
-    yield Piece(f"index{mark}", "model_index", f"{home}/<model.safetensors|pytorch_model.bin>.index.json", ("safetensors_index",), shared=True, companion=True)
+    yield Piece(
+        f"index{mark}", "model_index", f"{home}/<model.safetensors|pytorch_model.bin>.index.json", ("safetensors_index",), shared=True, companion=True
+    )
     for name, template in (
         ("optimizer", "optimizer[_{shard}].bin"),
         ("scheduler", "scheduler[_{shard}].bin"),

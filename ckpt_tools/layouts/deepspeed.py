@@ -27,7 +27,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     for rows in homes.values():
         told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
         for p, n in told:
-            if n != told[0][1] and not told[0][0].step == n:
+            if n != told[0][1] and told[0][0].step != n:
                 yield p.path, finding("step-mismatch", f"its global_steps is {n}, that of {told[0][0].path.rpartition('/')[2]} is {told[0][1]}")
         optim = {(dict(p.coords).get("dp"), dict(p.coords).get("tp")) for p, _ in rows if p.piece.startswith("optim")}
         for p, r in rows:
@@ -35,9 +35,16 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             if p.role == "model" and optim and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
                 if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
                     names = ", ".join(f"data parallel rank {d} of model parallel rank {m}" for d, m in lost[:4])
-                    yield p.path, finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}{' …' if len(lost) > 4 else ''}")
+                    yield (
+                        p.path,
+                        finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}{' …' if len(lost) > 4 else ''}"),
+                    )
                 break
-    keys = {f"{piece}{mark}": said for piece, said in (("model", ("global_steps",)), ("zero3", ("global_steps",)), ("optim", ("optimizer_step",))) for mark in ("", "_any")}
+    keys = {
+        f"{piece}{mark}": said
+        for piece, said in (("model", ("global_steps",)), ("zero3", ("global_steps",)), ("optim", ("optimizer_step",)))
+        for mark in ("", "_any")
+    }
     yield from borrowed(parts, keys, growing=False)
     yield from missed(parts, lambda p: p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None)
 
@@ -53,7 +60,11 @@ def tag(checkpoint: Checkpoint) -> str:
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(checkpoint.path, ("--load_dir", checkpoint.parts[0].base, "--tag", tag(checkpoint)), {"CKPT_LOAD_DIR": checkpoint.parts[0].base, "CKPT_TAG": tag(checkpoint)})
+    return Resume(
+        checkpoint.path,
+        ("--load_dir", checkpoint.parts[0].base, "--tag", tag(checkpoint)),
+        {"CKPT_LOAD_DIR": checkpoint.parts[0].base, "CKPT_TAG": tag(checkpoint)},
+    )
 
 
 def pieces(home: str, mark: str) -> Iterator[Piece]:

@@ -59,5 +59,8 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer steps",
-    limits=("last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original", "a fully sharded checkpoint is a directory of that name"),
+    limits=(
+        "last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original",
+        "a fully sharded checkpoint is a directory of that name",
+    ),
 )

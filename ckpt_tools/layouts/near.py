@@ -21,11 +21,11 @@ def tokens(template: str) -> list[str]:
     """The template in its smallest pieces; an optional part is one."""
     out: list[str] = []
     depth, held = 0, ""
-    for token in _TOKENS.split(template):
-        if not token:
+    for piece in _TOKENS.split(template):
+        if not piece:
             continue
-        depth += (token == "[") - (token == "]")
-        held += token
+        depth += (piece == "[") - (piece == "]")
+        held += piece
         if depth == 0:
             out.append(held)
             held = ""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import first
 from ckpt_tools.codes import finding
+from ckpt_tools.layouts._agree import first
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
 from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("tf_bundle",)
 _STEP = ("step", "global_step")
-_LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.M)
+_LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:

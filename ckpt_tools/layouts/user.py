@@ -117,5 +117,3 @@ def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Re
     path = path or checkpoint.parts[0].home or None
     values = {"{path}": path or "", "{base}": checkpoint.parts[0].base, "{step}": str(checkpoint.step)}
     return Resume(path, tuple(re.sub(r"\{(path|base|step)\}", lambda m: values[m[0]], a) for a in args))
-
-

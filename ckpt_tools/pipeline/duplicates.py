@@ -105,8 +105,6 @@ def _equal(a: str, b: str) -> bool:
         with LocalSource(a) as one, LocalSource(b) as other:
             if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino):
                 return False  # a link to another is no second save either, but somebody meant it
-            return all(
-                one.read(at, n) == other.read(at, n) for at in range(0, one.size, _BLOCK) for n in [min(_BLOCK, one.size - at)]
-            )
+            return all(one.read(at, n) == other.read(at, n) for at in range(0, one.size, _BLOCK) for n in [min(_BLOCK, one.size - at)])
     except (OSError, ShortRead):
         return False

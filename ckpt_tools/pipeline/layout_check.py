@@ -37,7 +37,7 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
             taken.add(part.path)
             entry.matched += 1
             entry.example = entry.example or os.path.relpath(part.path, root)
-    for path, entries in walk(root):
+    for _, entries in walk(root):
         if isinstance(entries, OSError):
             continue
         for e in entries:

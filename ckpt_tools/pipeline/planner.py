@@ -106,7 +106,9 @@ class Planner:
         layout, base = BY_NAME[ranked[0].layout], ranked[0].parts[0].base
         said = self.session.tracker(layout.name, base)
         if said is None:
-            what = f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else f"the layout {layout.name} has no tracker"
+            what = (
+                f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else f"the layout {layout.name} has no tracker"
+            )
             raise UsageError(what, "say --resume-from mtime or --resume-from step")
         if isinstance(said[1], Finding) or said[1] is None:
             raise UsageError(f"{said[0]} is empty, or not what its framework writes", "say --resume-from mtime or --resume-from step")
@@ -211,7 +213,9 @@ class Planner:
         paths = {f.path for f in (*shared, *(f for r in ranks for f in r.files))}
         resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
         run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
-        lost = {o.path for o in run if grouping.missing(o, self.expected)} | {r.checkpoint.path for r in choice.rejected if r.checkpoint.parts[0].home}
+        lost = {o.path for o in run if grouping.missing(o, self.expected)} | {
+            r.checkpoint.path for r in choice.rejected if r.checkpoint.parts[0].home
+        }
         planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
         rollback = choice.rollback
@@ -226,7 +230,9 @@ class Planner:
             if below
             else []
         )
-        world, saved, known = self.topology.world_size, self.saved, dict(self.topology.provenance)
+        known = dict(self.topology.provenance)
+        world: int | None = self.topology.world_size
+        saved = self.saved
         if not ranks and known["world_size"].provenance == ALONE:  # a set that any number of ranks may load
             world = saved = None
             del known["world_size"]
@@ -243,4 +249,6 @@ class Planner:
         for p in a.parts[:8]:
             said = layout.steps(p, reports[p.path].metadata)
             step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
-        return replace(c, step=self._step(c) if step is None else step, epoch=epoch)  # its other files come last: they may be those that were replaced
+        return replace(
+            c, step=self._step(c) if step is None else step, epoch=epoch
+        )  # its other files come last: they may be those that were replaced
