@@ -54,14 +54,14 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
         joined: dict[object, list[Part]] = defaultdict(list)
         pairs: dict[str, set[tuple[int | None, int]]] = defaultdict(set)
         for p in members:
-            if p.generation is not None:
+            if p.generation is not None and not p.home:
                 pairs[p.piece].add((p.rank, p.generation))
         generations = {piece: _generations(some) for piece, some in pairs.items()}
         for p in members:
             # a directory of its own is one checkpoint whatever its names say: check() tells where they disagree
             told = (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
             unnamed = (p.prefix or p.path.rpartition("/")[2]) if told == (None, None, None) and not p.home and p.generation is None else ""
-            generation = None if p.generation is None else generations[p.piece][p.rank, p.generation]
+            generation = p.generation if p.generation is None or p.home else generations[p.piece][p.rank, p.generation]
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
             joined[id(p.kind), p.home, told, generation, p.unfinished, unnamed].append(p)
         most = len({p.rank for p in members})
@@ -163,8 +163,8 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
             text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
             out.append(finding("missing-rank", text, severity=severity, path=where))
     roles = {layout.piece(name).role for name in have}
-    gone = [role for role in layout.needs if role not in roles]
-    out += (finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where) for role in gone)
+    lacking = [role for role in layout.needs if role not in roles]
+    out += (finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where) for role in lacking)
     for name, n in run.usual[kind].items():
         role = layout.piece(name).role
         if role not in roles and role not in layout.needs and 2 * n >= run.count[kind]:

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 
 from ckpt_tools import checksum
 from ckpt_tools.codes import finding
-from ckpt_tools.formats import Anatomy, _dcp_hf, dcp, mcore_integrity
+from ckpt_tools.formats import Anatomy, _dcp_hf, _dcp_map, dcp, mcore_integrity
 from ckpt_tools.formats._base import structure
 from ckpt_tools.formats._dcp_tiling import untiled
 from ckpt_tools.model import Box, Finding, Guard, Tensor, Verdict
 from ckpt_tools.pipeline import verify
+from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import BytesSource
 
 GOOD = FIXTURES / "dcp" / "good"
@@ -453,6 +454,39 @@ def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int 
             out, source = Anatomy(), BytesSource(content)
             found = list(structure(source, out, anatomy.members[name].check))
             assert good is not bool(bad(found) or list(checksum.mismatches(source, out.sums, jobs=1)))
+
+
+def test_a_map_of_very_many_places_ends() -> None:
+    places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
+    data = b"\x80\x04" + places * 2 + b"."
+    anatomy = Anatomy(regions=[])
+    _dcp_map.explain(data, anatomy, (), (), sizes=False)
+    regions = regions_of(anatomy, len(data))
+    assert len(regions) < 2 * _dcp_map.MAX_SPOTS + 3
+    assert regions[-1].guard is Guard.UNPROTECTED
+    assert regions[-1].length > len(data) // 3
+
+
+class Searched(bytes):
+    """Text that counts how far it was searched."""
+
+    steps = 0
+
+    def find(self, sub: bytes, start: int = 0) -> int:  # type: ignore[override]
+        at = super().find(sub, start)
+        self.steps += (len(self) if at < 0 else at + len(sub)) - start
+        return at
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
+    names = [f"__{n}_0.distcp" for n in range(5000)]
+    lines = [json.dumps(n).replace("_", "\\u005f" if escaped else "_") + ': "0"' for n in names]
+    text = Searched(('{"algorithm": "sha256", "files": {' + ", ".join(lines) + "}}").encode())
+    found = list(mcore_integrity._listed(json.loads(text)["files"], text, Anatomy()))
+    assert len(found) == len(names)
+    assert text.steps < (21 if escaped else 1) * len(text)
+    assert escaped or [f.offset for f in found[:20]] == [text.index(f'"{n}"'.encode()) for n in names[:20]]
 
 
 # --- the Hugging Face writer's sharding info

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from crc32c import crc32c
-from helpers import FIXTURES, Fixture, bad, claims, findings, look
+from helpers import FIXTURES, Fixture, bad, claims, findings, left_behind, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.checksum import Extent
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
+from ckpt_tools.formats import _ocdbt_parts as parts
 from ckpt_tools.formats import _zstd as zstd
+from ckpt_tools.formats._ocdbt import body_of
 from ckpt_tools.formats._ocdbt_parts import Parts
-from ckpt_tools.model import Guard, Verdict
+from ckpt_tools.model import Finding, Guard, Verdict
 from ckpt_tools.pipeline import verify
+from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["ocdbt"]
 GOOD = FIXTURES / "ocdbt" / "good"
@@ -228,6 +234,97 @@ def test_hostile_nodes_cost_little(body: bytes) -> None:
     began = time.process_time()
     assert codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}) & {"bad-header", "too-complex"}
     assert time.process_time() - began < 4
+
+
+def test_decoded_nodes_leave_nothing_behind() -> None:
+    root = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt")
+    assert left_behind(lambda: body_of(BytesSource(root.data), 0, len(root.data), 1)) < 20
+
+
+def tree(values: Mapping[bytes, bytes | tuple[int, int, int]], size: int) -> tuple[dict[str, bytes], Anatomy, list[Finding]]:
+    """A database with one leaf, and what one look at its file of values learns."""
+    node = leaf(values, [("", "d/1")])
+    files = {"d/0": node, "d/1": zstandard.compress(bytes(size)).ljust(size, b"\0"), "manifest.ocdbt": manifest([("d/0", 0, len(node), 0)])}
+    anatomy = Anatomy()
+    found = list(structure(BytesSource(files["d/1"]), anatomy, claims(files)[0]["d/1"][0].check))
+    return files, anatomy, bad(found)
+
+
+def test_a_value_that_many_keys_name_is_read_once() -> None:
+    size = len(zstandard.compress(bytes(20)))
+    _, anatomy, found = tree({b"%05d" % n: (0, 0, size) for n in range(5000)}, 20)
+    assert found == []
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) == size
+
+
+def test_values_over_each_other_are_damage_and_read_once() -> None:
+    _, anatomy, found = tree({b"%05d" % n: (0, n, 60_000 - n) for n in range(5000)}, 60_000)
+    assert {f.code for f in found} >= {"bad-header"}
+    assert len(found) <= 20
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) <= 60_000
+
+
+def test_arrays_that_are_coded_otherwise_share_no_chunk() -> None:
+    def meta(size: int) -> bytes:
+        doc = {
+            "chunks": [size],
+            "compressor": {"id": "zstd"},
+            "dtype": "|u1",
+            "fill_value": None,
+            "filters": None,
+            "order": "C",
+            "shape": [size],
+            "zarr_format": 2,
+        }
+        return json.dumps(doc).encode()
+
+    size = len(zstandard.compress(bytes(20)))
+    arrays = {b"%05d/.zarray" % n: meta(20 + n) for n in range(50)}
+    _, anatomy, found = tree(arrays | {b"%05d/0" % n: (0, 0, size) for n in range(50)}, 20)
+    assert {f.code for f in found} == {"bad-header"}
+    assert len(anatomy.sums) <= 1
+    _, _, found = tree(arrays | {b"00000/0": (0, 0, size), b"copy/0": (0, 0, size)}, 20)
+    assert found == []
+
+
+def interior(places: list[tuple[int, int]], common: int = 0) -> bytes:
+    """A node above leaves at these places of d/1; ``common`` bytes of each key begin all keys below it."""
+    n, every = len(places), varints(*[0] * len(places))
+    keys = [b"%06d" % i for i in range(n)]
+    body = b"\1" + table([("", "d/1")]) + varint(n) + every[1:] + varints(*map(len, keys)) + varint(common) * n + b"".join(keys)
+    return record("0cdb20de", body + every + varints(*(o for o, _ in places), *(length for _, length in places)) + every * 3)
+
+
+@pytest.mark.parametrize("common", [0, 6])
+def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = leaf({b"a%05d" % n: b"v" for n in range(100)}, [])
+    node = interior([(0, len(below))] * 3000, common)
+    files = {"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)] * 16)}
+    said, decoded = claims(files)[0], list[bytes]()
+
+    def decode(*record: Any) -> bytes:
+        decoded.append(body_of(*record))
+        return decoded[-1]
+
+    monkeypatch.setattr(parts, "body_of", decode)
+    assert bad(list(findings(node, FMT, Anatomy(), said["d/0"]))) == []
+    assert len(decoded) == 1  # sixteen versions name it, all alike
+    assert [f.code for f in bad(list(findings(below, FMT, Anatomy(), said["d/1"])))] == ["too-complex"]
+    assert len(decoded) == 1 + 16
+
+
+def test_nodes_over_each_other_are_damage() -> None:
+    below = b"".join(leaf({b"a": b"v%d" % n}, [], packed=False) for n in range(40))
+    node = interior([(n, len(below) - n) for n in range(1000)])
+    assert "bad-header" in codes({"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])})
+
+
+def test_nodes_that_decode_into_far_more_stop() -> None:
+    one = leaf({b"a": bytes(60_000_000)}, [])
+    node = interior([(n * len(one), len(one)) for n in range(40)])
+    files = {"d/0": node, "d/1": one * 40, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])}
+    said = claims(files)[0]
+    assert "too-complex" in {f.code for f in findings(files["d/1"], FMT, Anatomy(), said["d/1"])}
 
 
 def test_without_zstandard_the_checksums_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from helpers import FIXTURES, Fixture, bad, claims, findings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import Hash
+from ckpt_tools.checksum import Extent, Hash
 from ckpt_tools.formats import Anatomy, Damage, tf_bundle
 from ckpt_tools.formats._sstable import MAGIC
 from ckpt_tools.formats._tf_entry import slice_key
@@ -25,6 +25,7 @@ from ckpt_tools.formats._tf_strings import StringCrc, VariantCrc
 from ckpt_tools.formats._tf_wire import fields, unmasked
 from ckpt_tools.model import Finding, Level, Severity, Verdict
 from ckpt_tools.pipeline import show, verify
+from ckpt_tools.storage import BytesSource
 
 sys.path.insert(0, str(FIXTURES.parent))
 import make_tensorflow
@@ -295,6 +296,18 @@ def test_many_overlaps_are_counted_once_each_up_to_a_bound() -> None:
     entries = {b"%05d" % n: entry(4, [10], n, 10, 0) for n in range(500)}
     found = look({"x.index": bundle(entries), "x.data-00000-of-00001": bytes(509)})["x.data-00000-of-00001"]
     assert sum(f.code == "bad-header" for f in found) == 16
+
+
+def test_bytes_that_many_tensors_claim_are_read_once() -> None:
+    n, size = 3000, 4096
+    entries = {b"%05d" % k: entry(6, [size - k % 7], k % 7, size - k % 7, 0) for k in range(n)}
+    files = {"x.index": bundle(entries), "x.data-00000-of-00001": bytes(size)}
+    (claim,) = claims(files)[0]["x.data-00000-of-00001"]
+    anatomy = Anatomy()
+    found = list(claim.check(BytesSource(files["x.data-00000-of-00001"]), anatomy))
+    assert {f.code for f in found} == {"bad-header"}
+    assert len(anatomy.tensors) == n
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) <= size
 
 
 @pytest.mark.parametrize("raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6])

@@ -337,6 +337,25 @@ def test_a_compressed_pickle_is_bounded() -> None:
     assert peak < 20 << 20
 
 
+@pytest.mark.parametrize("size", [2_000_000, 7_000_000, 50_000_000])
+def test_a_pickle_out_of_few_bytes_is_not_read(size: int) -> None:
+    """Each byte of it would cost an object; torch itself stores its pickles."""
+    data = plain_zip([("f/data.pkl", b"\x80\x02" + b"]" * size + b"."), ("f/version", b"3\n")])
+    tracemalloc.start()
+    found = look(data, ZIP)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {f.code for f in bad(found)} == {"too-complex"}
+    assert peak < 10 << 20
+
+
+@pytest.mark.parametrize(("size", "method"), [(1 << 19, zipfile.ZIP_DEFLATED), (7 << 20, zipfile.ZIP_DEFLATED), (12 << 20, zipfile.ZIP_STORED)])
+def test_other_pickles_are_read(size: int, method: int) -> None:
+    text = bytes(1 << 19) + random.Random(1).randbytes(1 << 20) if size > 1 << 20 else b""
+    value = b"\x80\x02B" + struct.pack("<I", size) + text.ljust(size, b"a") + b"."
+    assert bad(look(plain_zip([("f/data.pkl", value), ("f/version", b"3\n")], method), ZIP)) == []
+
+
 def test_a_pickle_that_inflates_further_than_it_says_is_bounded() -> None:
     data = plain_zip([("f/data.pkl", bytes(50_000_000)), ("f/version", b"3\n")]).replace(struct.pack("<I", 50_000_000), struct.pack("<I", 1000))
     tracemalloc.start()

@@ -15,14 +15,16 @@ from math import prod
 import pytest
 import zstandard
 from crc32c import crc32c
-from helpers import FIXTURES, Fixture, bad, claims, findings, look
+from helpers import FIXTURES, Fixture, bad, claims, findings, left_behind, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
+from ckpt_tools.formats import _decode as decode
 from ckpt_tools.formats import _zstd as zstd
 from ckpt_tools.formats._zarr_array import array_of
 from ckpt_tools.model import Guard, Severity, Tensor
+from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["zarr"]
 PACK = {"zstd": zstandard.compress, "zlib": zlib.compress, "gzip": lambda d: gzip.compress(d, mtime=0), "bz2": bz2.compress}
@@ -196,6 +198,93 @@ def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
     assert time.process_time() - began < 2
     assert tracemalloc.get_traced_memory()[1] < 20 << 20
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", [*PACK])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_decoder_does_not_outlive_its_chunk(codec: str, broken: bool) -> None:
+    files = {".zarray": v2([1000], [1000], codec=codec), "0": PACK[codec](bytes(3000 if broken else 4000))}
+    said, _ = claims(files)
+    assert left_behind(lambda: list(findings(files["0"], FMT, Anatomy(), said["0"]))) < 20
+
+
+def frame(blocks: int, said: int | None = None) -> bytes:
+    """A zstd frame of so many blocks of 128 KiB of zeros, four bytes each."""
+    head = b"\0\x58" if said is None else b"\xc0\x58" + said.to_bytes(8, "little")
+    every = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
+    return zstd.MAGIC + head + every * (blocks - 1) + bytes([every[0] | 1]) + every[1:]
+
+
+GIB = 1 << 30
+UNKNOWN = v2([4], [4], "posit16", "zstd")
+
+
+@pytest.mark.parametrize(
+    ("text", "chunk", "code", "decoded"),
+    [
+        (UNKNOWN, frame(1 << 13), [], GIB),
+        (UNKNOWN, frame(1 << 13, GIB), [], GIB),
+        (UNKNOWN, frame(1 << 13, GIB - 1), ["bad-compression"], GIB),
+        (UNKNOWN, frame(1 << 15), [], 4 * GIB),
+        (UNKNOWN, frame((1 << 15) + 1), ["too-complex"], 0),
+        (UNKNOWN, frame(1 << 15, 5 * GIB), ["bad-compression"], 4 * GIB),
+        (UNKNOWN, frame(1 << 18), ["too-complex"], 2 * 1101 << 20),  # too many blocks to count
+        (v2([8 * GIB], [8 * GIB], "|u1", "zstd"), frame(1 << 16), ["too-complex"], 0),
+        (v2([GIB], [GIB], "|u1", "zstd"), frame(1 << 18), ["bad-compression"], GIB + (1 << 17)),
+    ],
+)  # fmt: skip
+def test_what_comes_out_of_a_frame_is_bounded(text: bytes, chunk: bytes, code: list[str], decoded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    came_out = counted(monkeypatch)
+    assert seen({".zarray": text, "0": chunk}, "0") == code
+    assert came_out[0] <= decoded + (1 << 20)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list of one number: the bytes that came out of all decoders."""
+    came_out, write = [0], decode._Count.write
+
+    def counting(self: decode._Count, data: bytes) -> int:
+        came_out[0] += len(data)
+        return write(self, data)
+
+    monkeypatch.setattr(decode._Count, "write", counting)
+    return came_out
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("posit16", "too-complex"), ("|u1", "bad-compression")])
+def test_a_bz2_bomb_of_any_size_stops(dtype: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    came_out = counted(monkeypatch)
+    bomb = bz2.compress(bytes(200 << 20))
+    assert len(bomb) < 1000
+    assert seen({".zarray": v2([1000], [1000], dtype, "bz2"), "0": bomb}, "0") == [code]
+    assert came_out[0] < 130 << 20
+    assert seen({".zarray": v2([1000], [1000], dtype, "bz2"), "0": bz2.compress(bytes(1000))}, "0") == []
+    assert seen({".zarray": v2([GIB], [GIB], "|u1", "bz2"), "0": bomb}, "0") == ["too-complex"]
+
+
+def test_many_small_bombs_in_one_file_are_one() -> None:
+    parts, one = 400, frame(1024)  # 128 MiB out of 4 KB
+    sharded = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1 << 27], "codecs": [BYTES, {"name": "zstd"}], "index_codecs": [BYTES]}}
+    index = b"".join((i * len(one)).to_bytes(8, "little") + len(one).to_bytes(8, "little") for i in range(parts))
+    files = {"zarr.json": v3([parts << 27], [parts << 27], [sharded], "uint8"), "c/0": one * parts + index}
+    anatomy, said = Anatomy(), claims(files)[0]
+    found = list(structure(BytesSource(files["c/0"]), anatomy, said["c/0"][0].check))
+    assert [f.code for f in found] == ["too-complex"]
+    assert len(anatomy.sums) == 32
+    few = {"zarr.json": v3([8 << 27], [8 << 27], [sharded], "uint8"), "c/0": one * 8 + index[: 16 * 8]}
+    assert seen(few, "c/0") == []
+
+
+def test_a_long_chain_of_codecs_is_not_followed() -> None:
+    plain, summed = bytes(range(48)), {"name": "crc32c"}
+    chunk = plain
+    for _ in range(15):
+        chunk += crc32c(chunk).to_bytes(4, "little")
+    assert seen({"zarr.json": v3([12], [12], [BYTES, *[summed] * 15]), "c/0": chunk}, "c/0") == []
+    found = look(v3([12], [12], [BYTES, *[summed] * 16]), FMT)
+    assert [f.code for f in found] == ["too-complex"]
+    inner = {"name": "sharding_indexed", "configuration": {"chunk_shape": [12], "codecs": [BYTES, *[summed] * 20_000], "index_codecs": [BYTES]}}
+    assert [f.code for f in look(v3([12], [12], [inner]), FMT)] == ["too-complex"]
 
 
 @pytest.mark.parametrize("window", [zstd.MAGIC + b"\0\xff" + b"\1\0\0", zstd.MAGIC + b"\xe0" + b"\xff" * 8 + b"\1\0\0"])

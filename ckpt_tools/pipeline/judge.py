@@ -39,6 +39,7 @@ class Judge:
         self.session, self.checkpoints, self.topology, self.saved = session, checkpoints, topology, saved
         self.selection, self.expected = selection, run
         self.assignments: dict[int, Assignment] = {}
+        self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
         self.named: Checkpoint | None = None  # the candidate as its names show it, without what its indexes add
 
     def judge(self, c: Checkpoint) -> Judgement:
@@ -75,11 +76,11 @@ class Judge:
                 return Judgement(False, tuple(a.findings), read)
             wrong: dict[str, list[Finding]] = {}
             for part in a.parts:
-                report = s.report(part, Level.STRUCTURE)
+                report = s.report(part, self.names)
                 if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
                     report, read = s.report(part, self.selection.level), True
                 piece = BY_NAME[part.layout].piece(part.piece)
-                alien = piece.formats and report.format not in piece.formats and part.role == piece.role
+                alien = self.names and piece.formats and report.format not in piece.formats and part.role == piece.role
                 if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or alien:
                     # in-use and unreadable are warnings of a file, but what keeps a candidate from being planned is an error
                     wrong[part.path] = [replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
@@ -101,13 +102,13 @@ class Judge:
         parts = list(c.parts) if BY_NAME[c.layout].committed else a.parts
         mine = {p.path for p in parts}
         for p in parts:
-            self.session.report(p, Level.STRUCTURE)
+            self.session.report(p, self.names)
         ranks = {p.rank for p in parts}
         same = [o for o in self.checkpoints if o is not self.named and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
         near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
         neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
         for p in neighbours:
-            self.session.report(p, Level.STRUCTURE)
+            self.session.report(p, self.names)
         compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
         reports = self.session.reports
         said = list(grouping.consistency(compared, reports))
@@ -120,7 +121,7 @@ class Judge:
                 yield odd.path, changed(odd, typical, self.session)
 
     def _signature(self, part: Part) -> str | None:
-        report = self.session.report(part, Level.STRUCTURE)
+        report = self.session.report(part, self.names)
         return None if report.metadata.get("remove_redundancy") == "True" else report.signature
 
     def _differences(self, a: Part, b: Part) -> list[str]:
@@ -135,6 +136,6 @@ class Judge:
         for o in (c, *others):
             for p in o.parts:
                 if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:
-                    report = self.session.report(p, Level.STRUCTURE)
+                    report = self.session.report(p, self.names)
                     if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
                         yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.session.root)}", report.signature

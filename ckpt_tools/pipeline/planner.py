@@ -44,6 +44,7 @@ class Planner:
         self.root, self.selection, self.progress = os.path.abspath(root), selection, progress
         self.warnings: list[Finding] = []
         self.steps: dict[int, int | None] = {}
+        self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def plan(self) -> LoadPlan:
         selection = self.selection
@@ -69,7 +70,7 @@ class Planner:
         self.checkpoints = self._one_run(finished)
         if len({c.layout for c in self.checkpoints}) > 1:  # names of two layouts count steps differently: let the contents say
             self.checkpoints = [replace(c, step=self._step(c)) for c in self.checkpoints]
-        self.checkpoints = expert_names(s, self.checkpoints)
+        self.checkpoints = expert_names(s, self.checkpoints, self.names)
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
             raise NoneUsable(
@@ -146,7 +147,7 @@ class Planner:
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
             names = ", ".join(sorted(f"{run} ({layout})" for layout, run in runs))
-            raise UsageError(f"{self.root} holds several runs: {names}", "say which with --run or --prefix")
+            raise UsageError(f"{self.root} holds several runs: {names}", "say which with --run, --prefix or --layout")
         return chosen
 
     def _wanted(self, c: Checkpoint) -> bool:
@@ -159,13 +160,13 @@ class Planner:
         """The checkpoint's global step: from its name, else from the first of its files that tells."""
         if c.step is None and id(c) not in self.steps:
             layout = BY_NAME[c.layout]
-            read = [(p, self.session.report(p, Level.STRUCTURE).metadata) for p in c.parts[:8]]
+            read = [(p, self.session.report(p, self.names).metadata) for p in c.parts[:8]]
             told = next((step for p, m in read if (step := layout.steps(p, m)[0]) is not None), None)
             if told is None and c.kind is Kind.DYING_GASP:  # a breakpoint file counts inside the epoch: its periodic siblings place the epoch
                 near = sorted(
                     (o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns)
                 )[:8]
-                siblings = [(o.parts[0], self.session.report(o.parts[0], Level.STRUCTURE).metadata) for o in near]
+                siblings = [(o.parts[0], self.session.report(o.parts[0], self.names).metadata) for o in near]
                 told = next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
             self.steps[id(c)] = told
         return c.step if c.step is not None else self.steps[id(c)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
+from ckpt_tools.codes import finding
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
@@ -99,8 +100,12 @@ class Session:
             self.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
 
     def report(self, part: Part, level: Level) -> Report:
-        """The part's report at ``level`` or deeper."""
+        """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
         have = self.reports.get(part.path)
+        if have is None and level is Level.PRESENCE:
+            empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
+            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
+            have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
         if have is None or (have.level < level and have.format is not None):
             piece = BY_NAME[part.layout].piece(part.piece)
             have = self.look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)

@@ -31,12 +31,12 @@ _ASKED = 4
 """Checkpoints at most whose files are asked how many ranks there are."""
 
 
-def expert_names(session: Session, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+def expert_names(session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE) -> list[Checkpoint]:
     """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
     staged = next((p for c in checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)), None)
     if staged is None:
         return checkpoints
-    said = session.report(staged, Level.STRUCTURE).metadata
+    said = session.report(staged, level).metadata
     stages, experts = (whole(said.get(f"args.{_SIZES[axis]}")) for axis in ("pp", "ep"))
     if stages != 1 or not experts or experts < 2:
         return checkpoints
@@ -61,7 +61,7 @@ def find_topology(
     ranked_parts, reports, told = list[Part](), list[Report](), None
     for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):  # the newest may be cut off, and say nothing any more
         mine = [p for p in c.parts if p.role == "model" or p.piece == layout.sized_by][:256]
-        said = [session.report(p, Level.STRUCTURE) for p in mine]
+        said = [session.report(p, min(Level.STRUCTURE, selection.level)) for p in mine]
         if told := grouping.saved_world_size(said):
             ranked_parts, reports = mine, said
             break
