@@ -7,6 +7,7 @@
 Every input goes through the structure check, the stored checksums and the byte map; for a format whose fixtures are sets also through
 what the index of each good set says about its members, and what the input itself says, as an index, about good members.
 Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is minimised and written to --out; exit 1.
+So does a process that died ("deaths"): memory that inputs leave behind shows only there.
 The seeds are fixtures/formats/<name>/; the mutator is libFuzzer's, which knows no format, plus splices of seeds. The last sixth of the time
 goes to inputs of up to 1 MiB: pieces of what was found, repeated, without instrumentation.
 """
@@ -243,7 +244,7 @@ def main() -> int:
         return 0
     result = campaign(options.format, options.seconds, out)
     print(json.dumps(result, indent=1))
-    return 1 if result["defects"] else 0
+    return 1 if result["defects"] or result["deaths"] else 0
 
 
 if __name__ == "__main__":

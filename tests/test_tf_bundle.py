@@ -430,7 +430,8 @@ def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
     ("text", "codes"),
     [
         (b'model_checkpoint_path: "model.ckpt-5"\nall_model_checkpoint_paths: "model.ckpt-5"\n', []),
-        (b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-9"\n', []),
+        (b'model_checkpoint_path: "/elsewhere/model.ckpt-5"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-5"\n', []),
+        (b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-9"\n', ["dangling-tracker"]),
         (b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n', ["dangling-tracker"]),
         (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
         (b"", ["bad-tracker"]),

@@ -71,13 +71,15 @@ def crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Progr
             at += len(data)
             if progress:
                 progress(len(data))
-            while data and not inflate.eof:  # bounded output: a bomb stops as soon as it exceeds its declared size
+            more = True
+            while more and not inflate.eof:  # bounded output: a bomb stops as soon as it exceeds its declared size
                 got = inflate.decompress(data, BUFFER)
                 out += len(got)
                 if out > piece.size:
                     raise InflateError(f"inflates to more than the {piece.size} bytes it declares")
                 crc = crc32(got, crc)
                 data = inflate.unconsumed_tail
+                more = bool(data) or len(got) == BUFFER  # all input may be taken while output is still to come
         if not inflate.eof or out != piece.size or at != end or inflate.unused_data:
             raise InflateError(f"inflates to {out} bytes of the {piece.size} it declares")
     except zlib.error as e:

@@ -92,3 +92,5 @@ def small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
     ok = ok and (modules is None or (type(modules) is list and all(type(m) is str for m in modules)))
     if not ok or not all(i is None or (type(i) is str and (len(i) != 36 or _UUID.fullmatch(i))) for i in ids):
         yield finding("bad-header", "the path, the ids or the modules in storage_meta are damaged", offset=meta.offset)
+    elif ids[0] is not None:
+        remember(anatomy.metadata, "save_id", ids[0])  # a random number of its own for every save

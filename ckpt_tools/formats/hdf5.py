@@ -40,14 +40,18 @@ def lookup3(data: bytes) -> int:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     head = source.read(0, min(source.size, 104))
+    short = Damage("truncated", f"the file has {source.size} bytes, less than its superblock", source.size)
     if len(head) < 48:
-        raise Damage("truncated", f"the file has {source.size} bytes, less than its superblock", len(head))
+        raise short
+    if not head.startswith(MAGIC):
+        raise Damage("bad-header", "the file does not begin with HDF5's signature", 0)
     version = head[8]
     if version in (0, 1):
         start = 24 + 4 * version
+        size = start + 72  # four addresses and the entry of the root group
         good = not any((head[9], head[10], head[11], head[12], head[15])) and head[13:15] == b"\x08\x08"
     elif version in (2, 3):
-        start = 12
+        start, size = 12, 48
         good = head[9:11] == b"\x08\x08"
         if lookup3(head[:44]) != int.from_bytes(head[44:48], "little"):
             raise Damage("crc-mismatch", "the superblock differs from its checksum", 0)
@@ -55,8 +59,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", f"superblock version {version} is not known", 8)
     if not good:
         raise Damage("bad-header", "a field of the superblock has a value that the library never writes", 9)
+    if len(head) < size:
+        raise short
     base, second, end = struct.unpack_from("<QQQ", head, start)
-    if base or (second != _NONE and second >= end) or not start + 24 <= end < 1 << 62:
+    if base or (second != _NONE and second >= end) or not size <= end < 1 << 62:
         raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
     if end > source.size:
         raise Damage("truncated", f"the superblock says that the file ends at byte {end}; it has {source.size}", source.size)
@@ -64,8 +70,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("trailing-data", f"{source.size - end} bytes follow the end that the superblock names", offset=end)
     yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
     anatomy.metadata["superblock"] = version
-    anatomy.explain(0, start + 24, "superblock", Guard.UNPROTECTED)
-    anatomy.explain(start + 24, end - start - 24, "groups and arrays", Guard.UNPROTECTED)
+    if version < 2:
+        anatomy.explain(0, 16, "superblock: signature, versions, sizes")
+        anatomy.explain(16, start - 16, "superblock: ranks of its trees, flags", Guard.UNPROTECTED)
+        anatomy.explain(start, 24, "superblock: where the file begins and ends")
+        anatomy.explain(start + 24, size - start - 24, "superblock: root group", Guard.UNPROTECTED)
+    else:
+        anatomy.explain(0, size, "superblock, under its own checksum")
+    anatomy.explain(size, end - size, "groups and arrays", Guard.UNPROTECTED)
 
 
 FORMAT = Format(

@@ -67,6 +67,11 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
             inside[part.generation if not dying else None, part.epoch].append((part, step_num - part.step_in_epoch))
         if global_step and not dying:
             counted[part.rank, part.generation].append((part, global_step))
+    ranks = {part.rank for part, _ in parts}
+    for part, report in parts:
+        if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
+            what = "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are none"
+            yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
     wrong: set[str] = set()
     for values in epochs.values():
         for part, value, common in _odd_ones_out(values):

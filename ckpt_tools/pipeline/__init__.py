@@ -81,14 +81,15 @@ def verify(
             if report.format is None and not report.findings:
                 unrecognised += 1
             else:
-                bare.append(FileReport(None, report))
+                bare.append(path)
+                s.reports[path] = report
         across += [
             *s.found.findings,
             *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
         ]
         across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
         across += across_files(s, os.path.isdir(root), level)
-        files += [FileReport(p, s.reports[p.path]) for p in s.parts] + bare
+        files += [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
         unrecognised += s.found.unrecognised
         bytes_read += s.bytes_read
     files = list({f.report.path: f for f in files}.values())

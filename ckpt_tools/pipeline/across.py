@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     if whole_tree:
         out += (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
         out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
+    judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
         wrong = set[str]()
@@ -35,8 +37,9 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in grouping.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        copied = same_content([p for p in parts if p.path not in wrong], s) if level >= Level.CONTENT and whole_tree else ()
-        for path, f in (*trailers(parts, s), *modes(parts, s), *copied):
+        named = [p for c in checkpoints if not c.unfinished for p in s.members(c).parts if p.path in s.reports and p.path not in wrong]
+        copied = same_content(named, s) if level >= Level.CONTENT and whole_tree else ()
+        for path, f in (*trailers(parts, s), *modes(parts, s), *ciphers(parts, s), *copied):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]
@@ -60,7 +63,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
             if len({p.generation for p in c.parts}) > 1:
                 out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path))
         if whole_tree and finished:
-            out += tracker_findings(s, finished, incomplete)
+            out += (f for f in tracker_findings(s, finished, incomplete) if f.path not in judged)
     return out
 
 
@@ -104,6 +107,16 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
         yield said[1]
     else:
         yield from grouping.trackers(checkpoints, said[1], said[0], incomplete)
+
+
+def ciphers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
+    """Encrypted files of another mode than most of their run: saved by another job, with another key."""
+    modes = Counter(said for p in parts if isinstance(said := s.reports[p.path].metadata.get("encryption"), str))
+    usual = modes.most_common(1)[0][0] if len(modes) > 1 else None
+    for p in parts:
+        said = s.reports[p.path].metadata.get("encryption")
+        if usual and said and said != usual and 2 * modes[usual] > modes.total():
+            yield p.path, finding("signature-changed", f"it is encrypted with {said}, the run's other files with {usual}")
 
 
 def changed(odd: Part, typical: Part, s: Session) -> Finding:

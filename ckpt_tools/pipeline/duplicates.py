@@ -14,6 +14,7 @@ from ckpt_tools.storage import LocalSource, ShortRead
 if TYPE_CHECKING:
     from ckpt_tools.pipeline.session import Session
 
+_COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id"})
 _SAMPLE = 4096
 _BLOCK = 1 << 20
 
@@ -31,7 +32,8 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
     looked = []
     for p in parts:
         piece, report = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
-        if report and report.tensors and p.size > 0 and piece.loaded and not piece.single and report.verdict is not Verdict.BROKEN:
+        holds = report and (report.tensors or p.role in ("model", "data"))
+        if report and holds and p.size > 0 and piece.loaded and not piece.single and report.verdict is not Verdict.BROKEN:
             looked.append(p)
     prints = _prints(looked)
     places: dict[object, dict[tuple[int, ...], bytes]] = defaultdict(dict)
@@ -55,18 +57,21 @@ def _copied(older: Part, p: Part, places: Mapping[object, Mapping[tuple[int, ...
             return finding("same-content", text, severity=Severity.WARNING)
         return None
     moved = len(set(mine.values())) > 1 or p.role == "optimizer" or _moves(p, s)
-    if not moved or (p.role == "rng" and len(mine) < 3):
+    whole = p.role == "model" and p.rank is None and not p.coords  # a part of a model may hold nothing that is trained
+    if (not moved and not whole) or (p.role == "rng" and len(mine) < 3):
         return None
     text = f"byte for byte the {p.role} file of an older checkpoint, {_where(older, p)}"
-    return finding("same-content", text, severity=Severity.WARNING if p.role == "rng" else Severity.ERROR)
+    return finding("same-content", text, severity=Severity.ERROR if moved and p.role not in ("rng", "data") else Severity.WARNING)
 
 
 def _place(p: Part) -> object:
-    return p.role, p.rank, p.coords, p.home.rpartition("/")[0] if p.rank is None and not p.coords else ""
+    """What is the same for a file at all steps: its rank, its coordinates, its name in a directory of the checkpoint's own."""
+    return p.role, p.rank, p.coords, p.base, p.path.removeprefix(p.home) if p.home else ""
 
 
 def _moves(p: Part, s: Session) -> bool:
-    return "optimizer_step" in s.reports[p.path].metadata or "global_step" in s.reports[p.path].metadata
+    """Whether the file holds what is another at every save: a count of steps, or the save's own number."""
+    return not s.reports[p.path].metadata.keys().isdisjoint(_COUNTERS)
 
 
 def _where(older: Part, p: Part) -> str:

@@ -109,6 +109,9 @@ class Session:
         if have is None or (have.level < level and have.format is not None):
             piece = BY_NAME[part.layout].piece(part.piece)
             have = self.look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)
+            if have.format is None and not have.findings and not piece.formats:
+                note = finding("not-needed", "it belongs to the checkpoint but holds no state")
+                have = replace(have, level=level, findings=(note,))
             self.reports[part.path] = have
         return have
 

@@ -1,0 +1,270 @@
+"""How each framework saves, prunes and restarts, as calls of its processes: names, order, temporary files and renames are those of the frameworks (docs of each layout)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+import small_files
+from simulated_job import Job, Op, Save, Streams, remove, rename, rmtree, streams, write
+
+from ckpt_tools.model import Selection
+
+
+class Framework:
+    """``every`` steps a save; ``keep`` saves are kept. A restarted job calls ``restart``; ``faults`` are the ranks that failed last."""
+
+    every, keep, world = 10, 4, 1
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.rng = job, job.rng
+        self.faults: frozenset[int] = frozenset()
+
+    def restart(self) -> None:
+        pass
+
+    def save(self, step: int) -> Save:
+        raise NotImplementedError
+
+    def gasp(self, step: int) -> Save | None:
+        return None
+
+    def prune(self) -> Streams:
+        """Remove the oldest directories, one process alone."""
+        homes = list(dict.fromkeys(s.home for s in reversed(self.job.saves) if self.job.below(s.home)))
+        return [[op for home in homes[self.keep :] for op in rmtree(self.job, home)]]
+
+    def selection(self) -> Selection:
+        return Selection()
+
+    def lost(self) -> list[str]:
+        """Files whose writers are not trusted."""
+        return []
+
+
+class Megatron(Framework):
+    """Two tensor parallel ranks, two data parallel ones, a distributed optimizer gathered on the first of these."""
+
+    world = 4
+    tracker = "latest_checkpointed_iteration.txt"
+
+    def save(self, step: int) -> Save:
+        home, parts = f"iter_{step:07d}", []
+        for tp in range(2):
+            parts += [(tp, write(f"{home}/mp_rank_{tp:02d}/distrib_optim.pt", small_files.megatron_optimizer(step, tp)))]
+            parts += [(tp, write(f"{home}/mp_rank_{tp:02d}/model_optim_rng.pt", small_files.megatron(step, tp, 2, 1, 4)))]
+        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], [[op.path] for _, op in parts], home)
+
+
+class Ascend(Megatron):
+    """Every rank writes a file; when some fail, the others write theirs once more."""
+
+    def name(self, step: int, rank: int) -> str:
+        return f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
+
+    def save(self, step: int) -> Save:
+        parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in range(4)]
+        needs = [[self.name(step, r) for r in (tp, tp + 2)] for tp in range(2)]
+        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], needs, f"iter_{step:07d}")
+
+    def gasp(self, step: int) -> Save | None:
+        self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
+        if step % self.every == 0:
+            return None
+        writers = [r for r in range(4) if r not in self.faults or self.rng.random() < 0.5]  # one that failed may have written all the same
+        parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in writers]
+        needs = [[self.name(step, r) for r in (tp, tp + 2) if r in writers] for tp in range(2)]
+        return Save(step, [streams(parts)], needs, f"iter_{step:07d}", gasp=True)
+
+    def selection(self) -> Selection:
+        return Selection(fault_ranks=self.faults, save_interval=self.every)
+
+    def lost(self) -> list[str]:
+        return [p for p in self.job.content if (m := re.search(r"_rng_(\d+)\.pt$", p)) and int(m[1]) in self.faults]
+
+
+class MegatronCore(Framework):
+    tracker = Megatron.tracker
+
+    def save(self, step: int) -> Save:
+        home, files = f"iter_{step:07d}", dict(small_files.dcp(step, 2, "iteration"))
+        index = files.pop(".metadata")
+        parts = [(i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files.items())]
+        last = [write(f"{home}/metadata.json", b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}')]
+        phases = [[[write(f"{home}/common.pt", small_files.megatron_common(step, 2))]], streams(parts), [dcp_index(self.job, home, index)], [last], [[write(self.tracker, str(step).encode())]]]
+        return Save(step, phases, [[f"{home}/{name}"] for name in (*files, ".metadata", "common.pt", "metadata.json")], home)
+
+
+def dcp_index(job: Job, home: str, data: bytes) -> list[Op]:
+    """FileSystemWriter.finish: a temporary file, written through; an existing index is removed before the rename."""
+    old = [remove(f"{home}/.metadata")] if job.exists(f"{home}/.metadata") else []
+    return [write(f"{home}/.metadata.tmp", data, synced=True), *old, rename(f"{home}/.metadata.tmp", f"{home}/.metadata")]
+
+
+class Dcp(Framework):
+    """torchtitan's ``step-N``; a restarted job may have another number of ranks."""
+
+    files = 2
+
+    def restart(self) -> None:
+        self.files = self.rng.choice((1, 2, 3))
+
+    def save(self, step: int) -> Save:
+        home, made = f"checkpoint/step-{step}", dict(small_files.dcp(step, self.files))
+        index = made.pop(".metadata")
+        parts = [(i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(made.items())]
+        return Save(step, [streams(parts), [dcp_index(self.job, home, index)]], [[f"{home}/{name}"] for name in (*made, ".metadata")], home)
+
+
+class DeepSpeed(Framework):
+    """ZeRO-1 on two ranks; rank 0 writes ``latest`` when its own files are done."""
+
+    world = 2
+
+    def save(self, step: int) -> Save:
+        home = f"global_step{step}"
+        parts = [(0, write(f"{home}/mp_rank_00_model_states.pt", small_files.deepspeed_model(step, 2, 1, 0)))]
+        parts += [(d, write(f"{home}/bf16_zero_pp_rank_{d}_mp_rank_00_optim_states.pt", small_files.deepspeed_zero(step, 2, d))) for d in range(2)]
+        needs = [[op.path] for _, op in parts]
+        return Save(step, [streams([*parts, (0, write("latest", home.encode()))])], needs, home)
+
+
+class Trainer(Framework):
+    def save(self, step: int) -> Save:
+        home, files = f"checkpoint-{step}", small_files.trainer(step)
+        return Save(step, [[[write(f"{home}/{name}", data) for name, data in files.items()]]], [[f"{home}/{name}"] for name in files], home)
+
+
+class Lightning(Framework):
+    """ModelCheckpoint(save_last=True): a temporary file moved into place, or copied when /tmp is another file system; an existing name gets a version."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.copied = self.rng.random() < 0.5
+
+    def put(self, path: str, data: bytes) -> list[Op]:
+        return [write(path, data)] if self.copied else [write(f"{path}.part", data), rename(f"{path}.part", path)]
+
+    def save(self, step: int) -> Save:
+        name = f"epoch={step // 50}-step={step}"
+        version = next(v for v in ("", *(f"-v{i}" for i in range(1, 99))) if not self.job.exists(f"{name}{v}.ckpt"))
+        path, data = f"{name}{version}.ckpt", small_files.lightning(step // 50, step)
+        return Save(step, [[[*self.put(path, data), *self.put("last.ckpt", data)]]], [[path, "last.ckpt"]], path)
+
+    def prune(self) -> Streams:
+        files = [s.home for s in reversed(self.job.saves) if s.home in self.job.content]
+        return [[remove(p) for p in files[self.keep :]]]
+
+
+class MindSpore(Framework):
+    """ModelCheckpoint of three ranks, each with its own directory, count of restarts and list of files to keep."""
+
+    world, crc = 3, True
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.prefix: dict[int, str] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        for r in range(self.world):
+            have = [m[1] for p in self.job.content if (m := re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p))]
+            self.prefix[r] = f"net_{max(int(k[1:] or 0) if k else 0 for k in have) + 1}" if have else "net"
+
+    def at(self, step: int) -> tuple[int, int]:
+        return (step - 1) // 40 + 1, (step - 1) % 40 + 1
+
+    def save(self, step: int) -> Save:
+        epoch, inside = self.at(step)
+        parts, needs = list[tuple[int, Op]](), []
+        for r in range(self.world):
+            path = f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt"
+            data = small_files.mindspore(self.crc, r, epoch_num=epoch, step_num=step)
+            old = [remove(path)] if self.job.exists(path) else []
+            ops = [*old, write(path.replace(".ckpt", ".tmp"), data), rename(path.replace(".ckpt", ".tmp"), path), Op("chmod", path)]
+            mine = [p for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0]) if p.startswith(f"rank_{r}/{self.prefix[r]}-") and p.endswith(".ckpt")]
+            ops += map(remove, mine[: max(0, len(mine) + 1 - self.keep)])
+            parts += ((r, op) for op in ops)
+            needs.append([path])
+        return Save(step, [streams(parts)], needs, f"{self.prefix}-{epoch}_{inside}")
+
+    def prune(self) -> Streams:
+        return []  # each rank's save does
+
+
+class MindIO(MindSpore):
+    """Four ranks in two groups of the same state; when some fail, one live member of each group saves."""
+
+    world = 4
+    groups = ((0, 2), (1, 3))
+
+    def gasp(self, step: int) -> Save | None:
+        self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
+        alive = [next((r for r in g if r not in self.faults), None) for g in self.groups]
+        if any(r is None for r in alive):
+            return None
+        (epoch, inside), home = self.at(step), f"tft_saved_checkpoints-step_{step}"
+        names = {r: f"rank_{r}/ttp_rank_{r}-{epoch}_{inside}.ckpt" for r in alive if r is not None}
+        parts = [(r, write(f"{home}_tmp/{name}", small_files.mindspore(False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40))) for r, name in names.items()]
+        return Save(step, [streams(parts), [[rename(f"{home}_tmp", home)]]], [[f"{home}/{name}"] for name in names.values()], home, gasp=True)
+
+    def selection(self) -> Selection:
+        return Selection(world_size=4, replica_groups={"": self.groups}, fault_ranks=self.faults, save_interval=self.every)
+
+    def lost(self) -> list[str]:
+        return [p for p in self.job.content if (m := re.search(r"ttp_rank_(\d+)-", p)) and int(m[1]) in self.faults]
+
+
+class TensorFlow(Framework):
+    """CheckpointManager: the data is moved into place before the index, ``checkpoint`` is replaced last; names count saves."""
+
+    count = 0
+
+    def save(self, step: int) -> Save:
+        self.count = step // self.every  # restored with the rest: it never differs
+        name, (data, index) = f"ckpt-{self.count}", small_files.bundle(self.count, step)
+        temp, final = f"{name}_temp/part-00000-of-00001", f"{name}.data-00000-of-00001"
+        kept = [n for n in dict.fromkeys(s.home for s in reversed(self.job.saves)) if n != name and f"{n}.index" in self.job.content]
+        names = [*reversed(kept[: self.keep - 1]), name]
+        state = f'model_checkpoint_path: "{name}"\n' + "".join(f'all_model_checkpoint_paths: "{n}"\n' for n in names)
+        ops = [
+            write(f"{temp}.data-00000-of-00001.tempstate123", data), rename(f"{temp}.data-00000-of-00001.tempstate123", f"{temp}.data-00000-of-00001"),
+            write(f"{temp}.index.tempstate123", index), rename(f"{temp}.index.tempstate123", f"{temp}.index"),
+            rename(f"{temp}.data-00000-of-00001", final), rename(f"{temp}.index", f"{name}.index"), Op("rmdir", f"{name}_temp"),
+            *(remove(f"{n}.{end}") for n in kept[self.keep - 1 :] for end in ("index", "data-00000-of-00001")),
+            write("checkpoint.tmp0123456789abcdef", state.encode()), rename("checkpoint.tmp0123456789abcdef", "checkpoint"),
+        ]  # fmt: skip
+        return Save(step, [[ops]], [[final], [f"{name}.index"]], name)
+
+    def prune(self) -> Streams:
+        return []
+
+
+class Orbax(Framework):
+    """CheckpointManager: a temporary directory renamed; leftovers are cleaned up at the start, and a step that exists is not saved again."""
+
+    def restart(self) -> None:
+        for home in {p.split("/")[0] for p in self.job.content if ".orbax-checkpoint-tmp" in p}:
+            for op in rmtree(self.job, home):
+                self.job.do(op, -1)
+
+    def save(self, step: int) -> Save:
+        while self.job.exists(f"{step}"):
+            step += 1
+        temp, files = f"{step}.orbax-checkpoint-tmp", self.files(step)
+        ops = [write(f"{temp}/{name}", data) for name, data in files.items()]
+        return Save(step, [[[*ops, rename(temp, str(step))]]], [[f"{step}/{name}"] for name in files], str(step))
+
+    def files(self, step: int) -> Mapping[str, bytes]:
+        return small_files.orbax()
+
+
+FRAMEWORKS: dict[str, type[Framework]] = {
+    "megatron": Megatron, "ascend": Ascend, "megatron-core": MegatronCore, "dcp": Dcp, "deepspeed": DeepSpeed, "hf-trainer": Trainer, "lightning": Lightning,
+    "mindspore": MindSpore, "mindio-ttp": MindIO, "tensorflow": TensorFlow, "orbax": Orbax,
+}  # fmt: skip
+
+
+def relative(path: str, root: os.PathLike[str]) -> str:
+    return os.path.relpath(path, root)

@@ -1,0 +1,149 @@
+"""Twenty-four hours of a job that crashes, rolls back and restarts: ckpt must find, after each crash, the newest save that the simulation knows to be whole."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from simulated_frameworks import FRAMEWORKS, Framework
+from simulated_job import START, Job, Save
+
+from ckpt_tools import errors
+from ckpt_tools.model import LoadPlan, Selection, Severity
+from ckpt_tools.pipeline import plan, verify
+
+DAY = 86_400.0
+MINUTES = 40
+
+
+class Day:
+    """``seen`` counts what happened."""
+
+    def __init__(self, name: str, seed: int, root: Path) -> None:
+        self.job = Job(root, random.Random(f"{name} {seed}"))
+        self.framework: Framework = FRAMEWORKS[name](self.job)
+        self.seen: Counter[str] = Counter()
+        self.step = 0
+
+    # ---- questions
+
+    def check_plan(self, what: str, **more: object) -> Save | None:
+        """The plan against what is true; returns the save to resume from."""
+        job, fw = self.job, self.framework
+        selection = Selection(**{**vars_of(fw.selection()), **more})  # type: ignore[arg-type]
+        expected = job.newest(fw.lost(), selection.save_interval, selection.max_step)
+        self.seen[what] += 1
+        try:
+            made = plan(str(job.root), selection)
+        except (errors.NoCheckpoint, errors.NoneUsable) as e:
+            assert expected is None, f"{what}: {type(e).__name__} {e}, expected step {expected.step} ({expected.needs}) {[(r.checkpoint.step, r.findings) for r in (e.plan.rejected if e.plan else ())]}"
+            self.seen["none"] += 1
+            if isinstance(e, errors.NoCheckpoint):
+                assert not any(job.usable(s) for s in job.saves)
+            return None
+        mixed = job.mixed()
+        planned = [os.path.relpath(f.path, job.root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+        homes = {s.home for s in job.saves if {p for need in s.needs for p in need} & set(planned)}
+        if homes & mixed and (expected is None or made.resume_step != expected.step):
+            assert all(job.content[p][1] for p in planned)
+            self.seen["mixed"] += 1
+            return next(s for s in reversed(job.saves) if s.home in homes)
+        assert expected is not None, f"{what}: planned {made.resume_step} {planned}, nothing is whole"
+        assert made.resume_step == expected.step, f"{what}: planned {made.resume_step}, expected {expected.step} {[(r.checkpoint.step, r.findings) for r in made.rejected]}"
+        self.check_files(made, planned, expected)
+        return expected
+
+    def check_files(self, made: LoadPlan, planned: list[str], expected: Save) -> None:
+        """Every planned file is whole and of this save; every need of it is planned, for every rank."""
+        assert all(self.job.good(p, expected.id) for p in planned), planned
+        assert all(set(need) & set(planned) or not any(p.endswith((".bin", "config.json", "_METADATA")) or "commit" in p for p in need) for need in expected.needs)
+        if made.ranks:
+            assert [r.rank for r in made.ranks] == list(range(self.framework.world))
+
+    def check_verify(self, what: str) -> None:
+        """Errors only where a crash really lost something."""
+        result = verify([str(self.job.root)])
+        self.seen[what] += 1
+        rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+        for path, f in rows:
+            if f.severity is Severity.ERROR and not self.job.excused(path):
+                raise AssertionError(f"{what}: {os.path.relpath(path, self.job.root)}: {f.code} {f.message}")
+            self.seen[f"{f.severity} {f.code}"] += 1
+
+    # ---- the day
+
+    def live(self) -> None:
+        """Somebody looks while a save is under way."""
+        self.check_verify("verify while saving")
+        self.check_plan("plan while saving")
+
+    def one_save(self, crash: bool) -> bool:
+        job, fw = self.job, self.framework
+        job.tick(60 * MINUTES * 0.5, 60 * MINUTES * 1.5)
+        made = fw.save(self.step + fw.every - self.step % fw.every)
+        made.id = len(job.saves)
+        job.saves.append(made)
+        if not job.run(made.phases, made.id, crash=crash, look=self.live if job.rng.random() < 0.15 else None):
+            return False
+        self.step = made.step
+        self.seen["saves"] += 1
+        return job.run([fw.prune()], -1, crash=crash and job.rng.random() < 0.3) if any(fw.prune()) else True
+
+    def fault(self) -> None:
+        """What the job still does when it dies: nothing, a dying gasp, or half of one. Then perhaps the node loses power."""
+        job, fw = self.job, self.framework
+        fw.faults = frozenset()
+        at = self.step + job.rng.randrange(1, fw.every)
+        if job.rng.random() < 0.7 and (made := fw.gasp(at)) is not None:
+            made.id = len(job.saves)
+            job.saves.append(made)
+            job.tick(1, 5)
+            self.seen["gasps"] += job.run(made.phases, made.id, crash=job.rng.random() < 0.3)
+        if job.rng.random() < 0.3:
+            job.power_loss()
+            self.seen["power losses"] += 1
+
+    def restart(self) -> None:
+        job, fw = self.job, self.framework
+        job.tick(20, 600)
+        self.check_verify("verify after a crash")
+        found = self.check_plan("restart")
+        if job.rng.random() < 0.25 and found is not None and found.step > fw.every:
+            found = self.check_plan("rollback", max_step=job.rng.randrange(fw.every, found.step))
+        self.step = found.step if found else 0
+        fw.faults = frozenset()
+        fw.restart()
+
+    def run(self) -> None:
+        night = START + self.job.rng.uniform(0.3, 0.7) * DAY
+        while self.job.now < START + DAY:
+            crash = self.job.rng.random() < 0.25
+            if not self.one_save(crash) or self.job.rng.random() < 0.1:
+                self.fault()
+                self.restart()
+            if self.job.now > night:
+                night = float("inf")
+                self.check_verify("nightly verify")
+        self.check_verify("last verify")
+        self.check_plan("last plan")
+
+
+def vars_of(selection: Selection) -> dict[str, object]:
+    return {name: getattr(selection, name) for name in selection.__dataclass_fields__}
+
+
+SEEDS = [int(s) for s in os.environ.get("SIMULATION_SEEDS", "0 1 2").split()]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    day = Day(name, seed, tmp_path)
+    monkeypatch.setattr("ckpt_tools.pipeline.session.time", SimpleNamespace(time_ns=lambda: int(day.job.now * 1e9)))
+    day.run()
+    assert day.seen["saves"] >= 10 and day.seen["restart"] >= 2
+    print(dict(day.seen))  # noqa: T201
