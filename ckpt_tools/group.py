@@ -101,6 +101,11 @@ def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
     return max(ranks + 1, worlds) if ranks >= 0 else None
 
 
+def named_world(checkpoint: Checkpoint) -> int | None:
+    """The number of ranks that saved a checkpoint, where its files' names tell (``{world}``): jobs grow and shrink between two saves."""
+    return max((at for p in checkpoint.parts for axis, at in p.coords if axis == "world"), default=0) or None
+
+
 @dataclass
 class Expected:
     """What the checkpoints of one run have between them: the measure for what one of them lacks."""
@@ -147,7 +152,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
         piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded
     ]
     if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
-        gone = sorted(set(range(run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
+        gone = sorted(set(range(named_world(checkpoint) or run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
         if gone:
             alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
             text = f"{label(checkpoint)} has no file of {_ranks(gone)}"

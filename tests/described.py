@@ -220,7 +220,8 @@ def harm(
         f.data = b""
         f.path += "\0"  # not written at all
     elif kind == "truncate":
-        f.data = f.data[: int(len(f.data) * data.draw(st.floats(0, 0.99), label="kept"))]
+        n = int(len(f.data) * data.draw(st.floats(0, 0.99), label="kept"))
+        f.data = f.data[: n - (n > 0 and f.data[n] == 0x0A)]  # a MindSpore file cut between two records is whole but for its siblings: tests/test_pipeline.py
     elif kind == "zero":
         f.data = bytes(len(f.data))
     elif kind == "flip":

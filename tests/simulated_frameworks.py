@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
@@ -133,7 +132,9 @@ class DeepSpeed(Framework):
 class Trainer(Framework):
     def save(self, step: int) -> Save:
         home, files = f"checkpoint-{step}", small_files.trainer(step)
-        return Save(step, [[[write(f"{home}/{name}", data) for name, data in files.items()]]], [[f"{home}/{name}"] for name in files], home)
+        aside = ("config.json", "training_args.bin")
+        phases = [[[write(f"{home}/{name}", data) for name, data in files.items()]]]
+        return Save(step, phases, [[f"{home}/{n}"] for n in files if n not in aside], home, others=[f"{home}/{n}" for n in aside])
 
 
 class Lightning(Framework):
@@ -161,6 +162,7 @@ class MindSpore(Framework):
     """ModelCheckpoint of three ranks, each with its own directory, count of restarts and list of files to keep."""
 
     world, crc = 3, True
+    groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -177,16 +179,16 @@ class MindSpore(Framework):
 
     def save(self, step: int) -> Save:
         epoch, inside = self.at(step)
-        parts, needs = list[tuple[int, Op]](), []
+        parts = list[tuple[int, Op]]()
         for r in range(self.world):
             path = f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt"
-            data = small_files.mindspore(self.crc, r, epoch_num=epoch, step_num=step)
+            data = small_files.mindspore(self.crc, r % len(self.groups), epoch_num=epoch, step_num=step)
             old = [remove(path)] if self.job.exists(path) else []
             ops = [*old, write(path.replace(".ckpt", ".tmp"), data), rename(path.replace(".ckpt", ".tmp"), path), Op("chmod", path)]
             mine = [p for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0]) if p.startswith(f"rank_{r}/{self.prefix[r]}-") and p.endswith(".ckpt")]
             ops += map(remove, mine[: max(0, len(mine) + 1 - self.keep)])
             parts += ((r, op) for op in ops)
-            needs.append([path])
+        needs = [[f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt" for r in group] for group in self.groups]
         return Save(step, [streams(parts)], needs, f"{self.prefix}-{epoch}_{inside}")
 
     def prune(self) -> Streams:
@@ -254,7 +256,8 @@ class Orbax(Framework):
             step += 1
         temp, files = f"{step}.orbax-checkpoint-tmp", self.files(step)
         ops = [write(f"{temp}/{name}", data) for name, data in files.items()]
-        return Save(step, [[[*ops, rename(temp, str(step))]]], [[f"{step}/{name}"] for name in files], str(step))
+        aside = [name for name in files if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt"))]
+        return Save(step, [[[*ops, rename(temp, str(step))]]], [[f"{step}/{n}"] for n in files if n not in aside], str(step), others=[f"{step}/{n}" for n in aside])
 
     def files(self, step: int) -> Mapping[str, bytes]:
         return small_files.orbax()
@@ -264,7 +267,3 @@ FRAMEWORKS: dict[str, type[Framework]] = {
     "megatron": Megatron, "ascend": Ascend, "megatron-core": MegatronCore, "dcp": Dcp, "deepspeed": DeepSpeed, "hf-trainer": Trainer, "lightning": Lightning,
     "mindspore": MindSpore, "mindio-ttp": MindIO, "tensorflow": TensorFlow, "orbax": Orbax,
 }  # fmt: skip
-
-
-def relative(path: str, root: os.PathLike[str]) -> str:
-    return os.path.relpath(path, root)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,7 @@ Streams = list[list[Op]]
 class Save:
     """``needs`` lists, for everything that resuming needs, the paths of which any one will do; ``phases`` are separated by barriers.
 
-    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault; ``number`` is what the plan says about it.
+    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault; ``others`` are files that nobody loads.
     """
 
     step: int
@@ -54,12 +54,17 @@ class Save:
     needs: list[list[str]]
     home: str
     gasp: bool = False
+    others: list[str] = field(default_factory=list)
     id: int = 0
+
+    @property
+    def files(self) -> set[str]:
+        return {p for need in self.needs for p in need} | set(self.others)
 
 
 @dataclass
 class Job:
-    """``content`` maps a path to (id of the save that wrote it, whether all of it is there)."""
+    """``content`` maps a path to (id of the save that wrote it, whether all of it is there); ``hurt`` are the saves of which a crash left only a part."""
 
     root: Path
     rng: random.Random
@@ -67,6 +72,7 @@ class Job:
     content: dict[str, tuple[int, bool]] = field(default_factory=dict)
     written: dict[str, float] = field(default_factory=dict)
     now: float = START
+    hurt: set[int] = field(default_factory=set)
 
     def tick(self, low: float, high: float) -> None:
         self.now += self.rng.uniform(low, high)
@@ -117,6 +123,7 @@ class Job:
                         if self.rng.random() < 0.6:
                             self.do(ops[0], save, self.rng.random() * self.rng.random())
                     if crash:
+                        self.note_losses()
                         return False
                     assert look is not None
                     look()
@@ -138,6 +145,10 @@ class Job:
                 path.chmod(st.st_mode & 0o777)
                 os.utime(path, ns=(st.st_mtime_ns, st.st_mtime_ns))
                 self.content[p] = (self.content[p][0], False)
+        self.note_losses()
+
+    def note_losses(self) -> None:
+        self.hurt |= {s.id for s in self.saves if self.there(s) and not all(self.good(p, s.id) for p in s.files)}
 
     # ---- what is true
 
@@ -150,7 +161,7 @@ class Job:
         return all(any(self.good(p, s.id) and p not in bad for p in need) for need in s.needs)
 
     def there(self, s: Save) -> bool:
-        return any(self.content.get(p, (-1, False))[0] == s.id for need in s.needs for p in need)
+        return any(self.content.get(p, (-1, False))[0] == s.id for p in s.files)
 
     def newest(self, lost: Iterable[str] = (), interval: int | None = None, max_step: int | None = None) -> Save | None:
         """The save to resume from. A dying gasp that cannot be used sends the job back to its last regular save (``interval``)."""
@@ -168,17 +179,16 @@ class Job:
         """Homes whose files are whole but of several saves: a crash while a save of the same name was overwritten file by file."""
         homes: dict[str, set[int]] = {}
         for s in self.saves:
-            homes.setdefault(s.home, set()).update(self.content[p][0] for need in s.needs for p in need if p in self.content)
+            homes.setdefault(s.home, set()).update(self.content[p][0] for p in s.files if p in self.content)
         return {home for home, ids in homes.items() if len(ids) > 1}
 
     def excused(self, path: str) -> bool:
-        """Whether something that was written at or below ``path`` was really lost: in a file, or of a save of which it is a part."""
+        """Whether a crash really lost something at or below ``path``: in a file, or of a save of which it is a part."""
         path = os.path.relpath(path, self.root)
         mine = [p for p in self.content if p == path or p.startswith(f"{path}/")]
         if any(not self.content[p][1] for p in mine):
             return True
-        hurt = [s for s in self.saves if self.there(s) and not self.usable(s)]
-        return any(p == path or p.startswith(f"{path}/") or os.path.dirname(p) == path for s in hurt for need in s.needs for p in need)
+        return any(p == path or p.startswith(f"{path}/") or os.path.dirname(p) == path for s in self.saves if s.id in self.hurt for p in s.files)
 
 
 def rmtree(job: Job, home: str) -> list[Op]:
@@ -194,9 +204,3 @@ def streams(parts: Iterable[tuple[int, Op]]) -> Streams:
     for who, op in parts:
         out.setdefault(who, []).append(op)
     return list(out.values())
-
-
-def steps(first: int, every: int) -> Iterator[int]:
-    while True:
-        first += every
-        yield first

@@ -219,7 +219,7 @@ def test_verify_blames_what_was_harmed_and_nothing_else(layout: str, data: st.Da
         note(f"{[(r.report.path, r.report.findings) for r in result.files if r.report.findings]} {result.findings}")
         for f in (f for s in made.saves for f in s.files):
             if not f.harm:
-                assert verdicts[f.path] is not Verdict.BROKEN or any(f.named or f.commit for s in harmed for f in s.files), f.path
+                assert verdicts[f.path] is not Verdict.BROKEN or any(f in s.files for s in harmed), f.path
             elif f.harm == "broken" and f.changed:
                 assert verdicts[f.path] in (Verdict.BROKEN, Verdict.SUSPECT), f.path
         for finding in result.findings:

@@ -88,5 +88,5 @@ FORMAT = Format(
     protects="the superblock names the end of the file; versions 2 and 3 carry a checksum over it",
     limits=("groups and arrays are not interpreted", "no checksum covers the arrays unless a writer asked for Fletcher-32"),
     reference="HDF5 File Format Specification 3.0, II.A Superblock; H5checksum.c (lookup3)",
-    loader=None,
+    loader="",
 )

@@ -54,7 +54,8 @@ def _copied(older: Part, p: Part, places: Mapping[object, Mapping[tuple[int, ...
         others = mine.keys() & theirs.keys() - {_order(p)}
         if _place(p) != _place(older) and others and all(mine[at] != theirs[at] for at in others):
             text = f"byte for byte the file {_where(older, p)}, from which this rank's differ at other steps"
-            return finding("same-content", text, severity=Severity.WARNING)
+            apart = len(others) > 1 and min(others) < _order(p)  # all ranks may begin alike, and part ways later
+            return finding("same-content", text, severity=Severity.ERROR if apart else Severity.WARNING)
         return None
     moved = len(set(mine.values())) > 1 or p.role == "optimizer" or _moves(p, s)
     whole = p.role == "model" and p.rank is None and not p.coords  # a part of a model may hold nothing that is trained

@@ -59,7 +59,7 @@ class Judge:
                     f"{a.findings[0].message} ({c.path})",
                     "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
                 )
-            clash = mismatched(c, a, self.topology, self.saved) if not bad else None
+            clash = mismatched(c, a, self.topology, grouping.named_world(c) or self.saved) if not bad else None
             if clash:
                 raise UsageError(
                     f"topology-mismatch: {clash.message}",

@@ -68,7 +68,7 @@ def find_topology(
         ranked_parts, reports = ranked_parts or mine, reports or said
         if any(r.verdict is not Verdict.BROKEN for r in said):
             break  # it could have told
-    names = grouping.expected_ranks(checkpoints)
+    names, named = grouping.expected_ranks(checkpoints), grouping.named_world(first)
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():
         in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
@@ -91,6 +91,7 @@ def find_topology(
         (selection.world_size, "--world-size"),
         (started.world_size if started else None, started.launcher if started else ""),
         (told, "world_size in the files"),
+        (named, "names on disk"),
         (names, "highest rank on disk"),
         (grid, "parallel sizes"),
     )
@@ -111,5 +112,5 @@ def find_topology(
         )
     if selection.strategy_dir is not None:
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
-    saved = told or (None if layout.committed else names or grid or 1)
+    saved = told or (None if layout.committed else named or names or grid or 1)
     return replace(topology, provenance=known), saved, warnings
