@@ -25,19 +25,22 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 def rank(candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None) -> list[Checkpoint]:
     """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after every iteration.
 
-    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp, so those of one step rank by the newest mtime among them.
+    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp and best, and is as new as they are; not so two
+    periodic ones of one step, which a rollback lies between.
     """
-    newest: dict[tuple[str, str, tuple[int, int, int]], int] = {}
+    lent: dict[tuple[str, str, tuple[int, int, int]], int] = {}
 
     def told(c: Checkpoint) -> tuple[str, str, tuple[int, int, int]]:
         alone = c.path if c.order == (-1, -1, -1) else ""  # nothing tells their steps, so they are not the same step
         return c.layout + alone, c.run, c.order
 
     for c in candidates:
-        newest[told(c)] = max(c.mtime_ns, newest.get(told(c), 0))
+        if c.kind is not Kind.PERIODIC:
+            lent[told(c)] = max(c.mtime_ns, lent.get(told(c), 0))
 
     def key(c: Checkpoint) -> tuple[object, ...]:
-        mtime, step = -newest[told(c)], tuple(-x for x in c.order)
+        mtime = -max(c.mtime_ns, lent.get(told(c), 0)) if c.kind is Kind.PERIODIC else -c.mtime_ns
+        step = tuple(-x for x in c.order)
         first, second = (mtime, step) if order == "mtime" else (step, mtime)
         return (
             prefer is not None and c.kind is not prefer,

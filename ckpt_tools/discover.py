@@ -148,6 +148,8 @@ def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
             prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
         if own is not None and own != rank:
             findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
+        if step is not None and place.step not in (None, step):
+            findings += (finding("step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"),)  # noqa: PLW2901  # as above
         run = above_of[base]
         if prefix:
             run = prefix if run == "." else f"{run}/{prefix}"

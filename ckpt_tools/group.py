@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.layouts import BY_NAME, Layout, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Severity
 
 Reports = Mapping[str, Report]
@@ -81,12 +81,24 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
     required = [p for p in parts if p.piece not in optional] or parts
     generations = {p.generation for p in parts}
     uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
-    path = first.home or (first.path if len(parts) == 1 else first.base)
+    path = first.home or (first.path if len(parts) == 1 else _together(parts, layout) or first.base)
     return Checkpoint(
         first.layout, first.run, kind, tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))), path,
         sorted(p.mtime_ns for p in required)[len(required) // 2], first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
         generations.pop() if len(generations) == 1 else None, first.unfinished or uncommitted,
     )  # fmt: skip
+
+
+def _together(parts: Sequence[Part], layout: Layout) -> str:
+    """What names a set of files that share a directory with those of other steps: the file that others are copies of, or what the names have in common."""
+    pieces = [layout.piece(p.piece) for p in parts]
+    if not all(piece.shared for piece in pieces):
+        return ""
+    if all(piece.single for piece in pieces):
+        return min(parts, key=lambda p: layout.pieces.index(layout.piece(p.piece))).path
+    first, last = min(p.path for p in parts), max(p.path for p in parts)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:same].rstrip(".-_")
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:

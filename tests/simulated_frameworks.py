@@ -244,7 +244,12 @@ class TensorFlow(Framework):
 
 
 class Orbax(Framework):
-    """CheckpointManager: a temporary directory renamed; leftovers are cleaned up at the start, and a step that exists is not saved again."""
+    """CheckpointManager: a temporary directory renamed; leftovers are cleaned up at the start, and a step that exists is not saved again.
+
+    ``merged`` are files of the process's own tree to which that of the checkpoint refers.
+    """
+
+    merged = ("default/ocdbt.process_0/d/0182cce30dae7951d6604f4a8cabfe54",)
 
     def restart(self) -> None:
         for home in {p.split("/")[0] for p in self.job.content if ".orbax-checkpoint-tmp" in p}:
@@ -256,7 +261,7 @@ class Orbax(Framework):
             step += 1
         temp, files = f"{step}.orbax-checkpoint-tmp", self.files(step)
         ops = [write(f"{temp}/{name}", data) for name, data in files.items()]
-        aside = [name for name in files if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt"))]
+        aside = [name for name in files if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt")) or ("ocdbt.process_0" in name and name not in self.merged)]
         return Save(step, [[[*ops, rename(temp, str(step))]]], [[f"{step}/{n}"] for n in files if n not in aside], str(step), others=[f"{step}/{n}" for n in aside])
 
     def files(self, step: int) -> Mapping[str, bytes]:

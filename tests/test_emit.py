@@ -84,7 +84,7 @@ def test_plan_v1_has_exactly_its_fields():
     value = json.loads(emit_json.render(sample.plan()))
     assert list(value) == [
         "schema", "tool_version", "root", "checkpoint", "resume_step", "resume", "rollback", "world_size", "saved_world_size", "topology", "ranks", "shared",
-        "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint",
+        "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint", "candidates",
     ]  # fmt: skip
     assert list(value["checkpoint"]) == ["step", "epoch", "epoch_base", "step_in_epoch", "kind", "layout", "run", "generation", "mtime", "path"]
     assert list(value["rollback"]) == ["from", "to", "save_interval", "why"]

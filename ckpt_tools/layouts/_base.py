@@ -63,6 +63,7 @@ class Piece:
     ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
     (any ``x.ckpt``) makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and nothing else explains its directory.
     A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that of a save under way.
+    A ``mark`` tells by being there: it may be empty.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
     save interval, was written by a dying job.
@@ -84,6 +85,7 @@ class Piece:
     proof: str = ""
     companion: bool = False
     unfinished: bool = False
+    mark: bool = False
     here: bool = False
     everyone_saves: bool = False
 

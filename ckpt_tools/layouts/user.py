@@ -17,6 +17,8 @@ _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "res
 _PIECE = {"template": str, "role": str, "formats": list, "kind": str, "replicated_over": list, "sharded": bool, "shared": bool, "single": bool,
           "required": bool, "loaded": bool, "unfinished": bool}  # fmt: skip
 
+_TOLD = ("{path}", "{base}", "{step}", "{epoch}")  # in resume_args
+
 
 def load(tables: object, known_formats: Sequence[str] = ()) -> tuple[Layout, ...]:
     """Layouts from ``[[layout]]`` tables, and their use from now on. Raises ValueError that says which key of which table is wrong."""
@@ -38,6 +40,8 @@ def _keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, A
             raise ValueError(f"{where}: unknown key {key!r}; known: {', '.join(allowed)}")
         if type(value) is not allowed[key]:
             raise ValueError(f"{where}: {key} must be {allowed[key].__name__}, not {value!r}")
+        if value == "":
+            raise ValueError(f"{where}: {key} is empty")
         if isinstance(value, list) and key != "piece" and not all(isinstance(v, str) and v for v in value):
             raise ValueError(f"{where}: {key} must be a list of words")
     return table
@@ -57,6 +61,11 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
             if role not in roles:
                 raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
+    if "/" in t.get("tracker", ""):
+        raise ValueError(f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}")
+    for arg in t.get("resume_args", ()):
+        if odd := next((m for m in re.findall(r"\{\w+\}", arg) if m not in _TOLD), None):
+            raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
     holds = t.get("tracker_holds", "step")
     if holds not in ("step", "name"):
         raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}")
@@ -72,14 +81,13 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
 
 def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
     t = _keys(table, _PIECE, where)
+    if (kind := t.get("kind", "periodic")) not in list(Kind):
+        raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
     template = t.get("template", "").removeprefix("{run}/")  # runs are named by the directories above the template
     try:
-        compile_template(template)
-        if not template or template.startswith("/") or ".." in template.split("/"):
-            raise ValueError("a template is a path below the run's directory")
-        piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(t.get("kind", "periodic")), tuple(t.get("replicated_over", ())),
-                      **{k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t})  # fmt: skip
-        re.compile(piece.file.pattern)
+        _names(template)
+        piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(kind), tuple(t.get("replicated_over", ())),
+                      mark=not t.get("loaded", True) and "formats" not in t, **{k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t})  # fmt: skip
     except (ValueError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
@@ -87,6 +95,19 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
     if odd := next((a for a in piece.replicated_over if a not in COORDS), None):
         raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
     return piece
+
+
+def _names(template: str) -> None:
+    """Every name in a template by itself, as directories and files are matched. Raises ValueError or re.error."""
+    for name in template.split("/"):
+        if name in ("", ".", ".."):
+            raise ValueError("a template is a path below the run's directory")
+        rest = re.sub(r"\{[^}]+\}|<[^<>]+>", "", name)
+        while (shorter := re.sub(r"\[[^\[\]]*\]", "", rest)) != rest:
+            rest = shorter
+        if odd := re.search(r"[][{}<>]", rest):
+            raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
+        re.compile(compile_template(name))
 
 
 def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, metadata: Metadata) -> Steps:
@@ -104,7 +125,7 @@ def _number(data: bytes) -> int | None:
 
 
 def _name(data: bytes) -> str | None:
-    text = data.decode("utf-8", "replace").strip()
+    text = data.decode("utf-8", "replace").strip().rstrip("/")
     return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
 
 
@@ -113,7 +134,8 @@ def _named(checkpoint: Checkpoint) -> str:
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:
-    """``resume_args`` with {path}, {base} and {step} filled in."""
+    """``resume_args`` with what the plan knows filled in, nothing where it does not."""
     path = path or checkpoint.parts[0].home or None
-    values = {"{path}": path or "", "{base}": checkpoint.parts[0].base, "{step}": str(checkpoint.step)}
-    return Resume(path, tuple(re.sub(r"\{(path|base|step)\}", lambda m: values[m[0]], a) for a in args))
+    known = (path, checkpoint.parts[0].base, checkpoint.step, checkpoint.epoch)
+    values = {key: "" if value is None else str(value) for key, value in zip(_TOLD, known, strict=True)}
+    return Resume(path, tuple(re.sub("|".join(map(re.escape, _TOLD)), lambda m: values[m[0]], a) for a in args))

@@ -11,7 +11,7 @@ from ckpt_tools.digest import placed
 from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.model import Finding, Level, Report, Scalar, Tensor, Verdict
 
-_PATH_NAMES = frozenset({"archive_name"})
+_PATH_NAMES = frozenset({"archive_name", "save_id"})
 """Metadata that only repeats the name under which the file was first saved."""
 _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
 """Findings that say that part of the file was not seen."""

@@ -20,7 +20,9 @@ _BLOCK = 1 << 20
 
 
 def _order(p: Part) -> tuple[int, ...]:
-    return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, p.generation))
+    """When in training. A restarted job may save the same step again, and the same bytes: its restarts count only where nothing else tells the time."""
+    generation = p.generation if p.step is None and p.epoch is None else None
+    return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
 
 
 def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:

@@ -26,6 +26,13 @@ class Checked:
     misses: list[Miss] = field(default_factory=list)
 
 
+def _is_directory(e: os.DirEntry[str]) -> bool:
+    try:
+        return e.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
     """Try the templates of ``layouts`` on everything below ``root``. Raises CannotLook when it cannot be listed."""
     root = os.path.abspath(root)
@@ -41,7 +48,7 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
         if isinstance(entries, OSError):
             continue
         for e in entries:
-            if e.path in taken or e.is_dir():
+            if e.path in taken or _is_directory(e):
                 continue
             for layout in layouts:
                 for piece in layout.pieces:

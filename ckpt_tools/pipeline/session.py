@@ -18,6 +18,7 @@ from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Seve
 from ckpt_tools.verify import look, read_key, read_tracker
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
+_NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread."""
 
@@ -102,6 +103,8 @@ class Session:
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
         have = self.reports.get(part.path)
+        if have is None and part.size == 0 and not part.findings and BY_NAME[part.layout].piece(part.piece).mark:
+            have = self.reports[part.path] = Report(part.path, None, 0, Verdict.OK, level, findings=(_NO_STATE,), mtime_ns=part.mtime_ns)
         if have is None and level is Level.PRESENCE:
             empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
@@ -110,8 +113,7 @@ class Session:
             piece = BY_NAME[part.layout].piece(part.piece)
             have = self.look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)
             if have.format is None and not have.findings and not piece.formats:
-                note = finding("not-needed", "it belongs to the checkpoint but holds no state")
-                have = replace(have, level=level, findings=(note,))
+                have = replace(have, level=level, findings=(_NO_STATE,))
             self.reports[part.path] = have
         return have
 
@@ -121,7 +123,7 @@ class Session:
 
     def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
         """A report on one file together with what is in it."""
-        if any(f.code != "rank-mismatch" for f in seen):
+        if any(f.code not in ("rank-mismatch", "step-mismatch") for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
             return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen)), Anatomy()
         claims = self.indexes.claims(path)
