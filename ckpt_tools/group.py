@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME, Layout, whole
@@ -25,19 +26,37 @@ def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     return out
 
 
-def _generations(pairs: set[tuple[int | None, int]]) -> dict[tuple[int | None, int], int]:
-    """(rank, K) -> a number that parts of one restart share, from all pairs of one piece in one run.
+_Told = tuple[int | None, int | None, int | None]
 
-    K is counted per directory. Where all ranks of the run agree on the set of K it joins parts; where they do not, the K that
-    all ranks have still joins, and what is left is joined newest with newest (epoch and step are compared by the caller).
+
+def _told(p: Part) -> _Told:
+    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check() tells where they disagree."""
+    return (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
+
+
+def _agreed(members: Iterable[Part]) -> set[int]:
+    """Restart counters that all ranks agree on: they wrote more than one step of the same under it. (No rank is ever two saves ahead of another.)"""
+    steps: dict[int, dict[int | None, set[_Told]]] = defaultdict(lambda: defaultdict(set))
+    for p in members:
+        if p.generation is not None and not p.home:
+            steps[p.generation][p.rank].add(_told(p))
+    return {k for k, ranks in steps.items() if len(ranks) > 1 and len(set.intersection(*ranks.values())) > 1}
+
+
+def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
+    """The files of one step, apart by the attempts that wrote them.
+
+    MindSpore counts restarts (K) per directory, so after a crash in the middle of a save the ranks' counters differ. What holds is that a rank writes
+    a step once per attempt, and that two attempts are a restart apart in time: where a rank has two files, they are parted at the widest gap.
     """
-    per_rank: dict[int | None, set[int]] = defaultdict(set)
-    for rank, k in pairs:
-        per_rank[rank].add(k)
-    common = set.intersection(*per_rank.values())
-    leftover = {r: sorted(ks - common) for r, ks in per_rank.items()}
-    joined = {(r, k): -1 - (len(ks) - i) for r, ks in leftover.items() for i, k in enumerate(ks)}
-    return {(r, k): joined.get((r, k), k) for r, k in pairs}
+    if len(parts) == len({p.rank for p in parts}) or len(parts) == len({(p.rank, p.piece, p.coords) for p in parts}):
+        yield parts
+        return
+    ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
+    gaps = [(b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0), i) for i, (a, b) in enumerate(pairwise(ordered), 1)]
+    at = max(gaps)[2]
+    yield from _attempts(ordered[:at])
+    yield from _attempts(ordered[at:])
 
 
 def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save_interval: int | None = None) -> list[Checkpoint]:
@@ -52,20 +71,18 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
     out: list[Checkpoint] = []
     for members in runs.values():
         joined: dict[object, list[Part]] = defaultdict(list)
-        pairs: dict[str, set[tuple[int | None, int]]] = defaultdict(set)
+        restarted = any(p.generation for p in members)
+        agreed = _agreed(members) if restarted else set[int]()
         for p in members:
-            if p.generation is not None and not p.home:
-                pairs[p.piece].add((p.rank, p.generation))
-        generations = {piece: _generations(some) for piece, some in pairs.items()}
-        for p in members:
-            # a directory of its own is one checkpoint whatever its names say: check() tells where they disagree
-            told = (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
+            told = _told(p)
             unnamed = (p.prefix or p.path.rpartition("/")[2]) if told == (None, None, None) and not p.home and p.generation is None else ""
-            generation = p.generation if p.generation is None or p.home else generations[p.piece][p.rank, p.generation]
+            counted = p.generation if p.home or told == (None, None, None) or p.generation in agreed else None  # else _attempts() weighs it
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
-            joined[id(p.kind), p.home, told, generation, p.unfinished, unnamed].append(p)
+            joined[id(p.kind), p.home, told, counted, p.unfinished, unnamed].append(p)
         most = len({p.rank for p in members})
-        out += [_checkpoint(same, most, save_interval) for same in joined.values()]
+        for same in joined.values():
+            split = _attempts(same) if restarted and not same[0].home and len(same) > 1 else (same,)
+            out += [_checkpoint(attempt, most, save_interval) for attempt in split]
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 

@@ -48,7 +48,7 @@ class Day:
         mixed = job.mixed()
         planned = [os.path.relpath(f.path, job.root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
         homes = {s.home for s in job.saves if s.files & set(planned)}
-        if homes & mixed and (expected is None or made.resume_step != expected.step):
+        if homes & mixed:  # whole, of one step, but of two attempts: nothing in the files tells
             assert all(job.content[p][1] for p in planned)
             self.seen["mixed"] += 1
             return next(s for s in reversed(job.saves) if s.home in homes)
@@ -93,11 +93,11 @@ class Day:
         self.seen["saves"] += 1
         return job.run([fw.prune()], -1, crash=crash and job.rng.random() < 0.3) if any(fw.prune()) else True
 
-    def fault(self) -> None:
+    def fault(self, crashed: bool) -> None:
         """What the job still does when it dies: nothing, a dying gasp, or half of one. Then perhaps the node loses power."""
         job, fw = self.job, self.framework
         fw.faults = frozenset()
-        at = self.step + job.rng.randrange(1, fw.every)
+        at = job.saves[-1].step if crashed else self.step + job.rng.randrange(1, fw.every)
         if job.rng.random() < 0.7 and (made := fw.gasp(at)) is not None:
             made.id = len(job.saves)
             job.saves.append(made)
@@ -122,8 +122,9 @@ class Day:
         night = START + self.job.rng.uniform(0.3, 0.7) * DAY
         while self.job.now < START + DAY:
             crash = self.job.rng.random() < 0.25
-            if not self.one_save(crash) or self.job.rng.random() < 0.1:
-                self.fault()
+            crashed = not self.one_save(crash)
+            if crashed or self.job.rng.random() < 0.1:
+                self.fault(crashed)
                 self.restart()
             if self.job.now > night:
                 night = float("inf")

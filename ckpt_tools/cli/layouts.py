@@ -28,7 +28,8 @@ def layouts(
     """
     given = dict(locals())
     to = options.output(("table", "json"), given)
-    settings = options.settings({k: v for k, v in given.items() if k in ("root", "layout", "config")}, to)
+    asked = ("root", "layout", "config") if check else ("config",)  # a list scans no tree, so the file of this directory may teach
+    settings = options.settings({k: given[k] for k in asked}, to)
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
 
     if check:

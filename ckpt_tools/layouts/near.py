@@ -43,5 +43,6 @@ def near_miss(piece: Piece, path: str) -> Miss | None:
         reached, best = m[0], i
     literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
     if best == len(parts):
-        return Miss(path, reached, "the end of the name", tail[len(reached) :]) if reached != tail else None
+        fits = re.fullmatch(compile_template(piece.template), tail) is not None
+        return None if fits else Miss(path, reached, "the end of the name", tail[len(reached) :])
     return Miss(path, reached, parts[best], tail[len(reached) :][:80]) if literal else None

@@ -49,6 +49,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
+    yield Piece("temp", "model", "{prefix}-{generation}_temp/{name}", shared=True, required=False, loaded=False, unfinished=True)
     for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
         yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS, shared=True)
         yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS, shared=True)

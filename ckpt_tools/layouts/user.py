@@ -17,7 +17,8 @@ _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "res
 _PIECE = {"template": str, "role": str, "formats": list, "kind": str, "replicated_over": list, "sharded": bool, "shared": bool, "single": bool,
           "required": bool, "loaded": bool, "unfinished": bool}  # fmt: skip
 
-_TOLD = ("{path}", "{base}", "{step}", "{epoch}")  # in resume_args
+_TOLD = ("{path}", "{base}", "{step}", "{epoch}")
+_ARGUMENT = re.compile(r"(?<!\$)\{\w+\}")  # ${HOME} is the shell's
 
 
 def load(tables: object, known_formats: Sequence[str] = ()) -> tuple[Layout, ...]:
@@ -64,7 +65,7 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
     if "/" in t.get("tracker", ""):
         raise ValueError(f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}")
     for arg in t.get("resume_args", ()):
-        if odd := next((m for m in re.findall(r"\{\w+\}", arg) if m not in _TOLD), None):
+        if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
             raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
     holds = t.get("tracker_holds", "step")
     if holds not in ("step", "name"):
@@ -138,4 +139,4 @@ def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Re
     path = path or checkpoint.parts[0].home or None
     known = (path, checkpoint.parts[0].base, checkpoint.step, checkpoint.epoch)
     values = {key: "" if value is None else str(value) for key, value in zip(_TOLD, known, strict=True)}
-    return Resume(path, tuple(re.sub("|".join(map(re.escape, _TOLD)), lambda m: values[m[0]], a) for a in args))
+    return Resume(path, tuple(_ARGUMENT.sub(lambda m: values[m[0]], a) for a in args))

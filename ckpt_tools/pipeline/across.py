@@ -61,10 +61,17 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
                 incomplete.add(c.path)
             out += [*gaps, *grouping.doubled(c)]
             if len({p.generation for p in c.parts}) > 1:
-                out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path))
+                out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path, severity=_restarts(c, finished)))
         if whole_tree and finished:
             out += (f for f in tracker_findings(s, finished, incomplete) if f.path not in judged)
     return out
+
+
+def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:
+    """After a crash in the middle of a save the ranks count restarts differently: no matter, as long as the files were written together."""
+    spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
+    nearest = min((abs(o.mtime_ns - c.mtime_ns) for o in others if o is not c), default=0)
+    return Severity.NOTE if spread < nearest else Severity.WARNING
 
 
 def _soften(s: Session, torn: Iterable[Part]) -> None:

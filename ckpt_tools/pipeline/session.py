@@ -69,9 +69,7 @@ class Session:
         homes = {(p.layout, p.base) for p in kept}
         for part in damaged:  # its content says nothing any more: it is what the others beside it are
             names = list(_as_weak(part))
-            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next(
-                (p for p in names if fits(p.piece, self.reports[part.path])), None
-            )
+            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.name == "files"), None)
             if other is not None:
                 kept.append(_moved(part, other))
             else:
