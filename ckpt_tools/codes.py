@@ -86,6 +86,8 @@ CODES: dict[str, Code] = {
         Code("unfinished-save", W, "a save that never finished", "the job may still be writing it; if it is dead, the leftover can be removed"),
         Code("signature-changed", W, "the tensors differ from those of the same rank at other steps", "a file cut between two records looks like this: compare the two with 'ckpt show'"),
         Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
+        Code("size-outlier", W, "a file has another size than the other members of its replica group", "compare it with one of them: 'ckpt diff'"),
+        Code("mixed-attempts", W, "another checkpoint was written between the first and the last file of this one", "it may hold files of two attempts to save the same step: 'ckpt ls --tree' shows the times"),
         Code("replica-unproven", N, "nothing in the files contradicts or proves that this replica is equal", "--strict refuses such a substitute"),
         Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all"),
         # one run

@@ -263,7 +263,7 @@ def _directory(
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:
     """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
     name = e.name
-    if name in _trackers(active()):
+    if name in _trackers(active()) or name == "meta.json":  # MindFormers' note of a rank's last checkpoint
         found.trackers[name, path] = e.path
     elif _SUFFIX.fullmatch(name) or alone:
         size, mtime_ns, findings = stat_of(e)

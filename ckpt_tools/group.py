@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,12 +145,13 @@ class Expected:
     usual: dict[Kind, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, int] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
+    checkpoints: Sequence[Checkpoint] = ()
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
 
 
 def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -> Expected:
     """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
-    out = Expected(max(world_size or 0, expected_ranks(checkpoints) or 0))
+    out = Expected(max(world_size or 0, expected_ranks(checkpoints) or 0), checkpoints=checkpoints)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         layout = BY_NAME[c.layout]
         out.count[c.kind] += 1
@@ -183,6 +185,8 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
         gone = sorted(set(range(named_world(checkpoint) or run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
         if gone:
+            if all(_pruned(checkpoint, rank, run) for rank in gone):
+                severity = Severity.WARNING
             alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
             text = f"{label(checkpoint)} has no file of {_ranks(gone)}"
             out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=where))
@@ -205,6 +209,48 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
             text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"
             out.append(finding("missing-part", text, severity=severity, path=where))
     return out
+
+
+def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
+    """Whether a rank has removed all it had up to this checkpoint: each removes its own files, MindSpore's per restart."""
+    mine = [(c.order, p.generation or 0) for c in run.checkpoints if c.kind is checkpoint.kind for p in c.parts if p.rank == rank]
+    newer = [row for row in mine if row[0] > checkpoint.order]
+    return bool(newer) and not any(at < checkpoint.order and k == min(newer)[1] for at, k in mine)
+
+
+def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """(checkpoint, another whose files were all written between two of its own): the files of one save never lie around another save."""
+    spans = sorted(
+        (min(times), max(times), i) for i, c in enumerate(checkpoints) if c.parts[0].home and (times := [p.mtime_ns for p in c.parts if p.size >= 0])
+    )
+    starts = [first for first, _, _ in spans]
+    for first, last, i in spans:
+        for other_first, other_last, j in spans[bisect_right(starts, first) : bisect_left(starts, last)]:
+            if other_last < last and other_first > first and i != j:
+                yield checkpoints[i], checkpoints[j]
+                break
+
+
+def replicas(checkpoint: Checkpoint, reports: Reports) -> Iterator[tuple[Part, Part, str]]:
+    """(odd part, typical part, what differs) among files that the layout says hold the same: tensors, or a size far from the others'."""
+    layout = BY_NAME[checkpoint.layout]
+    groups: dict[object, list[Part]] = defaultdict(list)
+    for p in checkpoint.parts:
+        piece = layout.piece(p.piece)
+        if p.rank is not None and "dp" in piece.replicated_over and not piece.sharded and p.size > 0:
+            groups[p.piece, p.coords].append(p)
+    for same in groups.values():
+        if len(same) < 3:  # of two nobody knows which is odd
+            continue
+        for what, value in (("tensors", lambda p: r.signature if (r := reports.get(p.path)) else ""), ("size", lambda p: p.size)):
+            usual, n = Counter(value(p) for p in same).most_common(1)[0]
+            if 2 * n <= len(same) or not usual:
+                continue
+            typical = next(p for p in same if value(p) == usual)
+            for p in same:
+                near = what == "size" and abs(p.size - typical.size) * 100 <= typical.size
+                if value(p) and value(p) != usual and not near:
+                    yield p, typical, what
 
 
 def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:

@@ -187,6 +187,11 @@ def tree(data: Draw, layout: str) -> Tree:
     )
     for i, s in zip(order, made.saves, strict=True):
         s.mtime = START + 600 * i
+    litter = data.draw(
+        st.sets(st.sampled_from(["README.md", "events.out.tfevents.17", "core.4711", f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt"])),
+        label="litter",
+    )
+    made.others.update((name.lstrip("/"), b"not a checkpoint") for name in litter)
     return made
 
 
@@ -205,7 +210,7 @@ def harm(
         g
         for o in made.saves
         for g in o.files
-        if o.step < s.step and g.swap and not g.harm and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
+        if o is not s and g.swap and not g.harm and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
     ]
     can = {"flip": f.flip and small_files.PAYLOAD in f.data, "swap": f.swap and donors, "rank": f.owner is not None}
     kind = data.draw(st.sampled_from([k for k in kinds if can.get(k, True)]), label="harm")
@@ -221,7 +226,9 @@ def harm(
         f.path += "\0"  # not written at all
     elif kind == "truncate":
         n = int(len(f.data) * data.draw(st.floats(0, 0.99), label="kept"))
-        f.data = f.data[: n - (n > 0 and f.data[n] == 0x0A)]  # a MindSpore file cut between two records is whole but for its siblings: tests/test_pipeline.py
+        f.data = f.data[
+            : n - (n > 0 and f.data[n] == 0x0A)
+        ]  # a MindSpore file cut between two records is whole but for its siblings: tests/test_pipeline.py
     elif kind == "zero":
         f.data = bytes(len(f.data))
     elif kind == "flip":

@@ -106,7 +106,11 @@ def saved_by(tree: Tree, saves: list[Save]) -> int | None:
 
 def unfit(s: Save, world: int) -> bool:
     """Whether some rank has nobody's file for some role, sound or not."""
-    return any(not any(r in (*f.mine, *f.spare) for f in there(s) if f.role == role) for role in {f.role for f in there(s) if not f.shared} for r in range(world))
+    return any(
+        not any(r in (*f.mine, *f.spare) for f in there(s) if f.role == role)
+        for role in {f.role for f in there(s) if not f.shared}
+        for r in range(world)
+    )
 
 
 def lost_role(s: Save, saves: list[Save], tree: Tree) -> bool:

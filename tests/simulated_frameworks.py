@@ -90,8 +90,19 @@ class MegatronCore(Framework):
         home, files = f"iter_{step:07d}", dict(small_files.dcp(step, 2, "iteration"))
         index = files.pop(".metadata")
         parts = [(i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files.items())]
-        last = [write(f"{home}/metadata.json", b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}')]
-        phases = [[[write(f"{home}/common.pt", small_files.megatron_common(step, 2))]], streams(parts), [dcp_index(self.job, home, index)], [last], [[write(self.tracker, str(step).encode())]]]
+        last = [
+            write(
+                f"{home}/metadata.json",
+                b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}',
+            )
+        ]
+        phases = [
+            [[write(f"{home}/common.pt", small_files.megatron_common(step, 2))]],
+            streams(parts),
+            [dcp_index(self.job, home, index)],
+            [last],
+            [[write(self.tracker, str(step).encode())]],
+        ]
         return Save(step, phases, [[f"{home}/{name}"] for name in (*files, ".metadata", "common.pt", "metadata.json")], home)
 
 
@@ -185,7 +196,11 @@ class MindSpore(Framework):
             data = small_files.mindspore(self.crc, r % len(self.groups), epoch_num=epoch, step_num=step)
             old = [remove(path)] if self.job.exists(path) else []
             ops = [*old, write(path.replace(".ckpt", ".tmp"), data), rename(path.replace(".ckpt", ".tmp"), path), Op("chmod", path)]
-            mine = [p for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0]) if p.startswith(f"rank_{r}/{self.prefix[r]}-") and p.endswith(".ckpt")]
+            mine = [
+                p
+                for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0])
+                if p.startswith(f"rank_{r}/{self.prefix[r]}-") and p.endswith(".ckpt")
+            ]
             ops += map(remove, mine[: max(0, len(mine) + 1 - self.keep)])
             parts += ((r, op) for op in ops)
         needs = [[f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt" for r in group] for group in self.groups]
@@ -208,7 +223,10 @@ class MindIO(MindSpore):
             return None
         (epoch, inside), home = self.at(step), f"tft_saved_checkpoints-step_{step}"
         names = {r: f"rank_{r}/ttp_rank_{r}-{epoch}_{inside}.ckpt" for r in alive if r is not None}
-        parts = [(r, write(f"{home}_tmp/{name}", small_files.mindspore(False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40))) for r, name in names.items()]
+        parts = [
+            (r, write(f"{home}_tmp/{name}", small_files.mindspore(False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40)))
+            for r, name in names.items()
+        ]
         return Save(step, [streams(parts), [[rename(f"{home}_tmp", home)]]], [[f"{home}/{name}"] for name in names.values()], home, gasp=True)
 
     def selection(self) -> Selection:
@@ -261,8 +279,18 @@ class Orbax(Framework):
             step += 1
         temp, files = f"{step}.orbax-checkpoint-tmp", self.files(step)
         ops = [write(f"{temp}/{name}", data) for name, data in files.items()]
-        aside = [name for name in files if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt")) or ("ocdbt.process_0" in name and name not in self.merged)]
-        return Save(step, [[[*ops, rename(temp, str(step))]]], [[f"{step}/{n}"] for n in files if n not in aside], str(step), others=[f"{step}/{n}" for n in aside])
+        aside = [
+            name
+            for name in files
+            if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt")) or ("ocdbt.process_0" in name and name not in self.merged)
+        ]
+        return Save(
+            step,
+            [[[*ops, rename(temp, str(step))]]],
+            [[f"{step}/{n}"] for n in files if n not in aside],
+            str(step),
+            others=[f"{step}/{n}" for n in aside],
+        )
 
     def files(self, step: int) -> Mapping[str, bytes]:
         return small_files.orbax()

@@ -40,7 +40,9 @@ class Day:
         try:
             made = plan(str(job.root), selection)
         except (errors.NoCheckpoint, errors.NoneUsable) as e:
-            assert expected is None, f"{what}: {type(e).__name__} {e}, expected step {expected.step} ({expected.needs}) {[(r.checkpoint.step, r.findings) for r in (e.plan.rejected if e.plan else ())]}"
+            assert expected is None, (
+                f"{what}: {type(e).__name__} {e}, expected step {expected.step} ({expected.needs}) {[(r.checkpoint.step, r.findings) for r in (e.plan.rejected if e.plan else ())]}"
+            )
             self.seen["none"] += 1
             if isinstance(e, errors.NoCheckpoint):
                 assert not any(job.usable(s) for s in job.saves)
@@ -53,7 +55,9 @@ class Day:
             self.seen["mixed"] += 1
             return next(s for s in reversed(job.saves) if s.home in homes)
         assert expected is not None, f"{what}: planned {made.resume_step} {planned}, nothing is whole"
-        assert made.resume_step == expected.step, f"{what}: planned {made.resume_step}, expected {expected.step} {[(r.checkpoint.step, r.findings) for r in made.rejected]}"
+        assert made.resume_step == expected.step, (
+            f"{what}: planned {made.resume_step}, expected {expected.step} {[(r.checkpoint.step, r.findings) for r in made.rejected]}"
+        )
         self.check_files(made, planned, expected)
         return expected
 

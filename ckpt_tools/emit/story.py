@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt_tools.emit._words import printable
+from ckpt_tools.emit._words import plural, printable
 from ckpt_tools.emit.json import outcomes
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, Level, LoadPlan, Severity
 
@@ -67,7 +67,7 @@ def _candidates(plan: LoadPlan) -> Iterator[str]:
             yield from (f"       {_said(plan, f)}" for f in reasons[:_LISTED])
             if len(reasons) > _LISTED:
                 yield f"       and {len(reasons) - _LISTED} more findings"
-    yield from (f"  and {n} older ones: {outcome}" for outcome, n in silent.items())
+    yield from (f"  and {n} more: {outcome}" for outcome, n in silent.items())
     if not rows:
         yield "  none"
 
@@ -82,13 +82,15 @@ def _rollback(plan: LoadPlan) -> Iterator[str]:
 def _files(plan: LoadPlan) -> Iterator[str]:
     if plan.checkpoint is None:
         return
-    own = [f for r in plan.ranks for f in r.files if not f.substituted]
+    own = {r.rank: mine for r in plan.ranks if (mine := [f for f in r.files if not f.substituted])}
     yield "What is loaded"
     if plan.shared:
-        yield f"  {len(plan.shared)} files by every rank: {_levels(plan.shared)}"
+        yield f"  {plural(len(plan.shared), 'file')} by every rank: {_levels(plan.shared)}"
         yield from (f"  {_below(plan, f.path)}: {f.reason}" for f in plan.shared if f.reason)
     if own:
-        yield f"  {len(plan.ranks)} ranks load {len({f.path for f in own})} files of their own: {_levels(own)}"
+        theirs = list({f.path: f for mine in own.values() for f in mine}.values())
+        who = f"{plural(len(own), 'rank')} {'loads' if len(own) == 1 else 'load'}"
+        yield f"  {who} {plural(len(theirs), 'file')} of {'its' if len(own) == 1 else 'their'} own: {_levels(theirs)}"
     for r in plan.ranks:
         for f in r.files:
             if f.substituted:
@@ -116,13 +118,14 @@ def _unseen(plan: LoadPlan) -> Iterator[str]:
     if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in files if f.level >= Level.CONTENT):
         out.append(f"{bare:,} of {size:,} bytes: no stored checksum covers them, so a flipped bit in them cannot be seen")
     if shallow := [f for f in files if f.level < Level.CONTENT]:
-        out.append(f"the content of {len(shallow)} files ({sum(max(0, f.size) for f in shallow):,} bytes): --level content reads it")
+        out.append(f"the content of {plural(len(shallow), 'file')} ({sum(max(0, f.size) for f in shallow):,} bytes): --level content reads it")
     if files and not any(f.level >= Level.VALUES for f in files):
         out.append("the numbers in the tensors: --level values looks for NaN and absurd ones")
     if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
-        out.append(f"{rest} older checkpoints: 'ckpt verify' looks at all of them")
-    if plan.checkpoint and (idle := len(plan.checkpoint.parts) - len(files)) > 0:
-        out.append(f"{idle} files of the chosen checkpoint that nobody loads")
+        out.append(f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them")
+    narrowed = plan.ranks and len(plan.ranks) != plan.world_size  # 'ckpt latest': the others load theirs
+    if plan.checkpoint and not narrowed and (idle := len(plan.checkpoint.parts) - len(files)) > 0:
+        out.append(f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads")
     if out:
         yield "What was not looked at"
         yield from (f"  {line}" for line in out)

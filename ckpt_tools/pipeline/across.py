@@ -15,6 +15,7 @@ from ckpt_tools.formats._tf_state import parse
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Kind, Level, Part, Severity, Verdict, worst
 from ckpt_tools.pipeline.duplicates import same_content
+from ckpt_tools.pipeline.records import records
 from ckpt_tools.pipeline.session import Session, with_findings
 from ckpt_tools.verify import prefix_signature, read_tracker
 
@@ -61,7 +62,19 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
                 incomplete.add(c.path)
             out += [*gaps, *grouping.doubled(c)]
             if len({p.generation for p in c.parts}) > 1:
-                out.append(finding("generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path, severity=_restarts(c, finished)))
+                out.append(
+                    finding(
+                        "generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path, severity=_restarts(c, finished)
+                    )
+                )
+        for odd, typical, what in (row for c in finished for row in grouping.replicas(c, s.reports)):
+            code, text = ("size-outlier", f"{odd.size:,} bytes") if what == "size" else ("signature-changed", "its tensors differ")
+            other = typical.path.rpartition("/")[2] if typical.rank is None else f"rank {typical.rank}'s file ({typical.size:,} bytes)"
+            s.reports[odd.path] = with_findings(s.reports[odd.path], [finding(code, f"{text}, unlike {other} and other replicas")])
+        for c, between in grouping.straddled(finished) if whole_tree else ():
+            out.append(finding("mixed-attempts", f"{grouping.label(between)} was written between its first and its last file", path=c.path))
+        if whole_tree:
+            out += records(finished)
         if whole_tree and finished:
             out += (f for f in tracker_findings(s, finished, incomplete) if f.path not in judged)
     return out

@@ -115,7 +115,9 @@ class Planner:
             raise UsageError(f"{said[0]} is empty, or not what its framework writes", "say --resume-from mtime or --resume-from step")
         named = [c for c in ranked if layout.tracked(c) == said[1]]
         if not named:
-            raise UsageError(f"{said[0]} names {said[1]}, which is not there", "say --resume-from mtime or --resume-from step")
+            hidden = any(layout.tracked(c) == said[1] for c in self.checkpoints if c.layout == layout.name)
+            where = "which --kind or --max-step hides" if hidden else "which is not there"
+            raise UsageError(f"{said[0]} names {said[1]}, {where}", "say --resume-from mtime or --resume-from step")
         older = [c for c in rank(ranked, "step", self.selection.prefer) if c not in named and c.order <= named[0].order]
         return [*named, *older]
 
@@ -157,11 +159,12 @@ class Planner:
         return limit is None or ((step := self._step(c)) is not None and step <= limit)
 
     def _step(self, c: Checkpoint) -> int | None:
-        """The checkpoint's global step: from its name, else from the first of its files that tells."""
+        """The checkpoint's global step: from its name, else what most of its files tell."""
         if c.step is None and id(c) not in self.steps:
             layout = BY_NAME[c.layout]
             read = [(p, self.session.report(p, self.names).metadata) for p in c.parts[:8]]
-            told = next((step for p, m in read if (step := layout.steps(p, m)[0]) is not None), None)
+            steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
+            told = max(steps, key=steps.count, default=None)  # one of its files may hold another save
             if told is None and c.kind is Kind.DYING_GASP:  # a breakpoint file counts inside the epoch: its periodic siblings place the epoch
                 near = sorted(
                     (o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns)
@@ -245,7 +248,7 @@ class Planner:
 
     def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:
         """The checkpoint with the step and epoch that its planned files tell."""
-        step, epoch = c.step, c.epoch
+        step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = BY_NAME[c.layout]
         for p in a.parts[:8]:
             said = layout.steps(p, reports[p.path].metadata)

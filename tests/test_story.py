@@ -1,0 +1,336 @@
+"""The story of a plan (--explain), word for word: what was considered, why each lost, who stands in for whom, and what was not looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import sample_results as sample
+from small_files import dcp, megatron
+
+from ckpt_tools import cli
+from ckpt_tools.emit import story
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model import Kind, Level, LoadPlan, Selection
+from ckpt_tools.pipeline import latest, plan
+
+DAY = 1_700_000_000
+LATEST = "latest_checkpointed_iteration.txt"
+
+
+def put(root: Path, name: str, data: bytes | str, at: int) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.utime(path, (DAY + at, DAY + at))
+
+
+def shards(root: Path, *steps: int) -> Path:
+    """Megatron's files of two tensor parallel ranks, one a second; the tracker names the last."""
+    for at, step in enumerate(steps):
+        for tp in range(2):
+            put(root, f"iter_{step:07d}/mp_rank_{tp:02d}/model_optim_rng.pt", megatron(step, tp, 2, 1, 2), at)
+    put(root, LATEST, str(steps[-1]), len(steps))
+    return root
+
+
+def everyone(root: Path, *steps: int) -> Path:
+    """The files of four ranks, tensor parallel 2: ranks 0 and 2 hold the same state, and so do 1 and 3."""
+    for at, step in enumerate(steps):
+        for rank in range(4):
+            put(root, f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", megatron(step, rank % 2, 2, 1, 4), at)
+    put(root, LATEST, str(steps[-1]), len(steps))
+    return root
+
+
+def steady(text: str, root: Path) -> list[str]:
+    """Without the directory, and without sizes: they are those of torch's own files."""
+    return re.sub(r"[\d,]+ of [\d,]+ bytes", "N of M bytes", text.replace(str(root), "ROOT")).splitlines()
+
+
+def failed(root: Path, selection: Selection) -> LoadPlan:
+    with pytest.raises(CkptError) as caught:
+        plan(str(root), selection)
+    assert caught.value.plan is not None
+    return caught.value.plan
+
+
+def told(root: Path, **asked: object) -> list[str]:
+    return steady(story.render(plan(str(root), Selection(**asked))), root)  # type: ignore[arg-type]
+
+
+UNSEEN = """\
+What was not looked at
+  N of M bytes: no stored checksum covers them, so a flipped bit in them cannot be seen
+  the numbers in the tensors: --level values looks for NaN and absurd ones"""
+TOPOLOGY = """\
+How many ranks, and who says so
+  tp = 2: args.tensor_model_parallel_size in the files
+  pp = 1: args.pipeline_model_parallel_size in the files
+  world_size = {}: world_size in the files"""
+GROUP = "nor has another member of its replica group (the layout replicates it over dp and cp)"
+
+
+def test_the_newest_is_chosen(tmp_path: Path) -> None:
+    assert (
+        told(shards(tmp_path, 10, 20))
+        == f"""\
+Candidates, best first (2)
+  1. periodic checkpoint step 20, iter_0000020: chosen
+  2. periodic checkpoint step 10, iter_0000010: not looked at
+What is loaded
+  2 ranks load 2 files of their own: 2 looked at to level content
+  the framework is told: --load ROOT --ckpt-step 20
+{TOPOLOGY.format(2)}
+{UNSEEN}
+  1 other checkpoint: 'ckpt verify' looks at all of them""".splitlines()
+    )
+
+
+def test_a_fallback_names_what_was_found(tmp_path: Path) -> None:
+    put(shards(tmp_path, 10, 20), "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
+    assert (
+        told(tmp_path)
+        == f"""\
+Candidates, best first (2)
+  1. periodic checkpoint step 20, iter_0000020: rejected
+       bad-header: the file does not begin like torch_zip or torch_legacy (iter_0000020/mp_rank_01/model_optim_rng.pt at byte 0)
+       missing-rank: rank 1 has no usable model file, {GROUP} (iter_0000020)
+  2. periodic checkpoint step 10, iter_0000010: chosen
+What is loaded
+  2 ranks load 2 files of their own: 2 looked at to level content
+  the framework is told: --load ROOT --ckpt-step 10
+{TOPOLOGY.format(2)}
+{UNSEEN}
+Warnings
+  dangling-tracker: the tracker names 20, which is not complete ({LATEST})""".splitlines()
+    )
+
+
+def test_a_rollback_passes_over_what_lies_beyond_its_target(tmp_path: Path) -> None:
+    """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration 40 is one, but lies beyond the target."""
+    everyone(tmp_path, 10, 20, 30)
+    for rank in range(4):  # before a rollback, so it is the oldest by time
+        put(tmp_path, f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", megatron(40, rank % 2, 2, 1, 4), -1)
+    lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
+    assert (
+        lines[:12]
+        == f"""\
+Candidates, best first (4)
+  1. dying-gasp checkpoint step 30, iter_0000030: rejected
+       fault-rank: rank 0 failed while this checkpoint was saved, so its file is not trusted (iter_0000030/mp_rank_00/model_optim_rng_0.pt)
+       missing-rank: rank 0 has no usable model file, {GROUP} (iter_0000030)
+       fault-rank: rank 2 failed while this checkpoint was saved, so its file is not trusted (iter_0000030/mp_rank_00/model_optim_rng_2.pt)
+       missing-rank: rank 2 has no usable model file, {GROUP} (iter_0000030)
+  2. periodic checkpoint step 20, iter_0000020: chosen
+  3. dying-gasp checkpoint step 10, iter_0000010: not looked at
+  4. periodic checkpoint step 40, iter_0000040: not looked at
+Rollback
+  from step 30 to step 20 (save interval 20): the dying-gasp checkpoint at step 30 is not usable: rank 0 failed while this checkpoint was saved, so its file is \
+not trusted; rank 0 has no usable model file, {GROUP}; 10 steps are lost
+What is loaded""".splitlines()
+    )
+    for rank in range(4):
+        os.utime(tmp_path / f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", (DAY + 1.5, DAY + 1.5))
+    lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}))
+    assert lines[6:9] == [
+        "  2. periodic checkpoint step 40, iter_0000040: passed over",
+        "  3. periodic checkpoint step 20, iter_0000020: chosen",
+        "  4. dying-gasp checkpoint step 10, iter_0000010: not looked at",
+    ]
+    assert "  1 other checkpoint: 'ckpt verify' looks at all of them" in lines
+
+
+def test_a_substitute_and_its_proof(tmp_path: Path) -> None:
+    everyone(tmp_path, 10)
+    put(tmp_path, "iter_0000010/mp_rank_01/model_optim_rng_3.pt", megatron(10, 1, 2, 1, 4)[:-1], 0)
+    asked = {"replica_groups": {"": ((0, 2), (1, 3))}, "prove_replicas": True, "fault_ranks": frozenset({2})}
+    assert (
+        told(tmp_path, **asked)
+        == f"""\
+Candidates, best first (1)
+  1. periodic checkpoint step 10, iter_0000010: chosen
+What is loaded
+  2 ranks load 2 files of their own: 2 looked at to level content
+  rank 2 loads the model file of rank 0, iter_0000010/mp_rank_00/model_optim_rng_0.pt: --replica-groups; its tensors have the names, types and shapes of \
+rank 2's own file iter_0000010/mp_rank_00/model_optim_rng_2.pt; its tensors are bit for bit those of rank 2's file
+  rank 3 loads the model file of rank 1, iter_0000010/mp_rank_01/model_optim_rng_1.pt: --replica-groups; nothing in the files proves or contradicts it
+  the framework is told: --load ROOT --ckpt-step 10
+{TOPOLOGY.format(4)}
+{UNSEEN}
+  2 files of the chosen checkpoint that nobody loads""".splitlines()
+    )
+
+
+def test_a_shared_set(tmp_path: Path) -> None:
+    for step in (10, 20):
+        for name, data in dcp(step).items():
+            put(tmp_path, f"step-{step}/{name}", data, step)
+    assert (
+        told(tmp_path)
+        == f"""\
+Candidates, best first (2)
+  1. periodic checkpoint step 20, step-20: chosen
+  2. periodic checkpoint step 10, step-10: not looked at
+What is loaded
+  3 files by every rank: 3 looked at to level content
+  the framework is told: ROOT/step-20
+How many ranks, and who says so
+  world_size = 1: highest rank on disk
+{UNSEEN}
+  1 other checkpoint: 'ckpt verify' looks at all of them""".splitlines()
+    )
+
+
+def test_a_level_that_reads_less_says_what_it_left_out(tmp_path: Path) -> None:
+    shards(tmp_path, 10)
+    size = sum(p.stat().st_size for p in tmp_path.glob("iter*/*/*"))
+    assert told(tmp_path, level=Level.STRUCTURE)[-3:] == [
+        "What was not looked at",
+        f"  the content of 2 files ({size:,} bytes): --level content reads it",
+        "  the numbers in the tensors: --level values looks for NaN and absurd ones",
+    ]
+    assert "the numbers" not in "\n".join(told(tmp_path, level=Level.VALUES))
+
+
+def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
+    shards(tmp_path, 10, 20)
+    for step in (10, 20):
+        put(tmp_path, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
+    expected = [
+        "Candidates, best first (2)",
+        *(
+            line
+            for i, step in enumerate((20, 10), 1)
+            for line in (
+                f"  {i}. periodic checkpoint step {step}, iter_{step:07d}: rejected",
+                f"       bad-header: the file does not begin like torch_zip or torch_legacy (iter_{step:07d}/mp_rank_01/model_optim_rng.pt at byte 0)",
+                f"       missing-rank: rank 1 has no usable model file, {GROUP} (iter_{step:07d})",
+            )
+        ),
+    ]
+    assert steady(story.render(failed(tmp_path, Selection())), tmp_path) == expected
+    exhausted = steady(story.render(failed(tmp_path, Selection(max_attempts=1))), tmp_path)
+    assert exhausted[:4] == expected[:4]
+    assert exhausted[4:] == [
+        "  2. periodic checkpoint step 10, iter_0000010: not looked at",
+        "What was not looked at",
+        "  1 other checkpoint: 'ckpt verify' looks at all of them",
+        "Warnings",
+        "  attempts-exhausted: none of 1 checkpoints that were read is usable; --max-attempts 1 stopped the search (.)",
+    ]
+    assert steady(story.render(failed(tmp_path, Selection(no_fallback=True))), tmp_path)[:5] == exhausted[:5]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert story.render(failed(tmp_path, Selection())) == "Candidates, best first (0)\n  none\n"
+    assert story.render(plan(str(tmp_path), Selection(allow_none=True))) == "Candidates, best first (0)\n  none\n"
+
+
+def test_a_long_story_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
+    """Candidates that nobody looked at are counted from the ninth on; those that lost never are."""
+    shards(tmp_path, *range(1, 15))
+    lines = told(tmp_path)
+    assert lines[0] == "Candidates, best first (14)"
+    assert lines[8:10] == ["  8. periodic checkpoint step 7, iter_0000007: not looked at", "  and 6 more: not looked at"]
+    for step in range(3, 15):
+        put(tmp_path, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", b"PK", step)
+    lines = told(tmp_path, max_attempts=20)
+    assert sum(line.endswith(": rejected") for line in lines) == 12
+    assert "  13. periodic checkpoint step 2, iter_0000002: chosen" in lines
+    assert "  and 1 more: not looked at" in lines
+
+
+def test_many_findings_of_one_candidate_are_counted(tmp_path: Path) -> None:
+    for rank in range(8):
+        put(tmp_path, f"iter_0000001/mp_rank_{rank:02d}/model_optim_rng.pt", b"PK", 0)
+    lines = steady(story.render(failed(tmp_path, Selection())), tmp_path)
+    assert lines[-1] == "       and 8 more findings"
+    assert len(lines) == 2 + 8 + 1
+
+
+def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
+    shards(tmp_path, 10)
+    lines = steady(story.render(latest(str(tmp_path), Selection(rank=1))), tmp_path)
+    assert "  1 rank loads 1 file of its own: 1 looked at to level content" in lines
+    assert not any("nobody loads" in line for line in lines)  # rank 0 loads the other
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    evil = story.render(sample.plan(rejected=(), candidates=(sample.checkpoint(path=f"/data/{sample.NASTY}"),), checkpoint=None))
+    assert "\x1b" not in evil
+    assert "\\x1b[2J" in evil
+
+
+def test_every_kind_of_name() -> None:
+    """A checkpoint is called by its step, else its epoch, else the number of its save."""
+    nameless = {"step": None, "kind": Kind.BEST, "path": "/data/x"}
+    rows = [
+        (sample.checkpoint(**nameless), "epoch 3"),
+        (sample.checkpoint(**{**nameless, "epoch": None}), "save 2"),
+        (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "of unknown step"),
+    ]
+    lines = story.render(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
+    assert [line.partition(". ")[2] for line in lines[1:4]] == [f"best checkpoint {what}, x: not looked at" for _, what in rows]
+
+
+# --- the command line
+
+
+def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.run(argv)
+    return code, *capfd.readouterr()
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return shards(tmp_path / "run", 10, 20)
+
+
+def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, plain, _ = run(capfd, "plan", str(tree))
+    assert code == 0
+    code, out, err = run(capfd, "plan", str(tree), "--explain")
+    assert (code, err) == (0, "")
+    assert out == f"{plain}\n{story.render(plan(str(tree)))}"
+
+
+@pytest.mark.parametrize("form", ["json", "shell"])
+def test_what_programs_read_stays_as_it_is(tree: Path, capfd: pytest.CaptureFixture[str], form: str) -> None:
+    assert run(capfd, "plan", str(tree), "--explain", "--format", form)[:2] == run(capfd, "plan", str(tree), "--format", form)[:2]
+
+
+def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    put(tree, "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
+    answer = json.loads(run(capfd, "plan", str(tree), "--json")[1])
+    assert [(c["step"], c["kind"], c["outcome"]) for c in answer["candidates"]] == [(20, "periodic", "rejected"), (10, "periodic", "chosen")]
+
+
+def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "--explain")
+    assert (code, out) == (0, f"{tree}/iter_0000020/mp_rank_00/model_optim_rng.pt\n")
+    assert err == story.render(latest(str(tree), Selection(rank=0)))
+    assert run(capfd, "latest", str(tree), "--rank", "0") == (0, out, "")
+
+
+def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for step in (10, 20):
+        put(tree, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
+    expected = story.render(failed(tree, Selection()))
+    assert "rejected" in expected
+    code, out, err = run(capfd, "plan", str(tree), "--explain")
+    assert (code, out) == (4, expected)
+    assert "none is usable" in err
+    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "--explain")
+    assert (code, out) == (4, "")
+    assert err.startswith(expected)
+    code, out, _ = run(capfd, "plan", str(tree), "--explain", "--json")
+    assert (code, json.loads(out)["checkpoint"]) == (4, None)
