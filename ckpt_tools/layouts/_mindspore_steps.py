@@ -47,6 +47,15 @@ def _odd_ones_out(values: Sequence[tuple[Part, int]]) -> Iterator[tuple[Part, in
         yield from ((p, v, common) for p, v in values if v != common)
 
 
+def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Files that lack what other ranks hold, when there are none of other ranks."""
+    ranks = {part.rank for part, _ in parts}
+    for part, report in parts:
+        if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
+            what = "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are none"
+            yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
+
+
 def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Names against ``epoch_num``, ``step_num`` and ``global_step`` over the files of one run.
 
@@ -67,11 +76,7 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
             inside[part.generation if not dying else None, part.epoch].append((part, step_num - part.step_in_epoch))
         if global_step and not dying:
             counted[part.rank, part.generation].append((part, global_step))
-    ranks = {part.rank for part, _ in parts}
-    for part, report in parts:
-        if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
-            what = "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are none"
-            yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
+    yield from _alone(parts)
     wrong: set[str] = set()
     for values in epochs.values():
         for part, value, common in _odd_ones_out(values):

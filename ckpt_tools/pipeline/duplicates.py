@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Finding, Part, Severity, Verdict
+from ckpt_tools.model import Finding, Level, Part, Severity, Verdict
 from ckpt_tools.storage import LocalSource, ShortRead
 
 if TYPE_CHECKING:
     from ckpt_tools.pipeline.session import Session
 
 _COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id"})
+_Steps = dict[tuple[int, ...], tuple[bytes, Part]]
+"""Step -> a digest of some pages of the file that one place has at it, and the file."""
 _SAMPLE = 4096
 _BLOCK = 1 << 20
 
@@ -38,33 +40,43 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
         if report and holds and p.size > 0 and piece.loaded and not piece.single and report.verdict is not Verdict.BROKEN:
             looked.append(p)
     prints = _prints(looked)
-    places: dict[object, dict[tuple[int, ...], bytes]] = defaultdict(dict)
+    places: dict[object, _Steps] = defaultdict(dict)
     same: dict[bytes, list[Part]] = defaultdict(list)
     for p in sorted((p for p in looked if p.path in prints), key=lambda p: (_order(p), p.rank or 0)):
-        places[_place(p)][_order(p)] = prints[p.path]
+        places[_place(p)][_order(p)] = prints[p.path], p
         same[prints[p.path]].append(p)
     for group in same.values():
         for p in group[1:]:
             older = next((o for o in group if _order(o) < _order(p) and _place(o) == _place(p)), group[0])
-            if older is not p and (f := _copied(older, p, places, s)) and _equal(older.path, p.path):
+            if older is not p and _equal(older.path, p.path) and (f := _copied(older, p, places[_place(p)], places[_place(older)], s)):
                 yield p.path, f
 
 
-def _copied(older: Part, p: Part, places: Mapping[object, Mapping[tuple[int, ...], bytes]], s: Session) -> Finding | None:
-    mine, theirs = places[_place(p)], places[_place(older)]
-    if _order(older) == _order(p):
-        others = mine.keys() & theirs.keys() - {_order(p)}
-        if _place(p) != _place(older) and others and all(mine[at] != theirs[at] for at in others):
-            text = f"byte for byte the file {_where(older, p)}, from which this rank's differ at other steps"
-            apart = len(others) > 1 and min(others) < _order(p)  # all ranks may begin alike, and part ways later
-            return finding("same-content", text, severity=Severity.ERROR if apart else Severity.WARNING)
-        return None
-    moved = len(set(mine.values())) > 1 or p.role == "optimizer" or _moves(p, s)
+def _copied(older: Part, p: Part, mine: _Steps, theirs: _Steps, s: Session) -> Finding | None:
+    at = _order(p)
+    if _order(older) == at:
+        pairs = [(mine[o], theirs[o]) for o in mine.keys() & theirs.keys() - {at}]
+        sound = [pair for pair in pairs if all(_sound(part, s) is not False for _, part in pair)]
+        if _place(p) == _place(older) or not sound or any(a == b for (a, _), (b, _) in sound):
+            return None
+        # all ranks may begin alike, and part ways later
+        apart = len(sound) > 1 and min(_order(a) for (_, a), _ in sound) < at and all(_sound(part, s) for pair in sound for _, part in pair)
+        text = f"byte for byte the file {_where(older, p)}, from which this rank's differ at other steps"
+        return finding("same-content", text, severity=Severity.ERROR if apart else Severity.WARNING)
+    own = mine[at][0]
+    other = next((part for print_, part in mine.values() if print_ != own and _sound(part, s) is not False), None)
+    sure = p.role == "optimizer" or _moves(p, s) or (other is not None and _sound(other, s) is True)
     whole = p.role == "model" and p.rank is None and not p.coords  # a part of a model may hold nothing that is trained
-    if (not moved and not whole) or (p.role == "rng" and len(mine) < 3):
+    if not (sure or other or whole) or (p.role == "rng" and len(mine) < 3):
         return None
     text = f"byte for byte the {p.role} file of an older checkpoint, {_where(older, p)}"
-    return finding("same-content", text, severity=Severity.ERROR if moved and p.role not in ("rng", "data") else Severity.WARNING)
+    return finding("same-content", text, severity=Severity.ERROR if sure and p.role not in ("rng", "data") else Severity.WARNING)
+
+
+def _sound(p: Part, s: Session) -> bool | None:
+    """Whether a file that differs does so because it holds something else, and not because it is damaged; None when no checksum can tell."""
+    report = s.report(p, Level.CONTENT) if BY_NAME[p.layout].piece(p.piece).role == p.role else s.reports[p.path]
+    return False if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) else True if report.coverage > 0.5 else None
 
 
 def _place(p: Part) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -116,9 +117,24 @@ class Judge:
         if self.selection.level > Level.STRUCTURE:
             wrong = {path for path, f in said if f.severity is Severity.ERROR}  # of two equal files the one that contradicts its name is the copy
             yield from ((path, f) for path, f in same_content([p for p in compared if p.path not in wrong], self.session) if path in mine)
-        for odd, typical in grouping.signatures(compared, reports):
+        for odd, typical in (*grouping.signatures(compared, reports), *self._unlike_replicas(c)):
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
+
+    def _unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
+        """(odd part, typical part) where members of a replica group hold other tensors than most: the only sign of a MindSpore file cut at a record border."""
+        selection = self.selection
+        for role in {p.role for p in c.parts}:
+            told = selection.replica_groups.get(role, selection.replica_groups.get("")) or self.topology.strategy
+            everyone = (tuple(range(self.topology.world_size)),) if selection.replicas_all else ()
+            by_rank = {p.rank: p for p in c.parts if p.role == role and p.size > 0 and not BY_NAME[c.layout].piece(p.piece).sharded}
+            for group in told or everyone:
+                known = [(p, s) for rank in group if (p := by_rank.get(rank)) and (s := self._signature(p))]
+                if len({s for _, s in known}) < 2:
+                    continue
+                counts = Counter(s for _, s in known)
+                typical = max(known, key=lambda row: (counts[row[1]], self.session.reports[row[0].path].tensors))
+                yield from ((p, typical[0]) for p, s in known if s != typical[1])
 
     def _signature(self, part: Part) -> str | None:
         report = self.session.report(part, self.names)

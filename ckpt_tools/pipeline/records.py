@@ -6,7 +6,6 @@ get_resume_record_txt (resume_record/).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -46,6 +45,8 @@ def _meta(path: str, home: str, said: dict[str, tuple[int, int]]) -> Iterator[Fi
     if isinstance(data, Finding):
         yield data
         return
+    import json  # most runs have no such notes
+
     try:
         noted = json.loads(data)
     except (ValueError, RecursionError):

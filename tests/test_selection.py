@@ -1,0 +1,342 @@
+"""Where to start, which kind to prefer, what proves a substitute: --resume-from, --prefer, --max-step, --prove-replicas and --fault-file on real trees."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import mindspore, saved, tensor, trainer
+
+from ckpt_tools import cli
+from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.model import Kind, LoadPlan, Selection
+from ckpt_tools.pipeline import plan
+
+DAY = 1_700_000_000
+LATEST = "latest_checkpointed_iteration.txt"
+GROUPS: dict[str, Any] = {"replica_groups": {"": ((0, 2), (1, 3))}}
+
+
+def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.utime(path, (DAY + at, DAY + at))
+    return path
+
+
+def iteration(root: Path, step: int, at: int) -> None:
+    put(root, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", saved({"model": {"w": tensor(step)}, "iteration": step}), at)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Iterations 10, 20 and 30; the newest by time is 20, because training went back, and the tracker names 10."""
+    for name in [name for name in os.environ if name.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    root = tmp_path / "run"
+    for at, step in enumerate((10, 30, 20)):
+        iteration(root, step, at)
+    put(root, LATEST, "10", 5)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return root
+
+
+def step(root: Path, **asked: Any) -> int | None:
+    return plan(str(root), Selection(**asked)).resume_step
+
+
+def codes(made: LoadPlan) -> set[str]:
+    return {f.code for f in made.warnings}
+
+
+def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.run(argv)
+    return code, *capfd.readouterr()
+
+
+# --- --resume-from
+
+
+@pytest.mark.parametrize(("start", "expected"), [("tracker", 10), ("mtime", 20), ("step", 30)])
+def test_where_to_start(tree: Path, capfd: pytest.CaptureFixture[str], start: str, expected: int) -> None:
+    assert step(tree, resume_from=start) == expected
+    code, out, _ = run(capfd, "plan", str(tree), "--resume-from", start, "--json")
+    assert (code, json.loads(out)["resume_step"]) == (0, expected)
+
+
+def test_it_may_stand_in_the_environment_and_in_the_file(tree: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("ckpt.toml").write_text('resume-from = "step"\n')
+    assert json.loads(run(capfd, "plan", str(tree), "--json")[1])["resume_step"] == 30
+    monkeypatch.setenv("CKPT_RESUME_FROM", "tracker")
+    assert json.loads(run(capfd, "plan", str(tree), "--json")[1])["resume_step"] == 10
+
+
+def test_whoever_chose_is_not_warned_about_the_other_orders(tree: Path) -> None:
+    assert "mtime-disagrees-with-step" in codes(plan(str(tree)))
+    for start in ("tracker", "step"):
+        assert "mtime-disagrees-with-step" not in codes(plan(str(tree), Selection(resume_from=start)))
+    assert "mtime-disagrees-with-step" in codes(plan(str(tree), Selection(resume_from="mtime")))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, f"there is no {LATEST} in"),
+        ("", f"{LATEST} is empty, or not what its framework writes"),
+        ("garbage", f"{LATEST} is empty, or not what its framework writes"),
+        ("40", f"{LATEST} names 40, which is not there"),
+        ("release", f"{LATEST} names release, which is not there"),
+    ],
+)
+def test_a_tracker_that_names_nothing_ends_in_2(tree: Path, capfd: pytest.CaptureFixture[str], text: str | None, says: str) -> None:
+    """Another checkpoint than the one that was asked for would be a guess."""
+    (tree / LATEST).unlink()
+    if text is not None:
+        put(tree, LATEST, text)
+    for command in ("plan", "latest"):
+        code, out, err = run(capfd, command, str(tree), "--resume-from", "tracker")
+        assert (code, out) == (2, "")
+        assert says in err
+        assert "hint: say --resume-from mtime or --resume-from step" in err
+    assert step(tree) == 20
+
+
+@pytest.mark.parametrize("asked", [{"max_step": 5}, {"kind": Kind.DYING_GASP}])
+def test_a_tracker_whose_checkpoint_is_hidden(tree: Path, asked: dict[str, Any]) -> None:
+    iteration(tree, 5, 9)
+    gasp = put(tree, "iter_0000004/mp_rank_00/model_optim_rng_0.pt", saved({"model": {"w": tensor(4)}, "iteration": 4}))
+    assert gasp.exists()
+    with pytest.raises(UsageError, match="names 10, which --kind or --max-step hides"):
+        plan(str(tree), Selection(resume_from="tracker", save_interval=5, **asked))
+
+
+def test_a_layout_without_a_tracker(tmp_path: Path) -> None:
+    for name, data in trainer(5).items():
+        put(tmp_path, f"checkpoint-5/{name}", data)
+    with pytest.raises(UsageError, match="the layout hf-trainer has no tracker"):
+        plan(str(tmp_path), Selection(resume_from="tracker"))
+
+
+def test_from_a_damaged_checkpoint_the_tracker_leads_to_earlier_steps_only(tree: Path) -> None:
+    iteration(tree, 5, -1)
+    put(tree, "iter_0000010/mp_rank_00/model_optim_rng.pt", b"PK")
+    made = plan(str(tree), Selection(resume_from="tracker"))
+    assert (made.resume_step, [r.checkpoint.step for r in made.rejected], [c.step for c in made.candidates]) == (5, [10], [10, 5])
+    put(tree, "iter_0000005/mp_rank_00/model_optim_rng.pt", b"PK")
+    with pytest.raises(NoneUsable):
+        plan(str(tree), Selection(resume_from="tracker"))
+
+
+def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
+    put(tmp_path, "release/mp_rank_00/model_optim_rng.pt", saved({"model": {"w": tensor(1)}, "iteration": 0}))
+    iteration(tmp_path, 10, 5)
+    put(tmp_path, LATEST, "release")
+    assert step(tmp_path) == 10
+    made = plan(str(tmp_path), Selection(resume_from="tracker"))
+    assert made.checkpoint is not None
+    assert made.checkpoint.kind is Kind.RELEASE
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--resume-from", "tracker", "--order", "step"], 2),
+        (["--resume-from", "tracker", "--order", "mtime"], 2),
+        (["--resume-from", "step", "--order", "mtime"], 2),
+        (["--resume-from", "step", "--order", "step"], 0),
+        (["--resume-from", "tracked"], 2),
+    ],
+)
+def test_it_may_not_contradict_the_order(tree: Path, capfd: pytest.CaptureFixture[str], flags: list[str], code: int) -> None:
+    got, _, err = run(capfd, "plan", str(tree), *flags)
+    assert got == code
+    if code:
+        assert "--resume-from" in err
+        assert "hint: " in err
+    if "--order" in flags and code:
+        assert "contradict each other" in err
+
+
+# --- --prefer and --max-step
+
+
+@pytest.fixture
+def gasps(tmp_path: Path) -> Path:
+    """Every rank saves: iterations 20 and 30 whole, and 45, which is no multiple of 10."""
+    for at, number in enumerate((20, 30, 45)):
+        for rank in range(2):
+            state = {"model": {"w": tensor(number)}, "iteration": number}
+            put(tmp_path, f"iter_{number:07d}/mp_rank_00/model_optim_rng_{rank}.pt", saved(state), at)
+    put(tmp_path, LATEST, "45")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected", "ahead"),
+    [
+        ({}, 45, set()),
+        ({"prefer": Kind.PERIODIC}, 30, {45}),
+        ({"prefer": Kind.DYING_GASP}, 45, set()),
+        ({"prefer": Kind.BEST}, 45, set()),
+        ({"prefer": Kind.PERIODIC, "max_step": 29}, 20, {30, 45}),
+        ({"prefer": Kind.PERIODIC, "kind": Kind.DYING_GASP}, 45, set()),
+        ({"max_step": 45}, 45, set()),
+        ({"max_step": 44}, 30, {45}),
+        ({"max_step": 30}, 30, {45}),
+        ({"max_step": 29}, 20, {30, 45}),
+    ],
+)
+def test_prefer_and_max_step(gasps: Path, asked: dict[str, Any], expected: int, ahead: set[int]) -> None:
+    made = plan(str(gasps), Selection(save_interval=10, **asked))
+    assert (made.resume_step, {c.step for c in made.ahead}, made.rejected, made.rollback) == (expected, ahead, (), None)
+
+
+def test_what_is_not_preferred_is_still_better_than_nothing(gasps: Path) -> None:
+    for number in (20, 30):
+        for rank in range(2):
+            put(gasps, f"iter_{number:07d}/mp_rank_00/model_optim_rng_{rank}.pt", b"PK")
+    made = plan(str(gasps), Selection(save_interval=10, prefer=Kind.PERIODIC))
+    assert (made.resume_step, [r.checkpoint.step for r in made.rejected]) == (45, [30, 20])
+
+
+def test_nothing_below_the_limit_is_not_the_same_as_nothing(gasps: Path) -> None:
+    with pytest.raises(NoneUsable, match="--kind or --max-step hides them all"):
+        plan(str(gasps), Selection(max_step=19, allow_none=True))
+
+
+# --- --prove-replicas
+
+
+def shard(number: int, half: int, odd: bool = False, **more: Any) -> bytes:
+    """The state of one half of the model; the odd one has other numbers in one tensor, of the same shape."""
+    return saved({"model": {"w": tensor(number, half), "b": tensor(number, half, 9 if odd else 1)}, "iteration": number, **more})
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Path:
+    """Iterations 10 and 20 of four ranks; 0 and 2 hold the same state, as do 1 and 3. Rank 3's file of iteration 20 is cut off."""
+    for at, number in enumerate((10, 20)):
+        for rank in range(4):
+            put(tmp_path, f"iter_{number:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", shard(number, rank % 2, rng_state=tensor(rank)), at)
+    put(tmp_path, LATEST, "20")
+    path = tmp_path / "iter_0000020/mp_rank_01/model_optim_rng_3.pt"
+    put(tmp_path, str(path.relative_to(tmp_path)), path.read_bytes()[:-30], 1)
+    return tmp_path
+
+
+def source(made: LoadPlan, rank: int) -> tuple[int | None, str]:
+    (load,) = made.ranks[rank].files
+    return load.source_rank, load.reason
+
+
+def test_equal_tensors_are_the_proof(replicas: Path) -> None:
+    """Random numbers are each rank's own, and do not count."""
+    asked = Selection(prove_replicas=True, fault_ranks=frozenset({2}), **GROUPS)
+    made = plan(str(replicas), asked)
+    whose, why = source(made, 2)
+    assert (made.resume_step, whose) == (20, 0)
+    assert why.endswith("; its tensors are bit for bit those of rank 2's file")
+    assert source(plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS)), 2)[1].endswith("model_optim_rng_2.pt")  # not asked, not said
+
+
+def test_a_tensor_that_differs_is_named_and_the_checkpoint_is_passed_over(replicas: Path) -> None:
+    """Two files that should hold the same state do not: nobody knows which is right."""
+    put(replicas, "iter_0000020/mp_rank_00/model_optim_rng_2.pt", shard(20, 0, odd=True, rng_state=tensor(2)), 1)
+    made = plan(str(replicas), Selection(prove_replicas=True, fault_ranks=frozenset({2}), **GROUPS))
+    (lost,) = made.rejected
+    assert (made.resume_step, lost.checkpoint.step) == (10, 20)
+    (clash,) = [f for f in lost.findings if f.code == "replica-mismatch"]
+    assert clash.message == "rank 0's file and rank 2's file should hold the same state, but differ in model.b"
+    assert os.path.relpath(clash.path, replicas) == "iter_0000020/mp_rank_00/model_optim_rng_0.pt"
+    lax = plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS))
+    assert (lax.resume_step, source(lax, 2)[0]) == (20, 0)
+
+
+def test_where_replicas_differ_a_cut_file_has_no_substitute(replicas: Path) -> None:
+    """Groups of four: rank 3 could take rank 1's file, but the next member of the group holds something else."""
+    four: dict[str, Any] = {"replica_groups": {"": ((0, 1, 2, 3),)}}
+    for rank in range(3):
+        data = shard(20, 0, odd=rank == 1, rng_state=tensor(rank))
+        put(replicas, f"iter_0000020/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", data, 1)
+    made = plan(str(replicas), Selection(prove_replicas=True, **four))
+    assert made.resume_step == 10
+    (lost,) = made.rejected
+    assert {"truncated", "replica-mismatch", "missing-rank"} <= {f.code for f in lost.findings}
+    assert any("differ in model.b" in f.message for f in lost.findings if f.code == "replica-mismatch")
+
+
+def test_the_only_good_member_is_a_note_and_with_strict_no_substitute(replicas: Path) -> None:
+    made = plan(str(replicas), Selection(prove_replicas=True, **GROUPS))
+    assert (made.resume_step, source(made, 3)[0]) == (20, 1)
+    (note,) = [f for f in made.warnings if f.code == "replica-unproven"]
+    assert note.message == "model_optim_rng_1.pt is the only good member of its group: there is nothing to compare it with"
+    strict = plan(str(replicas), Selection(prove_replicas=True, strict=True, **GROUPS))
+    assert (strict.resume_step, [r.checkpoint.step for r in strict.rejected]) == (10, [20])
+    assert "replica-unproven" in {f.code for f in strict.rejected[0].findings}
+
+
+def test_files_without_a_checksum_are_compared_too(tmp_path: Path) -> None:
+    """MindSpore without crc_check: nothing else would show that two replicas differ in a bit."""
+    for rank in range(3):
+        put(tmp_path, f"rank_{rank}/net-1_10.ckpt", mindspore(False, 0, step_num=10, epoch_num=1))
+    data = bytearray((tmp_path / "rank_1/net-1_10.ckpt").read_bytes())
+    data[data.index(b"\x3f\x9d\xf3\x36") + 2] ^= 4
+    put(tmp_path, "rank_1/net-1_10.ckpt", bytes(data))
+    put(tmp_path, "rank_2/net-1_10.ckpt", b"")
+    trio: dict[str, Any] = {"replica_groups": {"": ((0, 1, 2),)}}
+    assert source(plan(str(tmp_path), Selection(**trio)), 2)[0] == 1
+    with pytest.raises(NoneUsable, match="replica-mismatch") as caught:
+        plan(str(tmp_path), Selection(prove_replicas=True, **trio))
+    assert caught.value.plan is not None
+    assert "replica-mismatch" in {f.code for f in caught.value.plan.rejected[0].findings}
+
+
+def test_nothing_is_compared_where_nobody_is_replaced(replicas: Path) -> None:
+    put(replicas, "iter_0000020/mp_rank_00/model_optim_rng_2.pt", shard(20, 0, odd=True), 1)
+    made = plan(str(replicas), Selection(prove_replicas=True, max_step=10, **GROUPS))
+    assert codes(made).isdisjoint({"replica-mismatch", "replica-unproven"})
+
+
+# --- --fault-file
+
+
+@pytest.mark.parametrize(
+    ("flags", "content", "failed"),
+    [
+        (["--fault-file", "f.json"], "[2]", {2}),
+        (["--fault-file", "f.json"], '{"version": 1, "fault_ranks": [3, 2]}', {2, 3}),
+        (["--fault-file", "f.json", "--fault-ranks", "1"], "[2]", {1, 2}),
+        (["--fault-ranks", "1"], "[2]", {1}),
+        (["--fault-file", "f.json"], "[]", set()),
+    ],
+)
+def test_the_fault_file_names_ranks_that_get_a_replica(
+    replicas: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], content: str, failed: set[int]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(put(replicas.parent / "elsewhere", "f.json", content).parent)
+    code, out, _ = run(capfd, "plan", str(replicas), "--max-step", "10", "--replica-groups", "0,2;1,3", *flags, "--json")
+    made = json.loads(out)
+    assert code == 0
+    taken = {r["rank"] for r in made["ranks"] if r["files"][0]["substituted"]}
+    assert taken == {rank for rank in failed if (rank + 2) % 4 not in failed}
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[-1]", '["2"]', '{"fault_nodes": ["n1"]}'])
+def test_a_fault_file_that_says_nothing_usable_is_2(
+    replicas: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    monkeypatch.chdir((put(replicas.parent / "elsewhere", "f.json", content or "")).parent)
+    if content is None:
+        Path("f.json").unlink()
+    code, out, err = run(capfd, "latest", str(replicas), "--rank", "0", "--fault-file", "f.json")
+    assert (code, out) == (2, "")
+    assert "--fault-file" in err
+    assert "f.json" in err
