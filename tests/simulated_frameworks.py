@@ -219,7 +219,7 @@ class MindIO(MindSpore):
     def gasp(self, step: int) -> Save | None:
         self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
         alive = [next((r for r in g if r not in self.faults), None) for g in self.groups]
-        if any(r is None for r in alive):
+        if any(r is None for r in alive) or self.job.exists(f"tft_saved_checkpoints-step_{step}"):
             return None
         (epoch, inside), home = self.at(step), f"tft_saved_checkpoints-step_{step}"
         names = {r: f"rank_{r}/ttp_rank_{r}-{epoch}_{inside}.ckpt" for r in alive if r is not None}

@@ -54,7 +54,7 @@ class Judge:
         read = False
         while True:
             differences = self._differences if self.selection.prove_replicas else None
-            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part), differences)
+            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part, bad), differences)
             if a.groupless:
                 raise UsageError(
                     f"{a.findings[0].message} ({c.path})",
@@ -146,12 +146,13 @@ class Judge:
         names = digests[0].keys() | digests[1].keys()
         return sorted(n for n in names if "rng" not in n.lower() and digests[0].get(n) != digests[1].get(n))
 
-    def _evidence(self, c: Checkpoint, rank_: int, part: Part) -> Iterator[tuple[str, str]]:
+    def _evidence(self, c: Checkpoint, rank_: int, part: Part, bad: Mapping[str, Sequence[Finding]]) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
         others = sorted((o for o in self.checkpoints if o is not self.named and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
         for o in (c, *others):
             for p in o.parts:
-                if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path:
+                cut = any(f.code == "signature-changed" for f in bad.get(p.path, ()))  # what is left of its tensors proves nothing
+                if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path and not cut:
                     report = self.session.report(p, self.names)
                     if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
                         yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.session.root)}", report.signature
