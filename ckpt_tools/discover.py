@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import stat
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ from functools import lru_cache
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
-from ckpt_tools.layouts import Layout, Place, Told, active, places_of, read_name
+from ckpt_tools.layouts import Layout, Told, active, places_of, read_name
 from ckpt_tools.model import Finding, Part
+from ckpt_tools.naming import Row, name_parts
 from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
@@ -94,73 +94,6 @@ def stat_of(path: str | os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]
     return st.st_size, st.st_mtime_ns, ()
 
 
-_Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", "list[Place]"]
-"""place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
-
-
-def _numbered_siblings(rows: list[_Row]) -> dict[str, tuple[str, int]]:
-    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
-    count from 0 without a gap; a lone ``exp_3`` is just a name.
-    """
-    families: dict[str, dict[str, int]] = defaultdict(dict)
-    for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
-        if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
-            families[m[1]][base] = int(m[2])
-    return {b: (stem, r) for stem, bases in families.items() if sorted(bases.values()) == list(range(len(bases))) for b, r in bases.items()}
-
-
-def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """(base, rank, prefix) -> the prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1`` (``net_rank_0``)."""
-    joined: dict[tuple[str, int | None, str], str] = {}
-    for base, pairs in seen.items():
-        stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
-        for rank, prefix in pairs:
-            stem = prefix.removesuffix(str(rank))
-            if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
-                stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
-        for stem, members in stems.items():
-            if len(members) > 1 and len({prefix for _, prefix in members}) == len({rank for rank, _ in members}) == len(members):
-                joined.update({(base, rank, prefix): stem for rank, prefix in members})
-    return joined
-
-
-def _parts(rows: list[_Row], above: str) -> Iterator[Part]:
-    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
-    moved = _numbered_siblings(rows)
-    seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
-    for place, told, *_ in rows:
-        if told[2]:
-            base, rank = moved.get(place.base, (place.base, told[1])) if place.rank is None else (place.base, place.rank)
-            seen[base].add((rank, told[2]))
-    prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
-    joined = _common_prefixes(seen)
-    bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
-    above_of = {base: os.path.relpath(base, above) for base in bases}
-    above_of = {base: os.path.basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
-    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings, _at in rows:
-        prefix, generation = prefix or place.prefix, place.generation if generation is None else generation  # noqa: PLW2901  # what the directory tells
-        base, rank = place.base, place.rank if place.rank is not None else own
-        if rank is None and base in moved:
-            base, rank = moved[base]
-        if generation and f"{prefix}_{generation}" in prefixes.get(base, ()):  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
-            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # the settled name replaces the read one
-        if joined:
-            prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
-        if own is not None and own != rank:
-            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
-        if step is not None and place.step not in (None, step):
-            findings += (finding("step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"),)  # noqa: PLW2901  # as above
-        run = above_of[base]
-        if prefix:
-            run = prefix if run == "." else f"{run}/{prefix}"
-        piece = place.piece
-        yield Part(
-            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank, place.coords + coords,
-            place.step if step is None else step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
-            generation, place.tmp or tmp, size, mtime_ns, findings,
-        )  # fmt: skip
-
-
 @contextmanager
 def no_collector() -> Iterator[None]:
     """A million small values without cycles: the garbage collector's passes over them cost half the time and free nothing."""
@@ -176,7 +109,7 @@ def no_collector() -> Iterator[None]:
 @no_collector()
 def discover(root: str) -> Discovery:
     """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at."""
-    found, rows, names = Discovery(), list[_Row](), dict[tuple[int, ...], dict[str, Told | None]]()
+    found, rows, names = Discovery(), list[Row](), dict[tuple[int, ...], dict[str, Told | None]]()
     tops = roots(root)
     for top in tops:
         if os.path.isdir(top):
@@ -194,16 +127,16 @@ def discover(root: str) -> Discovery:
             found.indexes += (e.path for e in entries if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     kept = _settled(rows, found)
-    found.parts = list(_parts(kept, above))
+    found.parts = list(name_parts(kept, above))
     return found
 
 
-def _settled(rows: list[_Row], found: Discovery) -> list[_Row]:
+def _settled(rows: list[Row], found: Discovery) -> list[Row]:
     """Without those whose names say too little: companions without their layout, and weak names in directories that other names explain."""
     sure = [row[0] for row in rows if not row[0].piece.weak and not row[0].piece.companion]
     at_home = {(place.layout.name, place.base) for place in sure}
     explained: set[str] = set()
-    kept, left = list[_Row](), rows
+    kept, left = list[Row](), rows
     for weak in (False, True):  # weak names are asked once it is known which directories the others explain
         waiting, left = left, []
         while waiting:
@@ -230,7 +163,7 @@ def _directory(
     path: str,
     entries: list[os.DirEntry[str]],
     found: Discovery,
-    rows: list[_Row],
+    rows: list[Row],
     names: dict[tuple[int, ...], dict[str, Told | None]],
     alone: bool = False,
 ) -> None:

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import BY_NAME, Piece
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report, Selection, Severity
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report, Selection
+from ckpt_tools.replicas import Differences, Evidence, Groups, Load, Signature, proven, substitute
 from ckpt_tools.topology import Topology
-
-Signature = Callable[[Part], "str | None"]
-"""The tensor signature of a part, "" when it has none or cannot be read, None when the file says that it is no replica (``remove_redundancy``)."""
-Differences = Callable[[Part, Part], "Sequence[str]"]
-"""The names of tensors whose bytes differ between two parts."""
-Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
-"""(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """One file chosen for one rank."""
-
-    part: Part
-    substituted: bool
-    reason: str = ""
 
 
 @dataclass
@@ -42,48 +27,6 @@ class Assignment:
         return list({load.part.path: load.part for loads in (self.shared, *self.loads.values()) for load in loads}.values())
 
 
-class _Groups:
-    """Replica groups of the ranks, per role, in the order of docs/design.md section 5."""
-
-    def __init__(self, topology: Topology, selection: Selection) -> None:
-        self.topology, self.selection = topology, selection
-        self.strategy = {rank: group for group in topology.strategy for rank in group}
-        self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
-
-    def _peers(self, rank: int, axes: tuple[str, ...]) -> Sequence[int]:
-        """Ranks with the coordinates of ``rank`` on ``axes``; the grid is laid out once per set of axes."""
-        cells = self._cells.get(axes)
-        if cells is None:
-            cells = self._cells[axes] = {}
-            for r in range(self.topology.world_size):
-                at = self.topology.coordinates(r)
-                cells.setdefault(tuple(at.get(a, 0) for a in axes), []).append(r)
-        at = self.topology.coordinates(rank)
-        return cells[tuple(at.get(a, 0) for a in axes)]
-
-    def of(self, rank: int, piece: Piece) -> tuple[Sequence[int], str] | None:
-        """(the ranks that hold the same state as ``rank`` in ``piece``, who says so); None when nobody does."""
-        selection, sizes = self.selection, self.topology.sizes
-        if piece.sharded:
-            return None
-        for role, who in ((piece.role, f"--replica-groups {piece.role}"), ("", "--replica-groups")):
-            if role in selection.replica_groups:
-                members = next((g for g in selection.replica_groups[role] if rank in g), None)
-                return (members, who) if members else None
-        over, who = piece.replicated_over, "parallel sizes"
-        if over:
-            who = f"the layout replicates it over {' and '.join(over)}"
-        if selection.sizes:  # given by flag, also for a layout that does not know its own
-            return self._peers(rank, self.topology.apart(over or ("dp", "cp"))), who
-        if rank in self.strategy:
-            return self.strategy[rank], f"the strategy files in {selection.strategy_dir}"
-        if over:
-            return (self._peers(rank, self.topology.apart(over)) if sizes else range(self.topology.world_size)), who
-        if selection.replicas_all:
-            return range(self.topology.world_size), "--replicas all"
-        return None
-
-
 def assign(
     checkpoint: Checkpoint,
     topology: Topology,
@@ -99,7 +42,7 @@ def assign(
     elsewhere a replica is preferred to them. With ``differences`` a substitute's tensors are compared with those of another member of its group.
     """
     layout, out = BY_NAME[checkpoint.layout], Assignment()
-    groups, roles = _Groups(topology, selection), dict[str, list[Part]]()
+    groups, roles = Groups(topology, selection), dict[str, list[Part]]()
     order = [piece.name for piece in layout.pieces]
     for p in sorted(checkpoint.parts, key=lambda p: order.index(p.piece)):
         piece = layout.piece(p.piece)
@@ -130,9 +73,9 @@ def assign(
                 others = [p for failed, _, m in sorted(near) if not (dying and failed) for p in by_rank[m] if p.path not in bad]
                 others += [p for p in placed if not p.coords and p not in own and p.path not in bad]
                 substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
-            load = _substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out) if substitutes else None
+            load = substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out.findings) if substitutes else None
             if load is not None and load.substituted and differences is not None:
-                load = _proven(
+                load = proven(
                     load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out
                 )
             if load is None and mine:
@@ -171,66 +114,6 @@ def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]],
 
 def _located(p: Part, bad: Mapping[str, Sequence[Finding]]) -> list[Finding]:
     return [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
-
-
-def _substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece], group: tuple[Sequence[int], str] | None, topology: Topology,
-                selection: Selection, signature: Signature, evidence: Evidence, out: Assignment) -> Load | None:  # fmt: skip
-    """The first part that nothing contradicts, with its proof; contradicted ones become findings and are never used."""
-    who = group[1] if group else ""
-    for part in parts:
-        where = topology.coordinates(rank) if part.coords else {}
-        elsewhere = [f"{a}={at}" for a, at in part.coords if where.get(a, at) != at]
-        if elsewhere:
-            text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it holds {' '.join(elsewhere)}"
-            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
-            continue
-        theirs = signature(part)
-        if theirs is None:
-            text = (
-                f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
-            )
-            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
-            continue
-        shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)
-        whose = f"rank {part.rank}'s file" if part.rank is not None else "the file"
-        if shown and theirs and shown[1] != theirs:
-            text = f"{whose} cannot stand in for rank {rank}: its tensors differ from those of {shown[0]}"
-            out.findings.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
-            continue
-        if shown and theirs:
-            return Load(part, True, f"{who}; its tensors have the names, types and shapes of {shown[0]}")
-        by_layout = bool(piece_of(part.piece).replicated_over) and not selection.replica_groups and not topology.strategy
-        if not by_layout:
-            text = f"{whose} stands in for rank {rank} on the word of {who} alone"
-            if selection.strict:
-                out.findings.append(finding("replica-unproven", text, path=part.path, severity=Severity.WARNING))
-                continue
-            out.findings.append(finding("replica-unproven", text, path=part.path))
-        return Load(part, True, f"{who}; nothing in the files proves or contradicts it" if not by_layout else who)
-    return None
-
-
-def _proven(load: Load, others: Sequence[Part], differences: Differences, selection: Selection, out: Assignment) -> Load | None:
-    """The load with the proof that another good member of the group holds the same bytes; None when one holds others, so that nobody knows which is right."""
-    name = load.part.path.rpartition("/")[2]
-    if not others:
-        text = f"{name} is the only good member of its group: there is nothing to compare it with"
-        out.findings.append(finding("replica-unproven", text, path=load.part.path, severity=Severity.WARNING if selection.strict else None))
-        return None if selection.strict else load
-    differ = differences(load.part, others[0])
-    if not differ:
-        return replace(load, reason=f"{load.reason}; its tensors are bit for bit those of {_whose(others[0])}")
-    names = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
-    out.findings.append(
-        finding(
-            "replica-mismatch", f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}", path=load.part.path
-        )
-    )
-    return None
-
-
-def _whose(p: Part) -> str:
-    return f"rank {p.rank}'s file" if p.rank is not None else "/".join(p.path.split("/")[-2:])
 
 
 def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequence[int], str] | None, bad: Mapping[str, Sequence[Finding]], dying: bool,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ckpt_tools import completeness, launchers
 from ckpt_tools import group as grouping
-from ckpt_tools import launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Anatomy
@@ -28,7 +28,7 @@ def scan(root: str = ".", selection: Selection | None = None) -> Scan:
     selection = selection or Selection()
     s = Session(root, jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file)
     checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
-    expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or grouping.expected_ranks(members))}
+    expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or completeness.expected_ranks(members))}
     findings = [
         *s.found.findings,
         *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),

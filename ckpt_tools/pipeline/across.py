@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools import agreement, completeness
 from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
@@ -33,10 +34,10 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
         wrong = set[str]()
-        for path, f in grouping.consistency(parts, s.reports) if parts else ():
+        for path, f in agreement.consistency(parts, s.reports) if parts else ():
             wrong |= {path} if f.severity is Severity.ERROR else set()
             s.reports[path] = with_findings(s.reports[path], [f])
-        for odd, typical in grouping.signatures(parts, s.reports):
+        for odd, typical in agreement.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
         named = [p for c in checkpoints if not c.unfinished for p in s.members(c).parts if p.path in s.reports and p.path not in wrong]
         copied = same_content(named, s) if level >= Level.CONTENT and whole_tree else ()
@@ -44,7 +45,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]
-        run = grouping.expected(finished)
+        run = completeness.expected(finished)
         for c in checkpoints:
             if c.unfinished:
                 layout = BY_NAME[c.layout]
@@ -53,26 +54,29 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
                 out.append(finding("unfinished-save", why, path=c.parts[0].home or c.path))
                 _soften(s, c.parts)
                 continue
-            gaps = grouping.missing(c, run) if whole_tree else []
+            gaps = completeness.missing(c, run) if whole_tree else []
             torn = [p for p in c.parts if any(f.code in _TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
             if whole_tree and (torn or any(f.severity is not Severity.NOTE for f in gaps)) and s.unfinished(c, finished):
                 gaps = [finding("unfinished-save", "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early", path=c.path)]
                 _soften(s, torn)
             if any(f.severity is not Severity.NOTE for f in gaps):
                 incomplete.add(c.path)
-            out += [*gaps, *grouping.doubled(c)]
+            out += [*gaps, *completeness.doubled(c)]
             if len({p.generation for p in c.parts}) > 1:
                 out.append(
                     finding(
-                        "generation-mismatch", f"{grouping.label(c)} joins files of different restarts", path=c.path, severity=_restarts(c, finished)
+                        "generation-mismatch",
+                        f"{completeness.label(c)} joins files of different restarts",
+                        path=c.path,
+                        severity=_restarts(c, finished),
                     )
                 )
-        for odd, typical, what in (row for c in finished for row in grouping.replicas(c, s.reports)):
+        for odd, typical, what in (row for c in finished for row in agreement.replicas(c, s.reports)):
             code, text = ("size-outlier", f"{odd.size:,} bytes") if what == "size" else ("signature-changed", "its tensors differ")
             other = typical.path.rpartition("/")[2] if typical.rank is None else f"rank {typical.rank}'s file ({typical.size:,} bytes)"
             s.reports[odd.path] = with_findings(s.reports[odd.path], [finding(code, f"{text}, unlike {other} and other replicas")])
-        for c, between in grouping.straddled(finished) if whole_tree else ():
-            out.append(finding("mixed-attempts", f"{grouping.label(between)} was written between its first and its last file", path=c.path))
+        for c, between in agreement.straddled(finished) if whole_tree else ():
+            out.append(finding("mixed-attempts", f"{completeness.label(between)} was written between its first and its last file", path=c.path))
         if whole_tree:
             out += records(finished)
         if whole_tree and finished:
@@ -126,7 +130,7 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
     elif isinstance(said[1], Finding):
         yield said[1]
     else:
-        yield from grouping.trackers(checkpoints, said[1], said[0], incomplete)
+        yield from agreement.trackers(checkpoints, said[1], said[0], incomplete)
 
 
 def ciphers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ckpt_tools import group as grouping
+from ckpt_tools import agreement, completeness
 from ckpt_tools.choose import Judgement
 from ckpt_tools.digest import tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
@@ -35,7 +35,13 @@ class Judge:
     """``assignments`` holds, by ``id`` of an accepted checkpoint, what each rank would load from it."""
 
     def __init__(
-        self, session: Session, checkpoints: Sequence[Checkpoint], topology: Topology, saved: int | None, selection: Selection, run: grouping.Expected
+        self,
+        session: Session,
+        checkpoints: Sequence[Checkpoint],
+        topology: Topology,
+        saved: int | None,
+        selection: Selection,
+        run: completeness.Expected,
     ) -> None:
         self.session, self.checkpoints, self.topology, self.saved = session, checkpoints, topology, saved
         self.selection, self.expected = selection, run
@@ -48,7 +54,7 @@ class Judge:
         s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
         self.named, c = c, self.session.members(c)
         everyone = all(BY_NAME[c.layout].piece(p.piece).shared for p in c.parts)  # then nobody asks for the file of one rank
-        absent = [f for f in grouping.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
+        absent = [f for f in completeness.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
         if absent:
             return Judgement(False, tuple(absent))
         read = False
@@ -60,7 +66,7 @@ class Judge:
                     f"{a.findings[0].message} ({c.path})",
                     "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
                 )
-            clash = mismatched(c, a, self.topology, grouping.named_world(c) or self.saved) if not bad else None
+            clash = mismatched(c, a, self.topology, completeness.named_world(c) or self.saved) if not bad else None
             if clash:
                 raise UsageError(
                     f"topology-mismatch: {clash.message}",
@@ -112,12 +118,12 @@ class Judge:
             self.session.report(p, self.names)
         compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
         reports = self.session.reports
-        said = list(grouping.consistency(compared, reports))
+        said = list(agreement.consistency(compared, reports))
         yield from ((path, f) for path, f in said if path in mine)
         if self.selection.level > Level.STRUCTURE:
             wrong = {path for path, f in said if f.severity is Severity.ERROR}  # of two equal files the one that contradicts its name is the copy
             yield from ((path, f) for path, f in same_content([p for p in compared if p.path not in wrong], self.session) if path in mine)
-        for odd, typical in (*grouping.signatures(compared, reports), *self._unlike_replicas(c)):
+        for odd, typical in (*agreement.signatures(compared, reports), *self._unlike_replicas(c)):
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
 

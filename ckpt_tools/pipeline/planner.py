@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ckpt_tools import completeness
 from ckpt_tools import group as grouping
 from ckpt_tools.choose import choose, rank
 from ckpt_tools.codes import finding
@@ -83,7 +84,7 @@ class Planner:
         if selection.resume_from == "tracker":
             ranked = self._from_tracker(ranked)
         self.ranked = ranked
-        self.expected = grouping.expected(self.checkpoints, selection.world_size)
+        self.expected = completeness.expected(self.checkpoints, selection.world_size)
         self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
         self.warnings += notes
         self._compare_orders(candidates)
@@ -178,15 +179,15 @@ class Planner:
         """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong; not when the caller chose step."""
         if self.order == "step" or self.selection.resume_from == "tracker" or self.selection.prefer is not None:
             return
-        whole_ones = [c for c in candidates if not grouping.missing(c, self.expected)] or list(candidates)
+        whole_ones = [c for c in candidates if not completeness.missing(c, self.expected)] or list(candidates)
         by_mtime, by_step = rank(whole_ones, "mtime")[0], rank(whole_ones, "step")[0]
         if by_mtime.order != by_step.order:
             said = self.session.tracker(by_step.layout, by_step.parts[0].base)
             witness = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
-            text = f"newest by time is {grouping.label(by_mtime)}, by step {grouping.label(by_step)}{witness}"
+            text = f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{witness}"
             self.warnings.append(finding("mtime-disagrees-with-step", text, path=by_mtime.path))
         ahead = [c for c in candidates if c.mtime_ns > self.session.now_ns + _SKEW_NS]
-        self.warnings += [finding("mtime-in-future", f"{grouping.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
+        self.warnings += [finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
 
     # ---- the answer
 
@@ -217,7 +218,7 @@ class Planner:
         paths = {f.path for f in (*shared, *(f for r in ranks for f in r.files))}
         resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
         run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
-        lost = {o.path for o in run if grouping.missing(o, self.expected)} | {
+        lost = {o.path for o in run if completeness.missing(o, self.expected)} | {
             r.checkpoint.path for r in choice.rejected if r.checkpoint.parts[0].home
         }
         planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]

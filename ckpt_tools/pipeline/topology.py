@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from ckpt_tools import group as grouping
-from ckpt_tools import launchers
+from ckpt_tools import agreement, completeness, launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
@@ -62,13 +61,13 @@ def find_topology(
     for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):  # the newest may be cut off, and say nothing any more
         mine = [p for p in c.parts if p.role == "model" or p.piece == layout.sized_by][:256]
         said = [session.report(p, min(Level.STRUCTURE, selection.level)) for p in mine]
-        if told := grouping.saved_world_size(said):
+        if told := agreement.saved_world_size(said):
             ranked_parts, reports = mine, said
             break
         ranked_parts, reports = ranked_parts or mine, reports or said
         if any(r.verdict is not Verdict.BROKEN for r in said):
             break  # it could have told
-    names, named = grouping.expected_ranks(checkpoints), grouping.named_world(first)
+    names, named = completeness.expected_ranks(checkpoints), completeness.named_world(first)
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():
         in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)

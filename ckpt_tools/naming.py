@@ -1,0 +1,78 @@
+"""From names to parts: which rank, which run, which prefix, once all files of a directory are known. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from os.path import basename, relpath
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts import Place, Told
+from ckpt_tools.model import Finding, Part
+
+Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", "list[Place]"]
+"""place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
+
+
+def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:
+    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
+    count from 0 without a gap; a lone ``exp_3`` is just a name.
+    """
+    families: dict[str, dict[str, int]] = defaultdict(dict)
+    for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
+        if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
+            families[m[1]][base] = int(m[2])
+    return {b: (stem, r) for stem, bases in families.items() if sorted(bases.values()) == list(range(len(bases))) for b, r in bases.items()}
+
+
+def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
+    """(base, rank, prefix) -> the prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1`` (``net_rank_0``)."""
+    joined: dict[tuple[str, int | None, str], str] = {}
+    for base, pairs in seen.items():
+        stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
+        for rank, prefix in pairs:
+            stem = prefix.removesuffix(str(rank))
+            if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
+                stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
+        for stem, members in stems.items():
+            if len(members) > 1 and len({prefix for _, prefix in members}) == len({rank for rank, _ in members}) == len(members):
+                joined.update({(base, rank, prefix): stem for rank, prefix in members})
+    return joined
+
+
+def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
+    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
+    moved = _numbered_siblings(rows)
+    seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
+    for place, told, *_ in rows:
+        if told[2]:
+            base, rank = moved.get(place.base, (place.base, told[1])) if place.rank is None else (place.base, place.rank)
+            seen[base].add((rank, told[2]))
+    prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
+    joined = _common_prefixes(seen)
+    bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
+    above_of = {base: relpath(base, above) for base in bases}
+    above_of = {base: basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
+    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings, _at in rows:
+        prefix, generation = prefix or place.prefix, place.generation if generation is None else generation  # noqa: PLW2901  # what the directory tells
+        base, rank = place.base, place.rank if place.rank is not None else own
+        if rank is None and base in moved:
+            base, rank = moved[base]
+        if generation and f"{prefix}_{generation}" in prefixes.get(base, ()):  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
+            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # the settled name replaces the read one
+        if joined:
+            prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
+        if own is not None and own != rank:
+            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
+        if step is not None and place.step not in (None, step):
+            findings += (finding("step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"),)  # noqa: PLW2901  # as above
+        run = above_of[base]
+        if prefix:
+            run = prefix if run == "." else f"{run}/{prefix}"
+        piece = place.piece
+        yield Part(
+            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank, place.coords + coords,
+            place.step if step is None else step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
+            generation, place.tmp or tmp, size, mtime_ns, findings,
+        )  # fmt: skip
