@@ -76,7 +76,7 @@ def assign(
             load = substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out.findings) if substitutes else None
             if load is not None and load.substituted and differences is not None:
                 load = proven(
-                    load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out
+                    load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out.findings
                 )
             if load is None and mine:
                 load = Load(mine[0], False)

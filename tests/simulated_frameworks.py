@@ -65,7 +65,7 @@ class Ascend(Megatron):
     def save(self, step: int) -> Save:
         parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in range(4)]
         needs = [[self.name(step, r) for r in (tp, tp + 2)] for tp in range(2)]
-        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], needs, f"iter_{step:07d}")
+        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], needs, f"iter_{step:07d}", everyone=True)
 
     def gasp(self, step: int) -> Save | None:
         self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
@@ -184,6 +184,9 @@ class MindSpore(Framework):
         for r in range(self.world):
             have = [m[1] for p in self.job.content if (m := re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p))]
             self.prefix[r] = f"net_{max(int(k[1:] or 0) if k else 0 for k in have) + 1}" if have else "net"
+
+    def selection(self) -> Selection:
+        return Selection(world_size=self.world)
 
     def at(self, step: int) -> tuple[int, int]:
         return (step - 1) // 40 + 1, (step - 1) % 40 + 1

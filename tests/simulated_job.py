@@ -46,7 +46,7 @@ Streams = list[list[Op]]
 class Save:
     """``needs`` lists, for everything that resuming needs, the paths of which any one will do; ``phases`` are separated by barriers.
 
-    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault; ``others`` are files that nobody loads.
+    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault; ``everyone``: each process writes a file, so a set with gaps counts as one too. ``others`` are files that nobody loads.
     """
 
     step: int
@@ -54,6 +54,7 @@ class Save:
     needs: list[list[str]]
     home: str
     gasp: bool = False
+    everyone: bool = False
     others: list[str] = field(default_factory=list)
     id: int = 0
 
@@ -157,8 +158,11 @@ class Job:
 
     def usable(self, s: Save, lost: Iterable[str] = ()) -> bool:
         """Whether everything that resuming needs is there, of this very save. ``lost`` are files that the caller does not trust."""
-        bad = set(lost) if s.gasp else set()
+        bad = set(lost) if self.dying(s) else set()
         return all(any(self.good(p, s.id) and p not in bad for p in need) for need in s.needs)
+
+    def dying(self, s: Save) -> bool:
+        return s.gasp or (s.everyone and any(p not in self.content for p in s.files))
 
     def there(self, s: Save) -> bool:
         return any(self.content.get(p, (-1, False))[0] == s.id for p in s.files)
@@ -167,11 +171,11 @@ class Job:
         """The save to resume from. A dying gasp that cannot be used sends the job back to its last regular save (``interval``)."""
         limit = max_step
         for s in reversed(self.saves):
-            if (max_step is not None and s.step > max_step) or (limit is not None and not s.gasp and s.step > limit):
+            if (max_step is not None and s.step > max_step) or (limit is not None and not self.dying(s) and s.step > limit):
                 continue
             if self.usable(s, lost):
                 return s
-            if s.gasp and self.there(s) and interval:
+            if self.dying(s) and self.there(s) and interval:
                 limit = min(limit if limit is not None else s.step, s.step // interval * interval)
         return None
 

@@ -37,15 +37,12 @@ class Day:
         selection = Selection(**{**vars_of(fw.selection()), **more})  # type: ignore[arg-type]
         expected = job.newest(fw.lost(), selection.save_interval, selection.max_step)
         self.seen[what] += 1
-        try:
-            made = plan(str(job.root), selection)
-        except (errors.NoCheckpoint, errors.NoneUsable) as e:
+        made, why = self.asked(selection)
+        if made is None:
             assert expected is None, (
-                f"{what}: {type(e).__name__} {e}, expected step {expected.step} ({expected.needs}) {[(r.checkpoint.step, r.findings) for r in (e.plan.rejected if e.plan else ())]}"
+                f"{what}: {why!r}, expected step {expected.step if expected else None} {why.plan.rejected if why and why.plan else ''}"
             )
             self.seen["none"] += 1
-            if isinstance(e, errors.NoCheckpoint):
-                assert not any(job.usable(s) for s in job.saves)
             return None
         mixed = job.mixed()
         planned = [os.path.relpath(f.path, job.root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
@@ -60,6 +57,17 @@ class Day:
         )
         self.check_files(made, planned, expected)
         return expected
+
+    def asked(self, selection: Selection) -> tuple[LoadPlan | None, errors.CkptError | None]:
+        """The plan, or why there is none."""
+        try:
+            return plan(str(self.job.root), selection), None
+        except (errors.NoCheckpoint, errors.NoneUsable) as e:
+            return None, e
+        except errors.UsageError as e:  # a rank that never got to its first save: only the caller knows how many there are
+            if "topology-mismatch" not in str(e):
+                raise
+            return None, e
 
     def check_files(self, made: LoadPlan, planned: list[str], expected: Save) -> None:
         """Every planned file is whole and of this save; every need of it is planned, for every rank."""
