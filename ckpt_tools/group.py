@@ -33,12 +33,13 @@ def _told(p: Part) -> _Told:
 
 
 def _agreed(members: Iterable[Part]) -> set[int]:
-    """Restart counters that all ranks agree on: they wrote more than one step of the same under it. (No rank is ever two saves ahead of another.)"""
+    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank is ever two saves ahead of another.)"""
     steps: dict[int, dict[int | None, set[_Told]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
         if p.generation is not None and not p.home:
             steps[p.generation][p.rank].add(_told(p))
-    return {k for k, ranks in steps.items() if len(ranks) > 1 and len(set.intersection(*ranks.values())) > 1}
+    everyone = {rank for ranks in steps.values() for rank in ranks}
+    return {k for k, ranks in steps.items() if len(everyone) > 1 and ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1}
 
 
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:

@@ -58,7 +58,8 @@ def assign(
         placed = [p for p in parts if p.rank is None]
         for rank in range(topology.world_size):
             where = topology.coordinates(rank) if placed else {}
-            own = sorted(by_rank.get(rank, []), key=lambda p: dict(p.coords).get("node", rank) != rank) or [  # a rank's own copy first
+            # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
+            own = sorted(by_rank.get(rank, []), key=lambda p: (order.index(p.piece), dict(p.coords).get("node", rank) != rank, _world_age(p))) or [
                 p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
             ]
             mine = [p for p in own if p.path not in bad and not (dying and rank in selection.fault_ranks)]
@@ -76,7 +77,11 @@ def assign(
             load = substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out.findings) if substitutes else None
             if load is not None and load.substituted and differences is not None:
                 load = proven(
-                    load, [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece], differences, selection, out.findings
+                    load,
+                    [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece],
+                    differences,
+                    selection,
+                    out.findings,
                 )
             if load is None and mine:
                 load = Load(mine[0], False)
@@ -85,6 +90,10 @@ def assign(
             elif load is not None:
                 out.loads.setdefault(rank, []).append(load)
     return out
+
+
+def _world_age(p: Part) -> int:
+    return -p.mtime_ns if any(a == "world" for a, _ in p.coords) else 0
 
 
 def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]], out: Assignment) -> None:

@@ -246,8 +246,12 @@ def question(data: Draw, made: Tree) -> Question:
         groups = tuple(tuple(range(i, made.world, half)) for i in range(half))
         for f in (f for s in made.saves for f in s.files):
             f.spare = next((g for g in groups if f.owner in g), ())
-    faults = data.draw(st.sets(st.integers(0, made.world - 1), max_size=2), label="faults") if data.draw(st.booleans(), label="faulty") else ()
-    interval = data.draw(st.sampled_from([None, 10, 20]), label="interval") if made.layout in ("megatron", "mindio-ttp") else None
+    same = sorted({f.spare for s in made.saves for f in s.files if len(f.spare) > 1})  # a whole group may fail: then nobody holds its state
+    some = st.sets(st.integers(0, made.world - 1), max_size=2)
+    faults = (
+        data.draw(st.one_of(some, *([st.sampled_from(same)] if same else [])), label="faults") if data.draw(st.booleans(), label="faulty") else ()
+    )
+    interval = data.draw(st.sampled_from([None, 20, 20, 10]), label="interval") if made.layout in ("megatron", "mindio-ttp") else None
     world = made.world if made.layout == "mindio-ttp" or data.draw(st.booleans(), label="world") else None
     return Question(world, groups, frozenset(faults), interval, data.draw(st.sampled_from(["mtime", "mtime", "step"]), label="by"))
 

@@ -162,7 +162,10 @@ class Job:
         return all(any(self.good(p, s.id) and p not in bad for p in need) for need in s.needs)
 
     def dying(self, s: Save) -> bool:
-        return s.gasp or (s.everyone and any(p not in self.content for p in s.files))
+        return s.gasp or (s.everyone and not self.all_there(s) and any(self.all_there(o) for o in self.saves if o.everyone))
+
+    def all_there(self, s: Save) -> bool:
+        return all(p in self.content for p in s.files)
 
     def there(self, s: Save) -> bool:
         return any(self.content.get(p, (-1, False))[0] == s.id for p in s.files)

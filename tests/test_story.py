@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import sample_results as sample
-from small_files import dcp, megatron
+from small_files import dcp, megatron, saved, tensor
 
 from ckpt_tools import cli
 from ckpt_tools.emit import story
@@ -37,11 +38,17 @@ def shards(root: Path, *steps: int) -> Path:
     return root
 
 
+def state(step: int, rank: int) -> bytes:
+    """What a rank of four with tensor parallel 2 saves: the same as its replica, random numbers apart."""
+    args = Namespace(world_size=4, rank=rank, iteration=step, tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
+    return saved({"args": args, "iteration": step, "model": {"w": tensor(step, rank % 2)}})
+
+
 def everyone(root: Path, *steps: int) -> Path:
     """The files of four ranks, tensor parallel 2: ranks 0 and 2 hold the same state, and so do 1 and 3."""
     for at, step in enumerate(steps):
         for rank in range(4):
-            put(root, f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", megatron(step, rank % 2, 2, 1, 4), at)
+            put(root, f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", state(step, rank), at)
     put(root, LATEST, str(steps[-1]), len(steps))
     return root
 
@@ -114,7 +121,7 @@ def test_a_rollback_passes_over_what_lies_beyond_its_target(tmp_path: Path) -> N
     """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration 40 is one, but lies beyond the target."""
     everyone(tmp_path, 10, 20, 30)
     for rank in range(4):  # before a rollback, so it is the oldest by time
-        put(tmp_path, f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", megatron(40, rank % 2, 2, 1, 4), -1)
+        put(tmp_path, f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", state(40, rank), -1)
     lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
     assert (
         lines[:12]
@@ -146,7 +153,7 @@ What is loaded""".splitlines()
 
 def test_a_substitute_and_its_proof(tmp_path: Path) -> None:
     everyone(tmp_path, 10)
-    put(tmp_path, "iter_0000010/mp_rank_01/model_optim_rng_3.pt", megatron(10, 1, 2, 1, 4)[:-1], 0)
+    put(tmp_path, "iter_0000010/mp_rank_01/model_optim_rng_3.pt", state(10, 3)[:-1], 0)
     asked = {"replica_groups": {"": ((0, 2), (1, 3))}, "prove_replicas": True, "fault_ranks": frozenset({2})}
     assert (
         told(tmp_path, **asked)

@@ -19,7 +19,7 @@ from small_files import saved, tensor
 from ckpt_tools import cli
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
-from ckpt_tools.layouts import LAYOUTS, active, places_of, read_name, use, user
+from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
 from ckpt_tools.layouts._base import NUMBERS, TEXTS, Piece
 from ckpt_tools.layouts.near import near_miss
 from ckpt_tools.model import Kind, Known, Level, LoadPlan, Selection, Verdict
@@ -125,7 +125,11 @@ def test_a_reshardable_set_asks_for_no_number_of_ranks(tmp_path: Path) -> None:
         put(tmp_path / "step=5" / f"part-{shard}.pt", saved({"w": tensor(shard)}))
     made = plan(str(tmp_path))
     assert (made.world_size, made.ranks, len(made.shared), codes(made)) == (None, (), 3, set())
-    assert plan(str(tmp_path), Selection(world_size=7)).world_size == 7
+    odd = Selection(world_size=7, sizes={"tp": 2})
+    assert plan(str(tmp_path), odd).world_size == 7
+    taught({"template": "step={step}/part-{shard}.pt", "shared": True})
+    with pytest.raises(UsageError, match="to be loaded by 7"):
+        plan(str(tmp_path), odd)
 
 
 def test_directories_above_the_template_name_the_run(tmp_path: Path) -> None:
@@ -521,6 +525,14 @@ def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.
     assert "run/step=20/shard-3-of-2.pt: fits up to 'step=20/shard-', then '{rank:05d}' is expected and '3-of-2.pt' is there" in out
 
 
+def test_check_shows_the_nearest_misses(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for i in (4, 8, 0, 7, 1, 6, 2, 5, 3):
+        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}~{i}", b"")
+    (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
+    assert [m["path"][-1] for m in row["near_misses"]][:2] == ["8", "7"]
+    assert len(row["near_misses"]) == 5
+
+
 def test_check_fails_when_a_template_matches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with (tree.parent / "ckpt.toml").open("a") as f:
         f.write('[[layout.piece]]\ntemplate = "step={step}/optim-{rank}.pt"\nrole = "optimizer"\n')
@@ -642,6 +654,7 @@ def test_layouts_do_not_leak(tmp_path: Path) -> None:
     taught(name="one")
     taught(name="two")
     assert [one.name for one in active()[: -len(LAYOUTS)]] == ["two"]
+    assert set(BY_NAME) == {one.name for one in active()}
     step(tmp_path, 10)
     assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"two"}
     use(())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ckpt_tools.codes import finding
 from ckpt_tools.layouts import LAYOUTS, use
 from ckpt_tools.layouts._agree import first, named_steps
 from ckpt_tools.layouts._base import COORDS, Layout, Metadata, Piece, Steps, compile_template
@@ -74,7 +75,7 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
     return Layout(
         name=name, title=t.get("title", name), pieces=pieces, resume=partial(_resume, tuple(t.get("resume_args", ()))),
         reference="ckpt.toml", limits=("only what its table says is checked",), steps=partial(_steps, step_keys, epoch_keys),
-        check=partial(_check, step_keys), tracker=t.get("tracker"), read_tracker=_number if holds == "step" else _name,
+        check=partial(_check, step_keys, epoch_keys), tracker=t.get("tracker"), read_tracker=_number if holds == "step" else _name,
         tracked=_named if holds == "name" else Layout.tracked, commit=t.get("commit", ""), needs=tuple(t.get("needs", ())),
         epoch_base=t.get("epoch_base"), committed=t.get("committed", False), reshardable=t.get("reshardable", False),
     )  # fmt: skip
@@ -116,8 +117,12 @@ def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, meta
     return (part.step if step is None else step), (part.epoch if epoch is None else epoch), part.step_in_epoch
 
 
-def _check(step_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    return named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
+def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
+    for part, report in parts:
+        said = first(report.metadata, epoch_keys)
+        if said is not None and part.epoch is not None and said != part.epoch:
+            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's {' or '.join(epoch_keys)} is {said}")
 
 
 def _number(data: bytes) -> int | None:

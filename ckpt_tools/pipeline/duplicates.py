@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools.codes import finding
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from ckpt_tools.pipeline.session import Session
 
 _COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id"})
-_Steps = dict[tuple[int, ...], tuple[bytes, Part]]
-"""Step -> a digest of some pages of the file that one place has at it, and the file."""
+_Pages = tuple[bytes, ...]
+_Steps = dict[tuple[int, ...], tuple[_Pages, Part]]
+"""Step -> digests of some pages of the file that one place has at it, and the file."""
 _SAMPLE = 4096
+_AT = (2, 4, 6, 8)
+"""Where those pages lie, in eighths of the file."""
+_TOGETHER_NS = 2_000_000_000
 _BLOCK = 1 << 20
 
 
@@ -41,36 +45,75 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
             looked.append(p)
     prints = _prints(looked)
     places: dict[object, _Steps] = defaultdict(dict)
-    same: dict[bytes, list[Part]] = defaultdict(list)
+    same: dict[_Pages, list[Part]] = defaultdict(list)
     for p in sorted((p for p in looked if p.path in prints), key=lambda p: (_order(p), p.rank or 0)):
         places[_place(p)][_order(p)] = prints[p.path], p
         same[prints[p.path]].append(p)
+    siblings: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for p in looked:
+        siblings[_order(p)].append(p.mtime_ns)
     for group in same.values():
         for p in group[1:]:
             older = next((o for o in group if _order(o) < _order(p) and _place(o) == _place(p)), group[0])
-            if older is not p and _equal(older.path, p.path) and (f := _copied(older, p, places[_place(p)], places[_place(older)], s)):
-                yield p.path, f
+            if older is not p and _equal(older.path, p.path):
+                yield from _copied(older, p, places[_place(p)], places[_place(older)], siblings, s)
 
 
-def _copied(older: Part, p: Part, mine: _Steps, theirs: _Steps, s: Session) -> Finding | None:
+def _copied(
+    older: Part, p: Part, mine: _Steps, theirs: _Steps, siblings: Mapping[tuple[int, ...], list[int]], s: Session
+) -> Iterator[tuple[str, Finding]]:
     at = _order(p)
     if _order(older) == at:
-        pairs = [(mine[o], theirs[o]) for o in mine.keys() & theirs.keys() - {at}]
-        sound = [pair for pair in pairs if all(_sound(part, s) is not False for _, part in pair)]
-        if _place(p) == _place(older) or not sound or any(a == b for (a, _), (b, _) in sound):
-            return None
-        # all ranks may begin alike, and part ways later
-        apart = len(sound) > 1 and min(_order(a) for (_, a), _ in sound) < at and all(_sound(part, s) for pair in sound for _, part in pair)
-        text = f"byte for byte the file {_where(older, p)}, from which this rank's differ at other steps"
-        return finding("same-content", text, severity=Severity.ERROR if apart else Severity.WARNING)
+        if (severity := _of_two_ranks(older, p, mine, theirs, s)) is not None:
+            yield (
+                p.path,
+                finding("same-content", f"byte for byte {_where(older, p)}, from which this rank's files differ at other steps", severity=severity),
+            )
+        return
     own = mine[at][0]
-    other = next((part for print_, part in mine.values() if print_ != own and _sound(part, s) is not False), None)
-    sure = p.role == "optimizer" or _moves(p, s) or (other is not None and _sound(other, s) is True)
+    others = [(print_, part) for print_, part in mine.values() if print_ != own and _sound(part, s) is not False]
+    proven = any(_sound(part, s) or _unlike(print_, own) for print_, part in others)
+    sure = p.role == "optimizer" or _moves(p, s) or proven
     whole = p.role == "model" and p.rank is None and not p.coords  # a part of a model may hold nothing that is trained
-    if not (sure or other or whole) or (p.role == "rng" and len(mine) < 3):
+    if not (sure or others or whole) or (p.role == "rng" and len(mine) < 3):
+        return
+    copy, original, known = p, older, True
+    strays = [_stray(part, siblings) for part in (older, p)]
+    if max(strays) < _TOGETHER_NS or strays[0] == strays[1]:
+        known = False  # the times do not tell which is the copy
+    elif strays[0] > strays[1]:
+        copy, original = older, p
+    severity = Severity.ERROR if sure and p.role not in ("rng", "data") else Severity.WARNING
+    which = "an older" if original is older else "a newer"
+    yield copy.path, finding("same-content", f"byte for byte the {p.role} file of {which} checkpoint, {_where(original, copy)}", severity=severity)
+    if not known:
+        yield (
+            older.path,
+            finding("same-content", f"byte for byte the {p.role} file of a newer checkpoint, {_where(p, older)}", severity=Severity.WARNING),
+        )
+
+
+def _of_two_ranks(older: Part, p: Part, mine: _Steps, theirs: _Steps, s: Session) -> Severity | None:
+    """Whether equal files of two ranks are no replicas: at all other steps they differ, and not because one of those is damaged."""
+    at = _order(p)
+    pairs = [(mine[o], theirs[o]) for o in mine.keys() & theirs.keys() - {at}]
+    sound = [pair for pair in pairs if all(_sound(part, s) is not False for _, part in pair)]
+    if _place(p) == _place(older) or not sound or any(a == b for (a, _), (b, _) in sound):
         return None
-    text = f"byte for byte the {p.role} file of an older checkpoint, {_where(older, p)}"
-    return finding("same-content", text, severity=Severity.ERROR if sure and p.role not in ("rng", "data") else Severity.WARNING)
+    early = min(_order(a) for (_, a), _ in sound) < at  # all ranks may begin alike, and part ways later
+    proven = all(_unlike(a, b) or (_sound(one, s) and _sound(other, s)) for (a, one), (b, other) in sound)
+    return Severity.ERROR if len(sound) > 1 and early and proven else Severity.WARNING
+
+
+def _stray(p: Part, siblings: Mapping[tuple[int, ...], list[int]]) -> int:
+    """How far in time a file lies from those of its own step, in ns: a copy is younger than they, or has the age of its original."""
+    times = sorted(siblings[_order(p)])
+    return abs(p.mtime_ns - times[len(times) // 2])
+
+
+def _unlike(a: _Pages, b: _Pages) -> bool:
+    """Whether most of the pages differ: other numbers, and not a flipped bit or a lost page."""
+    return len(a) == len(b) == len(_AT) and sum(x != y for x, y in zip(a, b, strict=True)) > len(_AT) // 2
 
 
 def _sound(p: Part, s: Session) -> bool | None:
@@ -95,27 +138,23 @@ def _where(older: Part, p: Part) -> str:
     return "/".join(a[common:])
 
 
-def _prints(parts: Sequence[Part]) -> dict[str, bytes]:
-    """A few pages of each file of a size that another has too: its end, where archives keep their checksums, and between."""
+def _prints(parts: Sequence[Part]) -> dict[str, _Pages]:
+    """Digests of a few pages of each file of a size that another has too: its end, where archives keep their checksums, and between."""
     import xxhash
 
-    sizes: dict[int, int] = defaultdict(int)
-    for p in parts:
-        sizes[p.size] += 1
-    out: dict[str, bytes] = {}
+    sizes = Counter(p.size for p in parts)
+    out: dict[str, _Pages] = {}
     for p in parts:
         if sizes[p.size] < 2:
-            out[p.path] = str(p.size).encode()
+            out[p.path] = (str(p.size).encode(),)
             continue
-        digest = xxhash.xxh3_128(str(p.size).encode())
         try:
             with LocalSource(p.path) as source:
-                for at in (source.size - _SAMPLE, source.size // 2, source.size // 4, source.size * 3 // 4):
-                    start = max(0, min(at, source.size - _SAMPLE))
-                    digest.update(source.read(start, min(_SAMPLE, source.size)))
+                starts = [max(0, min(source.size * part // 8, source.size - _SAMPLE)) for part in _AT]
+                pages = tuple(xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size))) for start in starts)
         except (OSError, ShortRead):
             continue
-        out[p.path] = digest.digest()
+        out[p.path] = pages if len(set(starts)) == len(_AT) else (b"".join(pages),)
     return out
 
 

@@ -105,7 +105,8 @@ class Planner:
 
     def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
         """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
-        layout, base = BY_NAME[ranked[0].layout], ranked[0].parts[0].base
+        first = next((c for c in ranked if BY_NAME[c.layout].tracker), ranked[0])  # a dying gasp may lie beside the run, and have none
+        layout, base = BY_NAME[first.layout], first.parts[0].base
         said = self.session.tracker(layout.name, base)
         if said is None:
             what = (

@@ -1,0 +1,293 @@
+"""One file's bytes under two names of a run: copied over that of another step or of another rank, and what looks like it but is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save as safetensors_save
+from small_files import saved, trainer
+
+from ckpt_tools.model import Level, Selection, Severity
+from ckpt_tools.pipeline import plan, verify
+
+DAY = 1_700_000_000
+Found = set[tuple[str, str]]
+
+
+def put(path: Path, data: bytes, at: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (DAY + at, DAY + at))
+
+
+def copy(root: Path, source: str, over: str, times: str = "kept") -> None:
+    """What ``times`` says afterwards: those of what was replaced (``kept``: only the bytes tell), of the original (``cp -p``), or of now (``cp``)."""
+    mtime = {"kept": (root / over).stat().st_mtime_ns, "original": (root / source).stat().st_mtime_ns, "now": (DAY + 3600) * 10**9}[times]
+    shutil.copyfile(root / source, root / over)
+    os.utime(root / over, ns=(mtime, mtime))
+
+
+def numbers(*seed: int) -> torch.Tensor:
+    """Large enough that a stored checksum covers most of its file."""
+    return torch.rand(4096, generator=torch.Generator().manual_seed(sum(n * 1000**i for i, n in enumerate(seed, 1))))
+
+
+def shard(tree: Path, steps: Sequence[int], of: Callable[[int, int], tuple[int, ...]] = lambda step, rank: (step, rank)) -> Path:
+    """Megatron's model and distributed optimizer of two tensor parallel ranks; ``of`` says what the numbers of a rank's optimizer depend on."""
+    for step in steps:
+        for tp in range(2):
+            home = tree / f"iter_{step:07d}" / f"mp_rank_{tp:02d}"
+            args = Namespace(world_size=2, tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
+            put(home / "model_optim_rng.pt", saved({"args": args, "iteration": step, "model": {"w": numbers(step, tp, 7)}}), step)
+            put(home / "distrib_optim.pt", saved({0: {"param": numbers(*of(step, tp))}}), step)
+    put(tree / "latest_checkpointed_iteration.txt", str(steps[-1]).encode(), steps[-1] + 1)
+    return tree
+
+
+def optimizer(step: int, tp: int) -> str:
+    return f"iter_{step:07d}/mp_rank_{tp:02d}/distrib_optim.pt"
+
+
+def states(tree: Path, steps: Sequence[int], of: Callable[[int, int], tuple[int, ...]] = lambda step, rank: (step, rank), world: int = 2) -> Path:
+    """DLRover's file of every rank: nothing in it but its place tells the step."""
+    for step in steps:
+        for rank in range(world):
+            put(tree / str(step) / f"rank_{rank}.pt", saved({"model": {"w": numbers(*of(step, rank))}}), step)
+    put(tree / "dlrover_latest.txt", str(steps[-1]).encode(), steps[-1] + 1)
+    return tree
+
+
+def trained(tree: Path, steps: Sequence[int]) -> Path:
+    """The Trainer's checkpoints: safetensors has no checksum, the optimizer counts its steps."""
+    for step in steps:
+        for name, data in trainer(step).items():
+            put(tree / f"checkpoint-{step}" / name, data, step)
+    return tree
+
+
+def found(tree: Path, code: str = "same-content", level: Level = Level.CONTENT) -> Found:
+    """(path below the tree, severity) of the findings of that code."""
+    return {
+        (os.path.relpath(f.report.path, tree), str(x.severity)) for f in verify([str(tree)], level).files for x in f.report.findings if x.code == code
+    }
+
+
+def bad(tree: Path) -> set[str]:
+    return {x.code for f in verify([str(tree)]).files for x in f.report.findings if x.severity > Severity.NOTE}
+
+
+TWO, THREE = (10, 20), (10, 20, 30)
+
+
+# --- over the file of another step
+
+
+@pytest.mark.parametrize("steps", [TWO, THREE])
+@pytest.mark.parametrize("times", ["original", "now"])
+def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], times: str) -> None:
+    """An optimizer's state changes with every step, so two equal ones are one too many; the times tell which is the copy."""
+    assert bad(shard(tmp_path / "forward", steps)) == set()
+    before, last = steps[-2:]
+    copy(tmp_path / "forward", optimizer(before, 1), optimizer(last, 1), times)
+    assert found(tmp_path / "forward") == {(optimizer(last, 1), "error")}
+    made = plan(str(tmp_path / "forward"))
+    assert (made.resume_step, [r.checkpoint.step for r in made.rejected]) == (before, [last])
+    assert "same-content" in {f.code for f in made.rejected[0].findings}
+    assert "same-content" not in {f.code for f in made.warnings}
+    shard(tmp_path / "back", steps)
+    copy(tmp_path / "back", optimizer(last, 1), optimizer(before, 1), times)
+    assert found(tmp_path / "back") == {(optimizer(before, 1), "error")}
+    made = plan(str(tmp_path / "back"))
+    assert (made.resume_step, made.rejected, {f.code for f in made.warnings}) == (last, (), set())
+
+
+def test_a_copy_that_the_times_do_not_give_away_makes_both_suspect(tmp_path: Path) -> None:
+    """Then the later one is not used, and the plan that uses the earlier says that it may be the wrong one."""
+    shard(tmp_path, TWO)
+    copy(tmp_path, optimizer(20, 1), optimizer(10, 1))
+    assert found(tmp_path) == {(optimizer(20, 1), "error"), (optimizer(10, 1), "warning")}
+    made = plan(str(tmp_path))
+    assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (10, True)
+
+
+def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path) -> None:
+    """With two saves nobody knows whether the rank's part of the model is trained at all."""
+    states(tmp_path / "two", TWO)
+    copy(tmp_path / "two", "10/rank_1.pt", "20/rank_1.pt")
+    assert found(tmp_path / "two") == set()
+    states(tmp_path / "three", THREE)
+    copy(tmp_path / "three", "20/rank_1.pt", "30/rank_1.pt", "original")
+    assert found(tmp_path / "three") == {("30/rank_1.pt", "error")}
+    assert plan(str(tmp_path / "three")).resume_step == 20
+
+
+@pytest.mark.parametrize(("steps", "severity"), [(TWO, "warning"), (THREE, "error")])
+def test_a_whole_model_is_suspect_and_with_a_third_save_damaged(tmp_path: Path, steps: tuple[int, ...], severity: str) -> None:
+    """safetensors has no checksum: that a third save's numbers are quite other ones shows that the model is trained."""
+    trained(tmp_path, steps)
+    for step in steps:
+        put(tmp_path / f"checkpoint-{step}" / "model.safetensors", safetensors_save({"w": numbers(step)}, {"format": "pt"}), step)
+    assert bad(tmp_path) == set()
+    before, last = steps[-2:]
+    copy(tmp_path, f"checkpoint-{before}/model.safetensors", f"checkpoint-{last}/model.safetensors", "now")
+    assert found(tmp_path) == {(f"checkpoint-{last}/model.safetensors", severity)}
+    made = plan(str(tmp_path))
+    if severity == "error":
+        assert made.resume_step == before
+    else:
+        assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (last, True)
+
+
+def test_a_flipped_bit_in_a_third_save_is_no_witness(tmp_path: Path) -> None:
+    """A frozen model whose one copy lost a bit: that it differs does not show that the model is trained."""
+    trained(tmp_path, THREE)
+    data = bytearray(safetensors_save({"w": numbers(1)}, {"format": "pt"}))
+    for step in THREE:
+        put(tmp_path / f"checkpoint-{step}" / "model.safetensors", bytes(data), step)
+        data[-1] ^= step == 10  # from the second on it is another bit
+    assert {severity for _, severity in found(tmp_path)} <= {"warning"}
+    assert plan(str(tmp_path)).resume_step == 30
+
+
+def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
+    trained(tmp_path / "two", TWO)
+    copy(tmp_path / "two", "checkpoint-10/rng_state.pth", "checkpoint-20/rng_state.pth")
+    assert found(tmp_path / "two") == set()
+    trained(tmp_path / "three", THREE)
+    copy(tmp_path / "three", "checkpoint-20/rng_state.pth", "checkpoint-30/rng_state.pth", "original")
+    assert found(tmp_path / "three") == {("checkpoint-30/rng_state.pth", "warning")}
+    made = plan(str(tmp_path / "three"))
+    assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (30, True)
+
+
+@pytest.mark.parametrize("steps", [TWO, THREE])
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_where_a_counter_tells_the_copy_is_what_is_wrong(tmp_path: Path, steps: tuple[int, ...], name: str, forward: bool) -> None:
+    """Whichever of the two was overwritten; and the other, which is sound, is not called the copy."""
+    trained(tmp_path, steps)
+    before, last = (f"checkpoint-{step}/{name}" for step in steps[-2:])
+    copy(tmp_path, *((before, last) if forward else (last, before)))
+    copied = last if forward else before
+    assert found(tmp_path, "step-mismatch") == {(copied, "error")}
+    assert found(tmp_path) == set()
+    assert plan(str(tmp_path)).resume_step == (steps[-2] if forward else steps[-1])
+
+
+# --- over the file of another rank
+
+
+@pytest.mark.parametrize(("steps", "severity"), [(TWO, "warning"), (THREE, "error")])
+def test_the_file_of_another_rank(tmp_path: Path, steps: tuple[int, ...], severity: str) -> None:
+    """One other save may have begun differently by chance; two are enough to know that these ranks hold different things."""
+    states(tmp_path, steps)
+    copy(tmp_path, f"{steps[-1]}/rank_0.pt", f"{steps[-1]}/rank_1.pt")
+    assert found(tmp_path) == {(f"{steps[-1]}/rank_1.pt", severity)}
+    made = plan(str(tmp_path))
+    assert made.resume_step == (steps[-1] if severity == "warning" else steps[-2])
+
+
+def test_the_optimizer_of_another_rank(tmp_path: Path) -> None:
+    shard(tmp_path, THREE)
+    copy(tmp_path, optimizer(30, 0), optimizer(30, 1))
+    assert found(tmp_path) == {(optimizer(30, 1), "error")}
+    assert plan(str(tmp_path)).resume_step == 20
+
+
+def test_a_single_save_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    states(tmp_path, (10,))
+    copy(tmp_path, "10/rank_0.pt", "10/rank_1.pt")
+    assert found(tmp_path) == set()
+
+
+# --- what is no copy
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_replicas_that_are_always_equal(tmp_path: Path, world: int) -> None:
+    states(tmp_path, THREE, lambda step, rank: (step, rank % 2 if world == 4 else 0), world)
+    assert bad(tmp_path) == set()
+    assert plan(str(tmp_path)).resume_step == 30
+
+
+def test_replicas_of_an_optimizer(tmp_path: Path) -> None:
+    shard(tmp_path, THREE, lambda step, rank: (step,))
+    assert bad(tmp_path) == set()
+
+
+def test_a_frozen_model_is_equal_at_every_step(tmp_path: Path) -> None:
+    states(tmp_path, THREE, lambda step, rank: (1, rank))
+    assert bad(tmp_path) == set()
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.rejected) == (30, ())
+
+
+def test_a_frozen_rank_beside_one_that_is_trained(tmp_path: Path) -> None:
+    states(tmp_path, THREE, lambda step, rank: (step if rank else 1, rank))
+    assert bad(tmp_path) == set()
+    assert plan(str(tmp_path)).resume_step == 30
+
+
+def test_a_frozen_whole_model_is_planned_all_the_same(tmp_path: Path) -> None:
+    """A model that is saved once more because a framework saves everything: an adapter is what is trained."""
+    trained(tmp_path, THREE)
+    for step in (20, 30):
+        copy(tmp_path, "checkpoint-10/model.safetensors", f"checkpoint-{step}/model.safetensors")
+    assert {severity for _, severity in found(tmp_path)} <= {"warning"}
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.rejected) == (30, ())
+
+
+def test_a_hard_link_was_meant(tmp_path: Path) -> None:
+    shard(tmp_path, TWO)
+    (tmp_path / optimizer(20, 1)).unlink()
+    os.link(tmp_path / optimizer(10, 1), tmp_path / optimizer(20, 1))
+    assert bad(tmp_path) == set()
+    assert plan(str(tmp_path)).resume_step == 20
+
+
+def test_equal_pages_are_not_equal_files(tmp_path: Path) -> None:
+    """Only a few pages of each file are looked at first; what has the same ones is compared byte by byte."""
+    trained(tmp_path, TWO)
+    first, second = (tmp_path / f"checkpoint-{step}" / "model.safetensors" for step in TWO)
+    data = safetensors_save({"w": numbers(1)}, {"format": "pt"})
+    other = bytearray(data)
+    other[len(data) // 8] ^= 1  # in none of those pages
+    put(first, data, 10)
+    put(second, bytes(other), 20)
+    assert found(tmp_path) == set()
+    put(second, data, 20)
+    assert found(tmp_path) == {("checkpoint-20/model.safetensors", "warning"), ("checkpoint-10/model.safetensors", "warning")}
+
+
+def test_a_damaged_file_is_damaged_and_no_copy(tmp_path: Path) -> None:
+    """Two saves whose file is cut at the same place, or filled with zeros."""
+    shard(tmp_path, TWO)
+    for step in TWO:
+        put(tmp_path / optimizer(step, 1), b"\0" * 5000, step)
+    assert found(tmp_path) == set()
+    assert {path for path, _ in found(tmp_path, "zero-filled")} == {optimizer(step, 1) for step in TWO}
+
+
+# --- how deep
+
+
+def test_only_a_level_that_reads_the_content_compares_it(tmp_path: Path) -> None:
+    shard(tmp_path, TWO)
+    copy(tmp_path, optimizer(10, 1), optimizer(20, 1))
+    assert found(tmp_path, level=Level.STRUCTURE) == set()
+    assert plan(str(tmp_path), Selection(level=Level.STRUCTURE)).resume_step == 20
+    assert plan(str(tmp_path), Selection(level=Level.CONTENT)).resume_step == 10
+
+
+@pytest.mark.parametrize("limit", [10, 20])
+def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(tmp_path: Path, limit: int) -> None:
+    shard(tmp_path, THREE)
+    copy(tmp_path, optimizer(10, 0), optimizer(20, 0))
+    assert plan(str(tmp_path), Selection(max_step=limit)).resume_step == 10
