@@ -123,6 +123,13 @@ def test_a_layout_without_a_tracker(tmp_path: Path) -> None:
         plan(str(tmp_path), Selection(resume_from="tracker"))
 
 
+def test_a_dying_gasp_beside_the_run_hides_no_tracker(tree: Path) -> None:
+    """The newest is MindIO TTP's, which has none."""
+    put(tree, "ttp_saved_checkpoints-step_35/rank_0/ttp_rank_0-1_35.ckpt", mindspore(True, 0, step_num=35, epoch_num=1), 9)
+    assert {c.layout for c in plan(str(tree)).candidates} == {"megatron", "mindio-ttp"}
+    assert step(tree, resume_from="tracker") == 10
+
+
 def test_from_a_damaged_checkpoint_the_tracker_leads_to_earlier_steps_only(tree: Path) -> None:
     iteration(tree, 5, -1)
     put(tree, "iter_0000010/mp_rank_00/model_optim_rng.pt", b"PK")

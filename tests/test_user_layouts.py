@@ -262,6 +262,16 @@ def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
     assert (found.code, keys[-1] in found.message) == ("step-mismatch", True)
 
 
+def test_epoch_keys_contradict_the_name(tmp_path: Path) -> None:
+    taught({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"])
+    for epoch in (1, 2):
+        put(tmp_path / f"e{epoch}.pt", saved({"w": tensor(epoch), "epoch": 1}), epoch)
+    made = plan(str(tmp_path)).checkpoint
+    assert made is not None
+    assert made.epoch == 1
+    assert {x.code for f in verify([str(tmp_path)]).files for x in f.report.findings if f.report.path.endswith("e2.pt")} >= {"epoch-mismatch"}
+
+
 def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
     taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
     put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))

@@ -87,10 +87,8 @@ def _copied(
     which = "an older" if original is older else "a newer"
     yield copy.path, finding("same-content", f"byte for byte the {p.role} file of {which} checkpoint, {_where(original, copy)}", severity=severity)
     if not known:
-        yield (
-            older.path,
-            finding("same-content", f"byte for byte the {p.role} file of a newer checkpoint, {_where(p, older)}", severity=Severity.WARNING),
-        )
+        what = f"byte for byte the {p.role} file of a newer checkpoint, {_where(p, older)}: either is the copy"
+        yield older.path, finding("same-content", what, severity=Severity.NOTE)
 
 
 def _of_two_ranks(older: Part, p: Part, mine: _Steps, theirs: _Steps, s: Session) -> Severity | None:
