@@ -84,7 +84,11 @@ def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: st
     tracked = BY_NAME[checkpoints[0].layout].tracked
     named = [c for c in checkpoints if tracked(c) == said]
     if not named:
-        yield finding("dangling-tracker", f"the tracker names {said}, which is not there", path=path)
+        text = f"the tracker names {said}, which is not there"
+        begun = [c for c in checkpoints if (told := tracked(c)) is not None and isinstance(said, int) and str(said).startswith(str(told))]
+        if begun:  # MindIO ACP writes over a longer number without cutting it off: 500 over 10000 leaves 50000
+            text += f"; its first digits name {tracked(max(begun, key=lambda c: c.order))}, which is: a longer number may have been written over"
+        yield finding("dangling-tracker", text, path=path)
         return
     if all(c.path in incomplete for c in named):
         yield finding("dangling-tracker", f"the tracker names {said}, which is not complete", path=path)
