@@ -65,6 +65,7 @@ def environment() -> str:
         "model = [[0, 4], [1, 5], [2, 6], [3, 7]]",
         'optimizer = "groups.txt"',
         "```\n",
+        "The tables `[[layout]]` describe files of your own: [adding-a-layout.md](adding-a-layout.md).\n",
         "`--replica-groups` takes `0,4;1,5` (groups of ranks, `0-3` is a range), `model=0,4;1,5`, or a file in their place: one group per line, or JSON, a list of",
         'lists or an object such as `{"model": [[0, 4], [1, 5]]}`. Durations are seconds (`120`) or have units (`90s`, `2m`, `1h30m`).\n',
     ]
