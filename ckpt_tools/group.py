@@ -58,6 +58,57 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     yield from _attempts(ordered[at:])
 
 
+_Session = tuple[int | None, int]
+"""(rank, K): what one process wrote between two restarts."""
+
+
+def _restarts(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]:
+    """(piece, rank, K) -> a number that sessions of one restart share, as far as the times tell; empty where they do not (a tree copied without them).
+
+    A process has one session per restart, so where a rank appears twice in the order of time a restart lies between, at the longest pause; and wherever
+    the pause is as long. Sessions of one restart share steps.
+    """
+    pieces: dict[str, dict[_Session, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for p in members:
+        if p.generation is not None and not p.home and _told(p) != (None, None, None):
+            pieces[p.piece][p.rank, p.generation].append(p)
+    out: dict[tuple[str, int | None, int], int] = {}
+    for piece, sessions in pieces.items():
+        rows = sorted((min(p.mtime_ns for p in ps), max(p.mtime_ns for p in ps), key) for key, ps in sessions.items())
+        pauses, end = [0], rows[0][1]
+        for first, last, _ in rows[1:]:
+            pauses.append(first - end)
+            end = max(end, last)
+        waiting, shortest = [(0, len(rows))], 1 << 63
+        while waiting:
+            start, stop = waiting.pop()
+            if len({key[0] for _, _, key in rows[start:stop]}) < stop - start:
+                at = max(range(start + 1, stop), key=lambda i: pauses[i])
+                shortest = min(shortest, pauses[at])
+                waiting += [(start, at), (at, stop)]
+        if shortest <= 0:
+            continue
+        n, numbers = 0, dict[tuple[str, int | None, int], int]()
+        together: dict[int, list[_Session]] = defaultdict(list)
+        spans = {key: (first, last) for first, last, key in rows}
+        for i, (_, _, key) in enumerate(rows):
+            n += pauses[i] >= shortest
+            numbers[piece, key[0], key[1]] = n
+            together[n].append(key)
+        for keys in together.values():  # a session that stands alone in time goes by its number
+            if len(keys) > 1 and _concurrent(keys, sessions, spans):
+                out.update(((piece, *key), numbers[piece, key[0], key[1]]) for key in keys)
+    return out
+
+
+def _concurrent(keys: Sequence[_Session], sessions: Mapping[_Session, Sequence[Part]], spans: Mapping[_Session, tuple[int, int]]) -> bool:
+    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one job save together."""
+    steps = {key: {_told(p) for p in sessions[key]} for key in keys}
+    long = [spans[key] for key in keys if len(steps[key]) > 1]
+    shared = sum(map(len, steps.values())) > len(set[_Told]().union(*steps.values()))
+    return shared and (not long or max(first for first, _ in long) <= min(last for _, last in long))
+
+
 def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save_interval: int | None = None) -> list[Checkpoint]:
     """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
 
@@ -72,10 +123,13 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
         joined: dict[object, list[Part]] = defaultdict(list)
         restarted = any(p.generation for p in members)
         agreed = _agreed(members) if restarted else set[int]()
+        told_by_time = _restarts(members) if restarted else {}
         for p in members:
             told = _told(p)
             unnamed = (p.prefix or p.path.rpartition("/")[2]) if told == (None, None, None) and not p.home and p.generation is None else ""
             counted = p.generation if p.home or told == (None, None, None) or p.generation in agreed else None  # else _attempts() weighs it
+            if restarted and (n := told_by_time.get((p.piece, p.rank, -1 if p.generation is None else p.generation))) is not None:
+                counted = -1 - n
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
             joined[id(p.kind), p.home, told, counted, p.unfinished, unnamed].append(p)
         most = len({p.rank for p in members})

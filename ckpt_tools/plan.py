@@ -151,7 +151,8 @@ def mismatched(checkpoint: Checkpoint, assignment: Assignment, topology: Topolog
     if saved is None or saved == topology.world_size or BY_NAME[checkpoint.layout].reshardable:
         return None
     layout, used = BY_NAME[checkpoint.layout], {p.path for p in assignment.parts}
-    unread = [p for p in checkpoint.parts if p.path not in used and not layout.piece(p.piece).replicated_over]
+    idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= topology.world_size)]
+    unread = [p for p in idle if not layout.piece(p.piece).replicated_over]
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = topology.world_size % max(1, topology.sizes.get("tp", 1) * topology.sizes.get("pp", 1) * topology.sizes.get("cp", 1))
     if unread or short or ragged:

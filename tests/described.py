@@ -78,7 +78,7 @@ def deepspeed(data: Draw, steps: Sequence[int]) -> Tree:
         ]
         saves.append(Save(step, 0, files))
     tracker = data.draw(st.sampled_from([f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]), label="tracker")
-    return Tree("deepspeed", dp * mp, saves, needed=("model",), others={} if tracker is None else {"latest": tracker})
+    return Tree("deepspeed", dp * mp, saves, needed=("model", "optimizer"), others={} if tracker is None else {"latest": tracker})
 
 
 def trainer(data: Draw, steps: Sequence[int]) -> Tree:

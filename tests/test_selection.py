@@ -285,7 +285,8 @@ def test_the_only_good_member_is_a_note_and_with_strict_no_substitute(replicas: 
     assert note.message == "model_optim_rng_1.pt is the only good member of its group: there is nothing to compare it with"
     strict = plan(str(replicas), Selection(prove_replicas=True, strict=True, **GROUPS))
     assert (strict.resume_step, [r.checkpoint.step for r in strict.rejected]) == (10, [20])
-    assert "replica-unproven" in {f.code for f in strict.rejected[0].findings}
+    assert {(f.code, str(f.severity)) for f in strict.rejected[0].findings} >= {("replica-unproven", "warning")}
+    assert str(note.severity) == "note"
 
 
 def test_files_without_a_checksum_are_compared_too(tmp_path: Path) -> None:

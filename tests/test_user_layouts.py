@@ -537,7 +537,7 @@ def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.
 
 def test_check_shows_the_nearest_misses(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for i in (4, 8, 0, 7, 1, 6, 2, 5, 3):
-        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}~{i}", b"")
+        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}!{i}", b"")  # in the order of names the shortest comes first
     (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
     assert [m["path"][-1] for m in row["near_misses"]][:2] == ["8", "7"]
     assert len(row["near_misses"]) == 5
@@ -581,6 +581,39 @@ def test_questions_that_check_cannot_answer(tree: Path, capfd: pytest.CaptureFix
     assert code == 2
     assert says in err
     assert "hint: " in err
+
+
+# --- the page
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "adding-a-layout.md"
+
+
+def test_the_example_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    page = PAGE.read_text()
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)[:2])
+    (tmp_path / "ckpt.toml").write_text(blocks["toml"])
+    monkeypatch.chdir(tmp_path)
+    put(step(tmp_path / "out", 1000, 8, run="run-7") / "_SUCCESS", b"")
+    put(tmp_path / "out" / "run-7" / "LATEST", "1000\n")
+    code, out, err = run(capfd, "plan", "out", "--json")
+    made = json.loads(out)
+    assert (code, err, made["resume_step"], made["world_size"]) == (0, "", 1000, 8)
+    assert made["resume"]["args"] == ["--resume", str(tmp_path / "out" / "run-7" / "step=1000")]
+    put(tmp_path / "out" / "run-7" / "step=1000" / "shard-3-of-8.pt", b"")
+    assert run(capfd, "layouts", "--check", "out")[1] == blocks["text"].partition("\n")[2]
+
+
+def test_every_key_and_field_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    layouts, _, pieces = page.partition("| key of `[[layout.piece]]`")
+    first = set(
+        re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in layouts.partition("| key of")[2].splitlines() if line.startswith("| `")))
+    )
+    assert first == set(user._LAYOUT)
+    assert set(re.findall(r"^\| `(\w+)` \|", pieces, re.MULTILINE)) == set(user._PIECE)
+    told = layouts.partition("| in a template")[2].partition("| key of")[0]
+    assert set(re.findall(r"`\{(\w+)\}`", told)) == {*NUMBERS, *TEXTS, "tmp"} - {"run"}
 
 
 # --- any template

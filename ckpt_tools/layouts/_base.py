@@ -145,7 +145,8 @@ class Layout:
     """How a directory is arranged.
 
     ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, a name, "release" or None (garbage), and
-    ``tracked`` says what it holds when it names a checkpoint. It is ``always_tracked`` when its framework never saves without writing it.
+    ``tracked`` says what it holds when it names a checkpoint. It is ``always_tracked`` when its framework never saves without writing it,
+    ``tracked_early`` when one rank writes it before the others have finished.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
     ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are roles without which nothing can be resumed.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
@@ -166,6 +167,7 @@ class Layout:
     tracker: str | None = None
     tracked: Callable[[Checkpoint], int | str | None] = named_step
     always_tracked: bool = True
+    tracked_early: bool = False
     sized_by: str = ""
     commit: str = ""
     needs: tuple[str, ...] = ()

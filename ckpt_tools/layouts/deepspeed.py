@@ -32,7 +32,9 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         optim = {(dict(p.coords).get("dp"), dict(p.coords).get("tp")) for p, _ in rows if p.piece.startswith("optim")}
         for p, r in rows:
             dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
-            if p.role == "model" and optim and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
+            # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
+            expected = optim or r.metadata.get("optimizer", 0) is None
+            if p.role == "model" and expected and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
                 if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
                     names = ", ".join(f"data parallel rank {d} of model parallel rank {m}" for d, m in lost[:4])
                     yield (
@@ -88,6 +90,7 @@ LAYOUT = Layout(
     tracker="latest",
     read_tracker=_read_tracker,
     tracked=tag,
+    tracked_early=True,
     needs=("model",),
     reference="deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is written before other ranks are done",
     limits=(

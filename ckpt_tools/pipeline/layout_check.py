@@ -50,12 +50,13 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
         for e in entries:
             if e.path in taken or _is_directory(e):
                 continue
-            for layout in layouts:
-                for piece in layout.pieces:
-                    miss = near_miss(piece, os.path.relpath(e.path, root))
-                    if miss:
-                        rows = out[layout.name, piece.name].misses
-                        rows.append(miss)
-                        rows.sort(key=lambda m: -len(m.fits))
-                        del rows[_SHOWN:]
+            path = os.path.relpath(e.path, root)
+            misses = {(one.name, piece.name): miss for one in layouts for piece in one.pieces if (miss := near_miss(piece, path))}
+            nearest = max((len(miss.fits) for miss in misses.values()), default=0)  # a directory alone fits the templates of its other files as well
+            for key, miss in misses.items():
+                if len(miss.fits) == nearest:
+                    rows = out[key].misses
+                    rows.append(miss)
+                    rows.sort(key=lambda m: -len(m.fits))
+                    del rows[_SHOWN:]
     return list(out.values())

@@ -182,11 +182,12 @@ class Session:
         said = self.tracker(checkpoint.layout, checkpoint.parts[0].base)
         tracked = BY_NAME[checkpoint.layout].tracked
         named = [c.order for c in siblings if said is not None and said[1] is not None and tracked(c) == said[1]]
-        if named and checkpoint.order <= max(named):
-            return False  # the framework has declared it finished, however young it is
+        young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9
+        if named and checkpoint.order <= max(named):  # the framework has declared it finished, however young it is
+            return young and BY_NAME[checkpoint.layout].tracked_early
         past = said is not None and isinstance(said[1], int) and (checkpoint.step or 0) > said[1]
         beyond = checkpoint is highest and (bool(named) or past)
-        return beyond or (checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9)
+        return beyond or young
 
 
 def _as_weak(part: Part) -> Iterator[Place]:

@@ -111,5 +111,8 @@ def find_topology(
         )
     if selection.strategy_dir is not None:
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
-    saved = told or (None if layout.committed else named or names or grid or 1)
+    unshared = not any(
+        layout.piece(p.piece).sharded for p in first.parts
+    )  # else how many ranks shared them cannot be seen from the grid of their names
+    saved = told or (None if layout.committed else named or names or (grid or 1 if unshared else None))
     return replace(topology, provenance=known), saved, warnings
