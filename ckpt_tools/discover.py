@@ -133,7 +133,9 @@ def discover(root: str) -> Discovery:
 
 def _settled(rows: list[Row], found: Discovery) -> list[Row]:
     """Without those whose names say too little: companions without their layout, and weak names in directories that other names explain."""
-    sure = [row[0] for row in rows if not row[0].piece.weak and not row[0].piece.companion]
+    if all(row[0].sure for row in rows):
+        return rows
+    sure = [row[0] for row in rows if row[0].sure]
     at_home = {(place.layout.name, place.base) for place in sure}
     explained: set[str] = set()
     kept, left = list[Row](), rows

@@ -52,7 +52,7 @@ def compile_template(template: str) -> str:
     return "".join(out)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is itself: comparing fields costs a walk over all of them
 class Piece:
     """One kind of file in a layout.
 
@@ -140,7 +140,7 @@ def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | Non
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """How a directory is arranged.
 

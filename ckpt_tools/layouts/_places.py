@@ -18,14 +18,26 @@ _COORDS = frozenset(NUMBERS) - _PART
 class Place:
     """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
 
-    __slots__ = ("base", "coords", "epoch", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "tmp")
+    __slots__ = ("base", "coords", "epoch", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "sure", "tmp")
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
+        self.sure = not (piece.weak or piece.companion)
+        self.tmp, self.prefix = piece.unfinished, ""
+        self.coords: tuple[tuple[str, int], ...] = ()
+        self.step: int | None = None
+        self.epoch: int | None = None
+        self.inside: int | None = None
+        self.rank: int | None = None
+        self.generation: int | None = None
+        if fields:  # most places are at home anywhere, and there is one of each in every directory
+            self._read(fields)
+
+    def _read(self, fields: dict[str, str | None]) -> None:
         self.step, self.epoch, self.inside, self.rank, self.generation = (
             int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank", "generation")
         )
-        self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", piece.unfinished or bool(fields.get("tmp"))
+        self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", self.tmp or bool(fields.get("tmp"))
         self.coords = tuple((k, int(v)) for k, v in fields.items() if k in _COORDS and v)
 
 
