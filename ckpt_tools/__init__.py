@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ckpt_tools import elastic as elastic
     from ckpt_tools import errors as errors
     from ckpt_tools._try_load import Attempt, Loaded, try_load
     from ckpt_tools.errors import CannotLook, CkptError, LoadFailed, NoCheckpoint, NoneUsable, NotNewest, UsageError
@@ -86,6 +87,7 @@ __all__ = [
     "Verification",
     "__version__",
     "diff",
+    "elastic",
     "errors",
     "latest",
     "plan",
@@ -109,8 +111,8 @@ def __getattr__(name: str) -> object:
 
     if name not in __all__:
         raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
-    if name == "errors":
-        return import_module("ckpt_tools.errors")
+    if name in ("elastic", "errors"):
+        return import_module(f"ckpt_tools.{name}")
     home = next((module for module, names in _HOME.items() if name in names), "ckpt_tools.model")
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -91,7 +91,7 @@ def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: st
         yield finding("dangling-tracker", text, path=path)
         return
     if all(c.path in incomplete for c in named):
-        yield finding("dangling-tracker", f"the tracker names {said}, which is not complete", path=path)
+        yield finding("dangling-tracker", f"the tracker names {said}, which is damaged or not complete", path=path)
     if any(c.kind is Kind.RELEASE for c in named):
         return
     highest = max(c.order for c in named)

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -125,6 +125,12 @@ def discover(root: str) -> Discovery:
                 entries = list(it)
             _directory(os.path.dirname(top), [e for e in entries if e.name == os.path.basename(top)], found, rows, names, alone=True)
             found.indexes += (e.path for e in entries if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
+            if not _SUFFIX.fullmatch(os.path.basename(top)):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
+                above = os.path.dirname(top)
+                for _ in range(2):
+                    above = os.path.dirname(above)
+                    with suppress(OSError), os.scandir(above) as it:
+                        found.indexes += (e.path for e in it if _may_be_index(e.name) and e.is_file())
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     kept = _settled(rows, found)
     found.parts = list(name_parts(kept, above))

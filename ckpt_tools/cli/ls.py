@@ -27,6 +27,7 @@ def ls(
     max_step: options.MaxStep = None,
     world_size: options.WorldSize = None,
     fault_ranks: options.FaultRanks = None,
+    fault_file: options.FaultFile = None,
     save_interval: options.SaveInterval = None,
     order: options.Order = None,
     settle: options.Settle = None,

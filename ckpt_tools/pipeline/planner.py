@@ -202,7 +202,12 @@ class Planner:
     def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         plan = self._empty(choice)
         if choice.exhausted:
-            text = f"none of {choice.attempts} checkpoints that were read is usable; --max-attempts {self.selection.max_attempts} stopped the search"
+            read = (
+                "the one checkpoint that was read is not usable"
+                if choice.attempts == 1
+                else f"none of {choice.attempts} checkpoints that were read is usable"
+            )
+            text = f"{read}; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
             return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
         reasons = "; ".join(dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR))
