@@ -113,7 +113,7 @@ What is loaded
 {TOPOLOGY.format(2)}
 {UNSEEN}
 Warnings
-  dangling-tracker: the tracker names 20, which is not complete ({LATEST})""".splitlines()
+  dangling-tracker: the tracker names 20, which is damaged or not complete ({LATEST})""".splitlines()
     )
 
 
