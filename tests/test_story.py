@@ -227,7 +227,7 @@ def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
         "What was not looked at",
         "  1 other checkpoint: 'ckpt verify' looks at all of them",
         "Warnings",
-        "  attempts-exhausted: none of 1 checkpoints that were read is usable; --max-attempts 1 stopped the search (.)",
+        "  attempts-exhausted: the one checkpoint that was read is not usable; --max-attempts 1 stopped the search (.)",
     ]
     assert steady(story.render(failed(tmp_path, Selection(no_fallback=True))), tmp_path)[:5] == exhausted[:5]
 
