@@ -42,20 +42,33 @@ def _agreed(members: Iterable[Part]) -> set[int]:
     return {k for k, ranks in steps.items() if len(everyone) > 1 and ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1}
 
 
+def _cuts(keys: Sequence[object], pauses: Sequence[tuple[int, bool]]) -> Iterator[int]:
+    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time at the longest pause between the two."""
+    start, seen = 0, dict[object, int]()
+    for i, key in enumerate(keys):
+        before = seen.get(key, -1)
+        if before >= start:
+            start = max(range(before + 1, i + 1), key=lambda at: pauses[at])
+            yield start
+        seen[key] = i
+
+
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """The files of one step, apart by the attempts that wrote them.
 
     MindSpore counts restarts (K) per directory, so after a crash in the middle of a save the ranks' counters differ. What holds is that a rank writes
-    a step once per attempt, and that two attempts are a restart apart in time: where a rank has two files, they are parted at the widest gap.
+    a step once per attempt, and that two attempts are a restart apart in time.
     """
     if len(parts) == len({p.rank for p in parts}) or len(parts) == len({(p.rank, p.piece, p.coords) for p in parts}):
         yield parts
         return
     ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
-    gaps = [(b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0), i) for i, (a, b) in enumerate(pairwise(ordered), 1)]
-    at = max(gaps)[2]
-    yield from _attempts(ordered[:at])
-    yield from _attempts(ordered[at:])
+    pauses = [(0, False), *((b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0)) for a, b in pairwise(ordered))]
+    start = 0
+    for at in _cuts([(p.rank, p.piece, p.coords) for p in ordered], pauses):
+        yield ordered[start:at]
+        start = at
+    yield ordered[start:]
 
 
 _Session = tuple[int | None, int]
@@ -74,30 +87,24 @@ def _restarts(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]
             pieces[p.piece][p.rank, p.generation].append(p)
     out: dict[tuple[str, int | None, int], int] = {}
     for piece, sessions in pieces.items():
-        rows = sorted((min(p.mtime_ns for p in ps), max(p.mtime_ns for p in ps), key) for key, ps in sessions.items())
-        pauses, end = [0], rows[0][1]
-        for first, last, _ in rows[1:]:
-            pauses.append(first - end)
-            end = max(end, last)
-        waiting, shortest = [(0, len(rows))], 1 << 63
-        while waiting:
-            start, stop = waiting.pop()
-            if len({key[0] for _, _, key in rows[start:stop]}) < stop - start:
-                at = max(range(start + 1, stop), key=lambda i: pauses[i])
-                shortest = min(shortest, pauses[at])
-                waiting += [(start, at), (at, stop)]
+        if len({rank for rank, _ in sessions}) < 2:
+            continue
+        spans = {key: (min(times), max(times)) for key, ps in sessions.items() if (times := [p.mtime_ns for p in ps])}
+        keys = sorted(spans, key=lambda key: (spans[key], -1 if key[0] is None else key[0], key[1]))
+        pauses, end = [(0, False)], spans[keys[0]][1]
+        for key in keys[1:]:
+            pauses.append((spans[key][0] - end, False))
+            end = max(end, spans[key][1])
+        shortest = min((pauses[at][0] for at in _cuts([rank for rank, _ in keys], pauses)), default=1 << 63)
         if shortest <= 0:
             continue
-        n, numbers = 0, dict[tuple[str, int | None, int], int]()
-        together: dict[int, list[_Session]] = defaultdict(list)
-        spans = {key: (first, last) for first, last, key in rows}
-        for i, (_, _, key) in enumerate(rows):
-            n += pauses[i] >= shortest
-            numbers[piece, key[0], key[1]] = n
+        n, together = 0, defaultdict[int, list[_Session]](list)
+        for key, (pause, _) in zip(keys, pauses, strict=True):
+            n += pause >= shortest
             together[n].append(key)
-        for keys in together.values():  # a session that stands alone in time goes by its number
-            if len(keys) > 1 and _concurrent(keys, sessions, spans):
-                out.update(((piece, *key), numbers[piece, key[0], key[1]]) for key in keys)
+        for number, mine in together.items():  # a session that stands alone in time goes by its own number
+            if len(mine) > 1 and _concurrent(mine, sessions, spans):
+                out.update(((piece, rank, k), number) for rank, k in mine)
     return out
 
 
