@@ -155,7 +155,7 @@ def _settled(rows: list[Row], found: Discovery) -> list[Row]:
             elif place.base not in explained if weak else not place.piece.companion or (place.layout.name, place.base) in at_home:
                 kept.append(row)
             elif again := read_name(path.rpartition("/")[2], at, told[0]):
-                waiting.append((at[again[0]], again, path, size, mtime_ns, findings, at))
+                waiting.append((at[again[0]].read(), again, path, size, mtime_ns, findings, at))
             elif _SUFFIX.fullmatch(path.rpartition("/")[2]):
                 found.bare.append((path, size, mtime_ns, findings))
             else:
@@ -198,7 +198,7 @@ def _directory(
         if size < 0 and _holds_something(e):
             _other(path, e, found, alone)
         else:
-            rows.append((places[told[0]], told, e.path, size, mtime_ns, findings, places))
+            rows.append((places[told[0]].read(), told, e.path, size, mtime_ns, findings, places))
 
 
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:

@@ -18,7 +18,7 @@ _COORDS = frozenset(NUMBERS) - _PART
 class Place:
     """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
 
-    __slots__ = ("base", "coords", "epoch", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "sure", "tmp")
+    __slots__ = ("base", "coords", "epoch", "fields", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "sure", "tmp")
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
@@ -30,15 +30,19 @@ class Place:
         self.inside: int | None = None
         self.rank: int | None = None
         self.generation: int | None = None
-        if fields:  # most places are at home anywhere, and there is one of each in every directory
-            self._read(fields)
+        self.fields = fields
 
-    def _read(self, fields: dict[str, str | None]) -> None:
+    def read(self) -> Place:
+        """The place with what the directory's path tells, read once it has a file: most directories hold files of a few of the pieces that may be at home there."""
+        fields, self.fields = self.fields, {}
+        if not fields:
+            return self
         self.step, self.epoch, self.inside, self.rank, self.generation = (
             int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank", "generation")
         )
         self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", self.tmp or bool(fields.get("tmp"))
         self.coords = tuple((k, int(v)) for k, v in fields.items() if k in _COORDS and v)
+        return self
 
 
 def read_name(name: str, at: Sequence[Place], after: int = -1) -> Told | None:

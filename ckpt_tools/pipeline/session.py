@@ -23,6 +23,9 @@ Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread."""
 
 
+_Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str | Finding | None"]
+
+
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files; ``bytes_read`` counts what the reports cost."""
 
@@ -45,6 +48,7 @@ class Session:
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_read = self.bytes_done = self.bytes_total = 0
         self.now_ns = time.time_ns()
+        self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
         self._settle_weak_names()
         self.parts = grouping.with_content_steps(self.found.parts, self.reports)
 
@@ -177,23 +181,29 @@ class Session:
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
         """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
-        newest = max(siblings, key=lambda c: c.mtime_ns)
-        highest = max(siblings, key=lambda c: c.order)
-        said = self.tracker(checkpoint.layout, checkpoint.parts[0].base)
-        tracked = BY_NAME[checkpoint.layout].tracked
-        named = [c.order for c in siblings if said is not None and said[1] is not None and tracked(c) == said[1]]
+        newest, highest, named, said = self._front(siblings)
         young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9
-        if named and checkpoint.order <= max(named):  # the framework has declared it finished, however young it is
+        if named is not None and checkpoint.order <= named:  # the framework has declared it finished, however young it is
             return young and BY_NAME[checkpoint.layout].tracked_early
-        past = said is not None and isinstance(said[1], int) and (checkpoint.step or 0) > said[1]
-        beyond = checkpoint is highest and (bool(named) or past)
-        return beyond or young
+        past = isinstance(said, int) and (checkpoint.step or 0) > said
+        return (checkpoint is highest and (named is not None or past)) or young
+
+    def _front(self, siblings: Sequence[Checkpoint]) -> _Front:
+        """Of one run: the newest checkpoint, the one with the highest step, how far the tracker's checkpoints go, and what it says; worked out once."""
+        if self._asked is None or self._asked[0] is not siblings:
+            first = siblings[0]
+            said = self.tracker(first.layout, first.parts[0].base)
+            what, tracked = (said[1] if said else None), BY_NAME[first.layout].tracked
+            named = max((c.order for c in siblings if what is not None and tracked(c) == what), default=None)
+            newest, highest = max(siblings, key=lambda c: c.mtime_ns), max(siblings, key=lambda c: c.order)
+            self._asked = siblings, (newest, highest, named, what)
+        return self._asked[1]
 
 
 def _as_weak(part: Part) -> Iterator[Place]:
     """The weak names that a part's name also is."""
     name = part.path.rpartition("/")[2]
-    return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
+    return (p.read() for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
 
 
 def _moved(part: Part, to: Place) -> Part:
