@@ -111,6 +111,18 @@ def test_a_replica_of_another_size_stands_out(tmp_path: Path) -> None:
     assert [path for path, _, _ in found(root, "size-outlier")] == ["rank_2/checkpoint.pth.tar"]
 
 
+def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at other steps."""
+    from ckpt_tools.pipeline import duplicates
+
+    for i, step in enumerate((10, 20, 30)):
+        for rank in range(4):
+            put(tmp_path / f"rank_{rank}/net-1_{step}.ckpt", mindspore(True, 0, step_num=step), T0 + 100 * i)
+    monkeypatch.setattr(duplicates, "_equal", lambda a, b: pytest.fail(f"{a} and {b} were compared"))
+    assert not found(tmp_path, "same-content")
+    assert plan(str(tmp_path)).resume_step == 30
+
+
 def test_of_two_replicas_none_is_odd(tmp_path: Path) -> None:
     put(tmp_path / "rank_0/checkpoint.pth.tar", sample(3))
     put(tmp_path / "rank_1/checkpoint.pth.tar", saved({"epoch": 3, "state_dict": {"w": tensor(1).repeat(300, 1)}}))

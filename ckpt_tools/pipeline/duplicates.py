@@ -55,8 +55,9 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
     for group in same.values():
         for p in group[1:]:
             older = next((o for o in group if _order(o) < _order(p) and _place(o) == _place(p)), group[0])
-            if older is not p and _equal(older.path, p.path):
-                yield from _copied(older, p, places[_place(p)], places[_place(older)], siblings, s)
+            found = list(_copied(older, p, places[_place(p)], places[_place(older)], siblings, s)) if older is not p else []
+            if found and _equal(older.path, p.path):  # last, because it reads both files to the end
+                yield from found
 
 
 def _copied(
@@ -74,7 +75,8 @@ def _copied(
     others = [(print_, part) for print_, part in mine.values() if print_ != own and _sound(part, s) is not False]
     proven = any(_sound(part, s) or _unlike(print_, own) for print_, part in others)
     sure = p.role == "optimizer" or _moves(p, s) or proven
-    whole = p.role == "model" and p.rank is None and not p.coords  # a part of a model may hold nothing that is trained
+    # a part of a model may hold nothing that is trained, and so may a whole one that never changes
+    whole = p.role == "model" and p.rank is None and not p.coords and len(mine) == 2
     if not (sure or others or whole) or (p.role == "rng" and len(mine) < 3):
         return
     copy, original, known = p, older, True
@@ -95,8 +97,10 @@ def _of_two_ranks(older: Part, p: Part, mine: _Steps, theirs: _Steps, s: Session
     """Whether equal files of two ranks are no replicas: at all other steps they differ, and not because one of those is damaged."""
     at = _order(p)
     pairs = [(mine[o], theirs[o]) for o in mine.keys() & theirs.keys() - {at}]
+    if _place(p) == _place(older) or any(a == b for (a, _), (b, _) in pairs):
+        return None  # replicas
     sound = [pair for pair in pairs if all(_sound(part, s) is not False for _, part in pair)]
-    if _place(p) == _place(older) or not sound or any(a == b for (a, _), (b, _) in sound):
+    if not sound:
         return None
     early = min(_order(a) for (_, a), _ in sound) < at  # all ranks may begin alike, and part ways later
     proven = all(_unlike(a, b) or (_sound(one, s) and _sound(other, s)) for (a, one), (b, other) in sound)
