@@ -197,3 +197,14 @@ def test_a_longer_number_under_a_shorter_one_is_recognised(tmp_path: Path) -> No
     put(tmp_path / "latest_checkpointed_iteration.txt", b"50000")
     ((_, _, message),) = found(tmp_path, "dangling-tracker")
     assert "its first digits name 500" in message
+
+
+def test_a_tracker_above_root_is_not_missed(tmp_path: Path) -> None:
+    """Asked about one checkpoint, nobody has looked where its tracker would be."""
+    for rank in (0, 1):
+        megatron(tmp_path, 20, rank, T0)
+    assert [path for path, _, _ in found(tmp_path, "missing-tracker")] == ["."]
+    inside = tmp_path / "iter_0000020"
+    assert not found(inside, "missing-tracker")
+    made = plan(str(inside))
+    assert made.resume_step == 20 and "missing-tracker" not in {f.code for f in made.warnings}

@@ -125,7 +125,7 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
         return
     said = s.tracker(layout.name, base)
     if said is None:
-        if layout.always_tracked:
+        if layout.always_tracked and f"{base}/".startswith(f"{s.root}/"):  # above ROOT nobody looked
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     elif isinstance(said[1], Finding):
         yield said[1]
