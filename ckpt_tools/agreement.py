@@ -105,6 +105,6 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
         n = whole(r.metadata.get("args.world_size"))
         if not n and (dp := whole(r.metadata.get("dp_world_size"))):
             n = dp * (whole(r.metadata.get("mp_world_size")) or 1)
-        if n and 0 < n <= 1 << 24:
+        if n and 0 < n <= 1 << 20:
             return n
     return None

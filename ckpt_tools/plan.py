@@ -57,6 +57,8 @@ def assign(
                 by_rank.setdefault(p.rank, []).append(p)
         placed = [p for p in parts if p.rank is None]
         for rank in range(topology.world_size):
+            if sum(f.code == "missing-rank" for f in out.findings[-_GAPS:]) == _GAPS:
+                break  # one is enough to refuse the checkpoint
             where = topology.coordinates(rank) if placed else {}
             # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
             own = sorted(by_rank.get(rank, []), key=lambda p: (order.index(p.piece), dict(p.coords).get("node", rank) != rank, _world_age(p))) or [
@@ -90,6 +92,10 @@ def assign(
             elif load is not None:
                 out.loads.setdefault(rank, []).append(load)
     return out
+
+
+_GAPS = 64
+"""Ranks without a file that are told, at most."""
 
 
 def _world_age(p: Part) -> int:

@@ -208,3 +208,13 @@ def test_a_tracker_above_root_is_not_missed(tmp_path: Path) -> None:
     assert not found(inside, "missing-tracker")
     made = plan(str(inside))
     assert made.resume_step == 20 and "missing-tracker" not in {f.code for f in made.warnings}
+
+
+def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
+    put(tmp_path / "rank_99999999999/net-1_10.ckpt", mindspore(True, 0, step_num=10))
+    assert verify([str(tmp_path)]).summary.broken == 0
+    assert plan(str(tmp_path)).world_size in (None, 1)
+    put(tmp_path / "many/rank_99999/net-1_10.ckpt", mindspore(True, 0, step_num=10))
+    with pytest.raises(NoneUsable) as refused:
+        plan(str(tmp_path / "many"))
+    assert refused.value.plan is not None and len(refused.value.plan.rejected[0].findings) < 200

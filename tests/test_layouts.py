@@ -258,6 +258,10 @@ def test_the_plan_does_not_depend_on_directory_order_or_on_older_checkpoints(tmp
         ),
         ("rank_{rank}", "rank_1x", None),
         ("rank_{rank}", "rank_" + "9" * 40, None),
+        ("rank_{rank}", "rank_1000000", None),  # whole ranges of ranks are gone through
+        ("rank_{rank}", "rank_0000000999999", {"rank": "0000000999999"}),
+        ("mp_rank_{tp:02d}", "mp_rank_1", None),
+        ("step_{step}", "step_1000000", {"step": "1000000"}),
     ],
 )
 def test_templates(template: str, text: str, fields: dict[str, str | None] | None) -> None:

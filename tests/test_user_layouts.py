@@ -20,7 +20,7 @@ from ckpt_tools import cli
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
-from ckpt_tools.layouts._base import NUMBERS, TEXTS, Piece
+from ckpt_tools.layouts._base import NUMBERS, RANKS, TEXTS, Piece
 from ckpt_tools.layouts.near import near_miss
 from ckpt_tools.model import Kind, Known, Level, LoadPlan, Selection, Verdict
 from ckpt_tools.pipeline import latest, plan, scan, verify
@@ -621,6 +621,7 @@ def test_every_key_and_field_is_on_the_page() -> None:
 
 WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(lambda s: s not in (".", ".."))
 NUMBER = st.integers(0, 10**9)
+RANK = st.integers(0, 999_999)
 
 
 @st.composite
@@ -635,7 +636,8 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
             field = fields.pop() if kind in ("field", "optional") and fields else ""
             if field in NUMBERS:
                 width = draw(st.integers(0, 9))
-                value = f"{draw(NUMBER):0{width}d}" if width else str(draw(NUMBER))
+                number = draw(RANK if field in RANKS else NUMBER)
+                value = f"{number:0{width}d}" if width else str(number)
                 field = f"{{{field}:0{width}d}}" if width else f"{{{field}}}"
             else:
                 value = "_tmp" if field == "tmp" else word

@@ -14,6 +14,8 @@ COORDS = ("tp", "pp", "ep", "dp", "cp")
 
 NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "world", "layer", "expert", "node")
 """Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the directory of the process that keeps the file."""
+RANKS = frozenset((*COORDS, "rank", "world", "node"))
+"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a process id), and never that of a rank."""
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
 
@@ -47,7 +49,10 @@ def compile_template(template: str) -> str:
                 out.append(f"(?P={name})")
             else:
                 seen.add(name)
-                pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in TEXTS else rf"\d{{{width},18}}" if width else r"\d{1,18}"
+                digits = rf"\d{{{width},18}}" if width else r"\d{1,18}"
+                if name in RANKS:
+                    digits = rf"(?={digits}(?!\d))0*\d{{1,6}}"
+                pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in TEXTS else digits
                 out.append(f"(?P<{name}>{pattern})")
     return "".join(out)
 
