@@ -16,6 +16,8 @@ Reports = Mapping[str, Report]
 
 def consistency(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[str, Finding]]:
     """(path, finding) where names contradict contents, over the parts of one run that were read."""
+    if not parts:
+        return
     layout = BY_NAME[parts[0].layout]
     yield from layout.check([(p, r) for p in parts if (r := reports.get(p.path)) and r.format])
 

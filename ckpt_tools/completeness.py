@@ -34,7 +34,7 @@ class Expected:
 
     ranks: int = 0
     grids: dict[tuple[Kind, str], set[tuple[tuple[str, int], ...]]] = field(default_factory=lambda: defaultdict(set))
-    usual: dict[Kind, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, int] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
     checkpoints: Sequence[Checkpoint] = ()
@@ -55,7 +55,7 @@ def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -
         for name in {p.piece for p in c.parts}:
             piece = layout.piece(name)
             if piece.required and piece.step_from == "name":
-                out.usual[c.kind][name] += 1
+                out.usual[c.kind][c.layout, name] += 1
     return out
 
 
@@ -95,7 +95,9 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     roles = {layout.piece(name).role for name in have}
     lacking = [role for role in layout.needs if role not in roles]
     out += (finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where) for role in lacking)
-    for name, n in run.usual[kind].items():
+    for (of, name), n in run.usual[kind].items():
+        if of != checkpoint.layout:  # a dying gasp of another layout may be part of the run
+            continue
         role = layout.piece(name).role
         if role not in roles and role not in layout.needs and 2 * n >= run.count[kind]:
             text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"

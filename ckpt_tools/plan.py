@@ -91,6 +91,8 @@ def assign(
                 _explain_gap(rank, role, own, group, bad, dying, selection, layout.committed, checkpoint, out)
             elif load is not None:
                 out.loads.setdefault(rank, []).append(load)
+    if not out.parts and not out.findings:
+        out.findings.append(finding("missing-part", "it has no file that is loaded", path=checkpoint.path))
     return out
 
 

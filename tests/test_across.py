@@ -218,3 +218,18 @@ def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
     with pytest.raises(NoneUsable) as refused:
         plan(str(tmp_path / "many"))
     assert refused.value.plan is not None and len(refused.value.plan.rejected[0].findings) < 200
+
+
+def test_a_gasp_of_another_layout_beside_a_run_lacks_nothing_of_it(tmp_path: Path) -> None:
+    """Two layouts in one job: what is usual for one is unknown to the other."""
+    job(tmp_path)
+    put(tmp_path / "tft_saved_checkpoints-step_30/rank_0/ttp_rank_0-1_30.ckpt", mindspore(True, 0, step_num=30, epoch_num=1, cur_rank=0), T0 + 900)
+    put(tmp_path / "tft_saved_checkpoints-step_30/rank_1/ttp_rank_1-1_30.ckpt", mindspore(True, 1, step_num=30, epoch_num=1, cur_rank=1), T0 + 900)
+    assert plan(str(tmp_path)).resume_step == 30
+
+
+def test_a_checkpoint_without_a_file_to_load_is_none(tmp_path: Path) -> None:
+    put(tmp_path / "5/_CHECKPOINT_METADATA", b"{}")
+    put(tmp_path / "5/commit_success.txt", b"ok")
+    with pytest.raises(NoneUsable):
+        plan(str(tmp_path))

@@ -34,7 +34,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
         wrong = set[str]()
-        for path, f in agreement.consistency(parts, s.reports) if parts else ():
+        for path, f in agreement.consistency(parts, s.reports):
             wrong |= {path} if f.severity is Severity.ERROR else set()
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in agreement.signatures(parts, s.reports):
