@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         Resume,
         Rollback,
         Scan,
-        Selection,
         Severity,
         Stats,
         Summary,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from ckpt_tools.pipeline import latest, plan, scan, verify
     from ckpt_tools.pipeline.compare import diff
     from ckpt_tools.pipeline.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
+    from ckpt_tools.question import Selection
 
 __all__ = [
     "Attempt",
@@ -101,6 +101,7 @@ _HOME = {
     "ckpt_tools.pipeline.compare": ("diff",),
     "ckpt_tools.pipeline.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
     "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
+    "ckpt_tools.question": ("Selection",),
     "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ckpt_tools import _fault_file, _values
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Selection
+from ckpt_tools.question import Selection
 
 # -- the table ---------------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report, Selection
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report
+from ckpt_tools.question import Selection
 from ckpt_tools.replicas import Differences, Evidence, Groups, Load, Signature, proven, substitute
 from ckpt_tools.topology import Topology
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import Piece
-from ckpt_tools.model import Finding, Part, Selection, Severity
+from ckpt_tools.model import Finding, Part, Severity
+from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology
 
 Signature = Callable[[Part], "str | None"]

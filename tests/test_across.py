@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools.errors import NoneUsable
-from ckpt_tools.model import Selection, Severity
+from ckpt_tools.model import Severity
 from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.question import Selection
 from tests.small_files import mindspore, sample, saved, tensor
 
 T0 = 1_760_000_000

@@ -6,7 +6,8 @@ import pytest
 
 from ckpt_tools import _values, config
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Kind, Level, Selection
+from ckpt_tools.model import Kind, Level
+from ckpt_tools.question import Selection
 
 ALL = dict.fromkeys(config.BY_KEY)
 

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save as safetensors_save
 from small_files import saved, trainer
 
-from ckpt_tools.model import Level, Selection, Severity
+from ckpt_tools.model import Level, Severity
 from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.question import Selection
 
 DAY = 1_700_000_000
 Found = set[tuple[str, str]]

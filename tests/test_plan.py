@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Selection, Verdict
+from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Verdict
 from ckpt_tools.pipeline.topology import find_topology
 from ckpt_tools.plan import Assignment, assign, mismatched
+from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology, infer_order
 
 

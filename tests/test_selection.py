@@ -12,8 +12,9 @@ from small_files import mindspore, saved, tensor, trainer
 
 from ckpt_tools import cli
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model import Kind, LoadPlan, Selection
+from ckpt_tools.model import Kind, LoadPlan
 from ckpt_tools.pipeline import plan
+from ckpt_tools.question import Selection
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"

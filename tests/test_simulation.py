@@ -13,8 +13,9 @@ from simulated_frameworks import FRAMEWORKS, Framework
 from simulated_job import START, Job, Save
 
 from ckpt_tools import errors
-from ckpt_tools.model import LoadPlan, Selection, Severity
+from ckpt_tools.model import LoadPlan, Severity
 from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.question import Selection
 
 DAY = 86_400.0
 MINUTES = 40

@@ -15,8 +15,9 @@ from small_files import dcp, megatron, saved, tensor
 from ckpt_tools import cli
 from ckpt_tools.emit import story
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model import Kind, Level, LoadPlan, Selection
+from ckpt_tools.model import Kind, Level, LoadPlan
 from ckpt_tools.pipeline import latest, plan
+from ckpt_tools.question import Selection
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"

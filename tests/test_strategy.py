@@ -18,9 +18,10 @@ from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
 from ckpt_tools.formats._strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
 from ckpt_tools.formats._strategy_proto import read
 from ckpt_tools.formats.mindspore_strategy import FORMAT
-from ckpt_tools.model import Kind, Selection, Verdict
+from ckpt_tools.model import Kind, Verdict
 from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.pipeline.strategy import strategy_groups
+from ckpt_tools.question import Selection
 from ckpt_tools.storage import BytesSource, ShortRead
 from ckpt_tools.verify import allowed_by_name
 

@@ -22,8 +22,9 @@ from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
 from ckpt_tools.layouts._base import NUMBERS, RANKS, TEXTS, Piece
 from ckpt_tools.layouts.near import near_miss
-from ckpt_tools.model import Kind, Known, Level, LoadPlan, Selection, Verdict
+from ckpt_tools.model import Kind, Known, Level, LoadPlan, Verdict
 from ckpt_tools.pipeline import latest, plan, scan, verify
+from ckpt_tools.question import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
 DAY = 1_700_000_000

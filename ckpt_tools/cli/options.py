@@ -12,7 +12,8 @@ import typer
 from ckpt_tools import _values, config
 from ckpt_tools.cli import console
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import LoadPlan, Selection
+from ckpt_tools.model import LoadPlan
+from ckpt_tools.question import Selection
 
 
 def _setting(key: str, metavar: str, *short: str) -> Any:

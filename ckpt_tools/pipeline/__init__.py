@@ -12,10 +12,11 @@ from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Selection, Summary, Verdict, Verification, worst
+from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Summary, Verdict, Verification, worst
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
+from ckpt_tools.question import Selection
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 

@@ -13,11 +13,12 @@ from ckpt_tools.digest import tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Selection, Severity, Verdict
+from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
 from ckpt_tools.pipeline.duplicates import same_content
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.plan import Assignment, assign, mismatched
+from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology
 
 _NEIGHBOURS = 64

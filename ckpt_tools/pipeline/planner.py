@@ -12,24 +12,13 @@ from ckpt_tools.choose import choose, rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import (
-    Checkpoint,
-    Choice,
-    Finding,
-    Kind,
-    Level,
-    LoadPlan,
-    RankLoad,
-    Report,
-    Resume,
-    Selection,
-    Severity,
-)
+from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, RankLoad, Report, Resume, Severity
 from ckpt_tools.pipeline.across import tracker_findings
 from ckpt_tools.pipeline.judge import Judge
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.pipeline.topology import ALONE, expert_names, find_topology
 from ckpt_tools.plan import Assignment, files, fingerprint
+from ckpt_tools.question import Selection
 
 _SKEW_NS = 5_000_000_000
 

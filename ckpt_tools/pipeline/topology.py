@@ -11,9 +11,10 @@ from ckpt_tools import agreement, completeness, launchers
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
-from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Report, Selection, Severity, Verdict
+from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Report, Severity, Verdict
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.pipeline.strategy import strategy_groups
+from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology, infer_order
 
 _SIZES = {

@@ -1,0 +1,48 @@
+"""The question of ``latest`` and ``plan`` as one frozen value. Standard library only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckpt_tools.model import Kind, Level
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
+
+    ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
+    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
+    tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
+    ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    kind: Kind | None = None
+    layout: str | None = None
+    run: str | None = None
+    prefix: str | None = None
+    max_step: int | None = None
+    order: str = "mtime"
+    resume_from: str | None = None
+    prefer: Kind | None = None
+    prove_replicas: bool = False
+    max_attempts: int = 5
+    fault_ranks: frozenset[int] = frozenset()
+    replica_groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    replicas_all: bool = False
+    strategy_dir: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    rank_order: str = "tp-cp-ep-dp-pp"
+    save_interval: int | None = None
+    require: tuple[str, ...] = ()
+    settle: float = 120.0
+    level: Level = Level.CONTENT
+    key_file: str | None = None
+    allow_none: bool = False
+    no_fallback: bool = False
+    skip_unreadable: bool = False
+    strict: bool = False
+    jobs: int = 0
