@@ -60,6 +60,7 @@ CODES: dict[str, Code] = {
         Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
         Code("wrong-key", W, "the key that was given does not decrypt the file; only its framing was checked", "give the key that the file was saved with"),
         Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
+        Code("budget-spent", W, "the time given by --budget was over before all files to load were read as deeply as --level asks", "give more time, or run 'ckpt verify' before: what it saw is not read again"),
         Code("needs-extra", N, "an optional package is needed to look deeper", "install it where ckpt runs, then verify again"),
         Code("load-failed", E, "the framework's own loader cannot load the file", _RESTORE),
         Code("not-loaded", W, "the framework's loader refused the file or was stopped, so it proved nothing", "a refused class is no damage: its own framework may load it with weights_only=False, if you trust its writer"),
@@ -77,6 +78,7 @@ CODES: dict[str, Code] = {
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "it was copied over the right one: restore that"),
         Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "the save was cut short, or a node's disk is missing"),
+        Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk"),
         Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "the save was cut short, or the file was removed"),
         Code("missing-key", E, "an entry that --require asks for is not in the file", "drop --require, or resume from a checkpoint that has it"),
         Code("step-mismatch", E, "name, directory and content disagree on the step", "the file belongs to another step: restore the right one"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BY_NAME, COORDS
 from ckpt_tools.model import Checkpoint, Finding, Kind, Severity
 
 
@@ -26,6 +26,21 @@ def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
 def named_world(checkpoint: Checkpoint) -> int | None:
     """The number of ranks that saved a checkpoint, where its files' names tell (``{world}``): jobs grow and shrink between two saves."""
     return max((at for p in checkpoint.parts for axis, at in p.coords if axis == "world"), default=0) or None
+
+
+def ranks_present(checkpoint: Checkpoint) -> int | None:
+    """How many ranks have a file, or how many places of the parallel grid where names hold no rank; None for a set that every rank shares.
+
+    Of one kind of file there is one for each place that holds something of its own, so the kind with the most tells: DeepSpeed's model states are one for all
+    data parallel ranks, its optimizer states one for each. Shards, layers and the processes that wrote a shared set are no ranks.
+    """
+    if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
+        return len(ranks)
+    layout, places = BY_NAME[checkpoint.layout], defaultdict[str, set[tuple[tuple[str, int], ...]]](set)
+    for p in checkpoint.parts:
+        if p.coords and not layout.piece(p.piece).shared and (grid := tuple(at for at in p.coords if at[0] in COORDS)):
+            places[p.piece].add(grid)
+    return max(map(len, places.values()), default=None)
 
 
 @dataclass
@@ -129,14 +144,14 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}{' …' if len(ranks) > 8 else ''} ({len(ranks)} in all)"
 
 
+def why_unfinished(c: Checkpoint) -> str:
+    """What shows that a save never finished: the second half of a sentence about it."""
+    layout = BY_NAME[c.layout]
+    if any(p.unfinished for p in c.parts) or not layout.commit:
+        return "never reached its commit rename"
+    return f"has no {layout.commit} file, which is written last"
+
+
 def label(c: Checkpoint) -> str:
-    where = (
-        f"step {c.step}"
-        if c.step is not None
-        else f"epoch {c.epoch}" + (f" step {c.step_in_epoch}" if c.step_in_epoch is not None else "")
-        if c.epoch is not None
-        else f"save {c.generation}"
-        if c.generation is not None
-        else c.path.rpartition("/")[2]
-    )
-    return f"the {c.kind} checkpoint of {where}"
+    """A checkpoint as findings call it."""
+    return f"the {c.kind} checkpoint of {c.label}"

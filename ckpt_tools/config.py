@@ -68,11 +68,26 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_REQUIRE", "--require", "entries that a file must hold to be resumed from, such as epoch_num,optimizer", _values.names),
     Variable("CKPT_MAX_ATTEMPTS", "--max-attempts", "checkpoints whose content is read before giving up; default: 5", _values.whole(1)),
     Variable("CKPT_SETTLE", "--settle", "an incomplete newest checkpoint younger than this is still being written; default: 2m", _values.duration),
+    Variable("CKPT_BUDGET", "--budget", "time for reading contents, such as 60s: cached verdicts first, then the newest checkpoint; what was not read is a warning", _values.duration),
+    Variable("CKPT_MAX_AGE", "--max-age", "verdicts of earlier runs that are older than this are not used; default: 1d, for verify 0 (none is used)", _values.duration),
+    Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this one", _values.flag),
     Variable("CKPT_STRICT", "--strict", "treat warnings as errors, and what could not be looked at as unknown", _values.flag),
     Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when no checkpoint exists (a first launch)", _values.flag),
     Variable("CKPT_NO_FALLBACK", "--no-fallback", "exit 6 instead of choosing an older checkpoint when the newest is unusable", _values.flag),
     Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "pass over a checkpoint that could not be read instead of exit 5", _values.flag),
+    Variable("CKPT_PLAN_DIR", "--plan-dir", "directory of decisions, outside ROOT; default: ~/.local/state/ckpt-tools/decisions. More than one node: one that all of them see", _values.path),
+    Variable("CKPT_JOB", "--job", "id of this start of the job, the same in all its processes and of no other start; default: the launcher's", _values.text, in_file=False),
+    Variable("CKPT_NODE", "--node", "index of this node, from 0; default: the launcher's", _values.whole(0, _values.MAX_RANK), in_file=False),
+    Variable("CKPT_NODES", "--nodes", "number of nodes that start together; default: the launcher's", _SIZE),
+    Variable("CKPT_TIMEOUT", "--timeout", "how long to wait for the other processes of the job; default: 10m", _values.duration),
+    Variable("CKPT_ALLOW_FRESH", "--allow-fresh", "start from nothing although checkpoints exist and none is usable, or an earlier start had some", _values.flag),
+    Variable("CKPT_REQUIRE_MOUNT", "--require-mount", "exit 5 unless ROOT lies on a file system of its own, mounted somewhere below /", _values.flag),
+    Variable("CKPT_VIEW", "--view", "build a tree of links there, outside ROOT, that holds the chosen checkpoint alone, as its framework wants it", _values.path),
+    Variable("CKPT_AGREE", "--agree", "every node has a disk of its own: agree on the newest checkpoint that each node has its ranks' parts of", _values.flag),
+    Variable("CKPT_RENDEZVOUS", "--rendezvous", "HOST:PORT where --agree meets: a free port of the first node; default: the launcher's", _values.text),
+    Variable("CKPT_TRANSFER", "--transfer", "command that brings a file from another node: it gets the node, the path there and the target as three more words", _values.text),
     Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", _values.path, in_file=False),
+    Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),
     Variable("CKPT_DEBUG", "", "1: print the traceback of an internal error", None),
     Variable("NO_COLOR", "", "any value: no colour (no-color.org)", None),
     Variable("FORCE_COLOR", "", "any value: colour even when the output is no terminal", None),
@@ -106,8 +121,7 @@ class Settings:
 
     def selection(self) -> Selection:
         """The question to ask; what was not given is as Selection has it."""
-        apart = ("root", "config", "replicas", "fault-file", *SIZES)
-        given = {key.replace("-", "_"): value for key, value in self.values.items() if key not in apart}
+        given = {name: value for key, value in self.values.items() if (name := key.replace("-", "_")) in Selection.__dataclass_fields__}
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(

@@ -15,9 +15,9 @@ from functools import lru_cache
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
-from ckpt_tools.layouts import Layout, Told, active, places_of, read_name
+from ckpt_tools.layouts import Layout, Piece, Told, active, places_of, read_name
 from ckpt_tools.model import Finding, Part
-from ckpt_tools.naming import Row, name_parts
+from ckpt_tools.naming import Row, name_parts, settled
 from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
@@ -37,13 +37,13 @@ def _may_be_index(name: str) -> bool:
 
 @lru_cache(8)
 def _trackers(layouts: tuple[Layout, ...]) -> frozenset[str]:
-    return frozenset(layout.tracker for layout in layouts if layout.tracker)
+    return frozenset(name for layout in layouts for name in (layout.tracker, *layout.records) if name)
 
 
 @dataclass
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises, as (path, size, mtime_ns, findings);
-    ``trackers`` maps (name, directory) to the path of a file that some layout calls its tracker; ``unfinished`` are paths of temporary files of interrupted saves,
+    ``trackers`` maps (name, directory) to the path of a file that some layout calls its tracker or one of its records; ``unfinished`` are paths of temporary files of interrupted saves,
     ``indexes`` those of files that may describe others,
     ``unneeded`` those of files that hold no state.
     """
@@ -107,24 +107,27 @@ def no_collector() -> Iterator[None]:
 
 
 @no_collector()
-def discover(root: str) -> Discovery:
-    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at."""
+def discover(root: str, listing: bool = False) -> Discovery:
+    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at.
+
+    For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those there.
+    """
     found, rows, names = Discovery(), list[Row](), dict[tuple[int, ...], dict[str, Told | None]]()
     tops = roots(root)
     for top in tops:
         if os.path.isdir(top):
-            for path, listing in walk(top):
-                if not isinstance(listing, OSError):
-                    _directory(path, listing, found, rows, names)
+            for path, entries in walk(top):
+                if not isinstance(entries, OSError):
+                    _directory(path, entries, found, rows, names, listing=listing)
                 elif path == top:
-                    raise CannotLook(f"cannot list {path}: {listing.strerror}")
+                    raise CannotLook(f"cannot list {path}: {entries.strerror}")
                 else:
-                    found.findings.append(finding("unreadable", f"cannot list the directory: {listing.strerror}", path=path))
+                    found.findings.append(finding("unreadable", f"cannot list the directory: {entries.strerror}", path=path))
         else:
             with os.scandir(os.path.dirname(top)) as it:
-                entries = list(it)
-            _directory(os.path.dirname(top), [e for e in entries if e.name == os.path.basename(top)], found, rows, names, alone=True)
-            found.indexes += (e.path for e in entries if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
+                beside = list(it)
+            _directory(os.path.dirname(top), [e for e in beside if e.name == os.path.basename(top)], found, rows, names, alone=True)
+            found.indexes += (e.path for e in beside if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
             if not _SUFFIX.fullmatch(os.path.basename(top)):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
                 above = os.path.dirname(top)
                 for _ in range(2):
@@ -132,39 +135,14 @@ def discover(root: str) -> Discovery:
                     with suppress(OSError), os.scandir(above) as it:
                         found.indexes += (e.path for e in it if _may_be_index(e.name) and e.is_file())
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
-    kept = _settled(rows, found)
+    kept, others = settled(rows)
+    for _, _, path, size, mtime_ns, findings, _ in others:
+        if _SUFFIX.fullmatch(path.rpartition("/")[2]):
+            found.bare.append((path, size, mtime_ns, findings))
+        else:
+            found.unrecognised += 1
     found.parts = list(name_parts(kept, above))
     return found
-
-
-def _settled(rows: list[Row], found: Discovery) -> list[Row]:
-    """Without those whose names say too little: companions without their layout, and weak names in directories that other names explain."""
-    if all(row[0].sure for row in rows):
-        return rows
-    sure = [row[0] for row in rows if row[0].sure]
-    at_home = {(place.layout.name, place.base) for place in sure}
-    explained: set[str] = set()
-    kept, left = list[Row](), rows
-    for weak in (False, True):  # weak names are asked once it is known which directories the others explain
-        waiting, left = left, []
-        while waiting:
-            row = waiting.pop()
-            place, told, path, size, mtime_ns, findings, at = row
-            if place.piece.weak and not weak:
-                left.append(row)
-            elif place.base not in explained if weak else not place.piece.companion or (place.layout.name, place.base) in at_home:
-                kept.append(row)
-            elif again := read_name(path.rpartition("/")[2], at, told[0]):
-                waiting.append((at[again[0]].read(), again, path, size, mtime_ns, findings, at))
-            elif _SUFFIX.fullmatch(path.rpartition("/")[2]):
-                found.bare.append((path, size, mtime_ns, findings))
-            else:
-                found.unrecognised += 1
-        explained = {at for row in kept for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}
-    if any(row[0].layout.name != "files" for row in kept):  # the last resort, and only where nothing else is known
-        found.bare += ((row[2], *row[3:6]) for row in kept if row[0].layout.name == "files")
-        kept = [row for row in kept if row[0].layout.name != "files"]
-    return kept[::-1]
 
 
 def _directory(
@@ -174,8 +152,9 @@ def _directory(
     rows: list[Row],
     names: dict[tuple[int, ...], dict[str, Told | None]],
     alone: bool = False,
+    listing: bool = False,
 ) -> None:
-    places = places_of(path)
+    places = places_of(path, listing)
     graphs = {e.name for e in entries if e.name.endswith(".meta")} & {f"{e.name[:-6]}.meta" for e in entries if e.name.endswith(".index")}
     known = names.setdefault(tuple(id(p.piece) for p in places), {})
     for e in entries:
@@ -191,7 +170,7 @@ def _directory(
                 known[name] = told
         if _may_be_index(name):
             found.indexes.append(e.path)
-        if told is None or (places[told[0]].piece.weak and _is_directory(e)):  # a directory called x.ckpt: some frameworks save into one
+        if told is None or _no_file(e, places[told[0]].piece):
             _other(path, e, found, alone)
             continue
         size, mtime_ns, findings = stat_of(e)
@@ -201,10 +180,21 @@ def _directory(
             rows.append((places[told[0]].read(), told, e.path, size, mtime_ns, findings, places))
 
 
+def _no_file(e: os.DirEntry[str], piece: Piece) -> bool:
+    """Whether an entry is not what a name of little meaning makes it: some frameworks save into a directory called x.ckpt; data that is only described has any name."""
+    if piece.described and (_TEMPORARY.search(e.name) or _is_tracker(e.name) or e.name.endswith(_GRAPH)):
+        return True
+    return (piece.weak or piece.described) and _is_directory(e)
+
+
+def _is_tracker(name: str) -> bool:
+    return name in _trackers(active())
+
+
 def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> None:
     """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
     name = e.name
-    if name in _trackers(active()) or name == "meta.json":  # MindFormers' note of a rank's last checkpoint
+    if _is_tracker(name):
         found.trackers[name, path] = e.path
     elif _SUFFIX.fullmatch(name) or alone:
         size, mtime_ns, findings = stat_of(e)

@@ -61,3 +61,7 @@ class LoadFailed(NoneUsable):
     def __init__(self, message: str, trail: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(message)
         self.trail = trail
+
+
+BY_EXIT_CODE: dict[int, type[CkptError]] = {e.exit_code: e for e in (UsageError, NoCheckpoint, NoneUsable, CannotLook, NotNewest)}
+"""For a process that repeats what another one ended with."""

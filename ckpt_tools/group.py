@@ -155,7 +155,7 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
         off = bool(save_interval and first.step is not None and first.step % save_interval)
         kind = Kind.DYING_GASP if partial or off else kind
     optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
-    required = [p for p in parts if p.piece not in optional] or parts
+    required = [p for p in parts if p.piece not in optional] or [p for p in parts if not layout.piece(p.piece).described] or parts
     generations = {p.generation for p in parts}
     uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
     path = first.home or (first.path if len(parts) == 1 else _together(parts, layout) or first.base)

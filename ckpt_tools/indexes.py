@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 
@@ -37,6 +38,7 @@ class Indexes:
         self.known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._bases: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
@@ -51,6 +53,16 @@ class Indexes:
                     self._read(index)
                 directory = os.path.dirname(directory)
         return tuple(self._claims.get(path, ()))
+
+    def based(self, path: str) -> str | None:
+        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; "" without claims, None when one of them has just been changed."""
+        if path not in self._claims:
+            return ""
+        if any(not identity for _, identity in self._bases[path]):
+            return None
+        import hashlib  # only where there are indexes: it costs start-up time
+
+        return hashlib.sha256(repr(sorted(self._bases[path])).encode()).hexdigest()
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
         """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that were not asked for yet."""
@@ -75,9 +87,13 @@ class Indexes:
 
     def _read(self, index: str) -> None:
         base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
-        waiting, followed = [(index, tuple[Claim, ...]())], set[tuple[str, Claim]]()
+        waiting, followed = [(index, tuple[Claim, ...](), tuple[tuple[str, str], ...]())], set[tuple[str, Claim]]()
         while waiting:
-            report, anatomy = look(waiting[-1][0], Level.STRUCTURE, claims=waiting.pop()[1])
+            file, claims, above = waiting.pop()
+            opened = time.time_ns()
+            report, anatomy = look(file, Level.STRUCTURE, claims=claims)
+            known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
+            behind = (*above, (file, " ".join(map(str, known))))
             self.bytes_read += report.bytes_read
             if report.verdict is not Verdict.OK and not anatomy.members:
                 self._broken.add(index)
@@ -92,10 +108,11 @@ class Indexes:
                     if (path, claim) not in self._said:
                         self._said.add((path, claim))
                         self._claims[path].append(claim)
+                    self._bases[path].update(behind)
                     self._named[index].append(path)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
-                        waiting.append((path, (claim._replace(whole=True),)))  # the claim alone: what it names starts at the index
+                        waiting.append((path, (claim._replace(whole=True),), behind))  # the claim alone: what it names starts at the index
         found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in list(missing)[:_LISTED])
         if len(missing) > _LISTED:
             found.append(finding("missing-part", f"{len(missing) - _LISTED} more files that this one describes are not there"))

@@ -211,10 +211,24 @@ class Checkpoint:
     unfinished: bool = False
 
     @property
+    def label(self) -> str:
+        """Which checkpoint it is, in a few words: its step, else its epoch, else which save it is where its name only counts them, else its own name."""
+        if self.step is not None:
+            return f"step {self.step}"
+        if self.epoch is not None:
+            return f"epoch {self.epoch}" + (f" step {self.step_in_epoch}" if self.step_in_epoch is not None else "")
+        return f"save {self.generation}" if self.counted else self.path.rpartition("/")[2]
+
+    @property
+    def counted(self) -> bool:
+        """Whether nothing but a count of saves tells it from its siblings (TensorFlow, Accelerate); else ``generation`` counts restarts."""
+        return self.step is None and self.epoch is None and self.generation is not None
+
+    @property
     def order(self) -> tuple[int, int, int]:
         """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known, saves that were counted are in that order."""
-        if self.step is None and self.epoch is None and self.generation is not None:
-            return -1, -1, self.generation
+        if self.counted:
+            return -1, -1, self.generation or 0
         return (
             self.step if self.step is not None else -1,
             self.epoch if self.epoch is not None else -1,
@@ -294,7 +308,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered."""
+    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered.
+
+    ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest was known from earlier looks. ``below_level`` counts the
+    files to load that were not looked at as deeply as asked, ``budget`` is in seconds.
+    """
 
     root: str
     checkpoint: Checkpoint | None
@@ -312,6 +330,9 @@ class LoadPlan:
     warnings: tuple[Finding, ...] = ()
     fingerprint: str = ""
     candidates: tuple[Checkpoint, ...] = ()
+    bytes_read: int = 0
+    budget: float | None = None
+    below_level: int = 0
 
     @property
     def resume_step(self) -> int | None:

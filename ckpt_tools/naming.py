@@ -8,11 +8,44 @@ from collections.abc import Iterator
 from os.path import basename, relpath
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import Place, Told
+from ckpt_tools.layouts import Place, Told, read_name
 from ckpt_tools.model import Finding, Part
 
 Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", "list[Place]"]
 """place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
+
+
+def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Rows that are parts, and the others, whose names say too little: companions without their layout, and weak names in directories that other names explain."""
+    if all(row[0].sure for row in rows):
+        return rows, []
+    sure = [row[0] for row in rows if row[0].sure]
+    at_home, homes = {(place.layout.name, place.base) for place in sure}, {(place.layout.name, place.home) for place in sure}
+    explained: set[str] = set()
+    kept, others, left = list[Row](), list[Row](), rows
+
+    def stays(place: Place) -> bool:
+        if place.piece.weak:
+            return place.base not in explained
+        if place.piece.described:
+            return (place.layout.name, place.home) in homes
+        return not place.piece.companion or (place.layout.name, place.base) in at_home
+
+    for weak in (False, True):  # weak names are asked once it is known which directories the others explain
+        waiting, left = left, []
+        while waiting:
+            row = waiting.pop()
+            place, told, path, size, mtime_ns, findings, at = row
+            if place.piece.weak and not weak:
+                left.append(row)
+            elif stays(place):
+                kept.append(row)
+            elif again := read_name(path.rpartition("/")[2], at, told[0]):
+                waiting.append((at[again[0]].read(), again, path, size, mtime_ns, findings, at))
+            else:
+                others.append(row)
+        explained = {at for row in kept if not row[0].piece.described for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}
+    return kept[::-1], others
 
 
 def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:

@@ -57,7 +57,7 @@ def assign(
             if p.rank is not None:
                 by_rank.setdefault(p.rank, []).append(p)
         placed = [p for p in parts if p.rank is None]
-        for rank in range(topology.world_size):
+        for rank in range(topology.world_size) if selection.ranks is None else selection.ranks:
             if sum(f.code == "missing-rank" for f in out.findings[-_GAPS:]) == _GAPS:
                 break  # one is enough to refuse the checkpoint
             where = topology.coordinates(rank) if placed else {}

@@ -15,6 +15,10 @@ class Selection:
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
     ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
     tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
+    ``world_from`` says who gave ``world_size``. With ``witness`` a tracker that contradicts the order by mtime is a question to the caller.
+    ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
+    With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it is not older than ``max_age`` seconds;
+    after ``budget`` seconds no more contents are read, and the plan says of what.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     """
 
@@ -46,3 +50,9 @@ class Selection:
     skip_unreadable: bool = False
     strict: bool = False
     jobs: int = 0
+    cache: bool = False
+    max_age: float = 86400.0
+    budget: float | None = None
+    world_from: str = "--world-size"
+    witness: bool = False
+    ranks: range | None = None

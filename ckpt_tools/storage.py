@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,6 +19,53 @@ class ShortRead(Exception):
     def __init__(self, offset: int, wanted: int, got: int) -> None:
         super().__init__(f"wanted {wanted} bytes at offset {offset}, got {got}")
         self.offset, self.wanted, self.got = offset, wanted, got
+
+
+class Stopped(Exception):
+    """Raised by a progress callback, from any thread, to end a read before its end: what was found until then counts."""
+
+
+class Identity(NamedTuple):
+    """What tells that a file is still the one that was read: ``size`` in bytes, times in ns since 1970. Unlike mtime, ctime cannot be set back by a program."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> Identity:
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev)
+
+    def settled(self, opened_ns: int) -> bool:
+        """Whether a later change must show in the identity of a file that was opened at ``opened_ns``.
+
+        Not when it had just been changed, within one tick of the file system's clock (git calls such files racily clean). A time without digits below a
+        second may come from a clock of two seconds (FAT).
+        """
+        return opened_ns - self.ctime_ns > (100_000_000 if self.ctime_ns % 10**9 else 2_000_000_000)
+
+
+class Counter:
+    """Bytes that were read within ``counted()``."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+_counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", default=())
+
+
+@contextmanager
+def counted() -> Iterator[Counter]:
+    """Count what every file that is opened and closed in the block delivers, whoever opens it."""
+    counter = Counter()
+    token = _counting.set((*_counting.get(), counter))
+    try:
+        yield counter
+    finally:
+        _counting.reset(token)
 
 
 class Source(Protocol):
@@ -48,6 +97,7 @@ class LocalSource:
         self.stat = os.fstat(self.fd)
         self.size = self.stat.st_size
         self.bytes_read = 0
+        self._counters = _counting.get()  # here, because other threads do not see it
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     def read(self, offset: int, length: int) -> bytes:
@@ -75,8 +125,15 @@ class LocalSource:
         now = os.fstat(self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
+    def identity(self) -> Identity | None:
+        """What was read, None when it changed meanwhile."""
+        before, now = Identity.of(self.stat), Identity.of(os.fstat(self.fd))
+        return before if before == now else None
+
     def close(self) -> None:
         os.close(self.fd)
+        for counter in self._counters:
+            counter.bytes += self.bytes_read
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, zero_pages
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import LocalSource, ShortRead, Stopped
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _KEYS = (16, 24, 32)
@@ -84,7 +84,8 @@ def look(
     """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
 
     ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes.
-    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
+    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown. When ``progress`` raises Stopped,
+    the report has the level that was reached until then, and what was found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
     name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
@@ -101,7 +102,7 @@ def look(
                 _structure(source, fmt, name, claims, require, anatomy, found)
                 reached = Level.STRUCTURE
             if fmt is not None and level >= Level.CONTENT:
-                found += _content(source, anatomy, jobs, progress)
+                _content(source, anatomy, jobs, progress, found)
                 reached = Level.CONTENT
             if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
                 reached = _deeper(source, fmt, level, claims, anatomy, found, progress)
@@ -111,6 +112,9 @@ def look(
             )
         except OSError as e:
             found.append(_os_finding(e))
+        except Stopped:
+            pass
+        anatomy.identity = source.identity()
         if source.changed():
             found = [finding("in-use", "size or modification time changed while the file was read")]
         return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
@@ -169,12 +173,15 @@ def _deeper(
         return Level.VALUES
     from ckpt_tools.load import load
 
+    if progress:
+        progress(0)  # the last moment to stop: the loader itself is not watched
     done, said = load(loader, source.path, source.size, anatomy.windows)
     found += said
     return Level.LOAD if done else Level.VALUES
 
 
-def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None) -> Iterable[Finding]:
+def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None, found: list[Finding]) -> None:
+    """Adds to ``found`` one by one, so that what was found before a stop is kept."""
     empty = list[tuple[int, int]]()
 
     def watch(offset: int, data: memoryview | bytes) -> None:
@@ -182,9 +189,9 @@ def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progres
             empty.extend(zero_pages(offset, memoryview(data)))
 
     for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True, watch=watch):
-        yield finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset)
+        found.append(finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset))
     if len(empty) < MOST:  # more are a pattern
-        yield from lost_pages(source, anatomy.tensors, empty)
+        found += lost_pages(source, anatomy.tensors, empty)
 
 
 def _hidden(t: Tensor) -> bool:

@@ -68,6 +68,17 @@ def environment() -> str:
         "The tables `[[layout]]` describe files of your own: [adding-a-layout.md](adding-a-layout.md).\n",
         "`--replica-groups` takes `0,4;1,5` (groups of ranks, `0-3` is a range), `model=0,4;1,5`, or a file in their place: one group per line, or JSON, a list of",
         'lists or an object such as `{"model": [[0, 4], [1, 5]]}`. Durations are seconds (`120`) or have units (`90s`, `2m`, `1h30m`).\n',
+        "## Verdicts of earlier runs\n",
+        "`ckpt latest` and `ckpt plan` read a file only once: what they saw is kept for later runs in one file per user and host,",
+        "`$CKPT_CACHE_DIR/HOST/verdicts.sqlite` (`$XDG_CACHE_HOME/ckpt-tools`, else `~/.cache/ckpt-tools`), never below ROOT. `ckpt verify` reads everything again, but",
+        "keeps what it saw: run every night, it makes the next start fast. A verdict is used only if size, modification time, change time, inode and device of the file are those",
+        "that were read, for the same question by the same version (the same indexes beside it, the same `--require`), and if it is not older than `--max-age`",
+        "(default `1d`; `0` reads everything again). `broken` and `unknown` are always looked at again, and so are files that were changed a moment before they were read.",
+        "Nothing is kept with `--key-file`, and nothing is used or kept with `--no-cache`. It can be deleted at any time; when it cannot be used, a warning says so and files are read.\n",
+        "When many processes of a node ask at once, one of them reads a file and the others wait for its verdict. Where the file system keeps no change time (some FUSE and object",
+        "store mounts), a file that is rewritten with the same size and an old modification time is not noticed: say `--no-cache` there.\n",
+        "`--budget 60s` bounds the time spent on contents: the headers of all files are read, verdicts of earlier runs count, then contents are read, newest checkpoint first. What was",
+        "not read is the warning `budget-spent` and shows as `level` in the plan. A file whose damage shows without reading all of it is never chosen, whatever the budget.\n",
     ]
     return "\n".join(out)
 

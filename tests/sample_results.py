@@ -122,6 +122,7 @@ def plan(**more) -> LoadPlan:
         "ahead": (lost,),
         "attempts": 2,
         "bytes_verified": 2000,
+        "bytes_read": 2000,
         "warnings": (finding("world-size-inferred", "2 from the highest rank"),),
         "fingerprint": "ab" * 16,
     }

@@ -60,7 +60,7 @@ def answer(monkeypatch):
 def run(capfd, *argv):
     """(exit code, stdout, stderr) of one command in this process."""
     capfd.readouterr()
-    code = cli.run(argv)
+    code = cli.execute(argv)
     return code, *capfd.readouterr()
 
 
@@ -111,7 +111,11 @@ def test_verify_asks_what_it_was_told(answer, capfd):
     calls = answer("verify", verified())
     assert run(capfd, "verify", "a", "b", "--level", "structure", "-j", "3", "--require", "epoch_num", "--settle", "1m", "-q")[0] == 0
     assert calls == [
-        ((["a", "b"], Level.STRUCTURE), {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False})
+        (
+            (["a", "b"], Level.STRUCTURE),
+            {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False}
+            | {"cache": True, "max_age": 0.0, "note": None},
+        )
     ]
 
 
@@ -504,6 +508,7 @@ def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
 HEAVY = (
     "rich",
     "json",
+    "sqlite3",
     "torch",
     "numpy",
     "fsspec",
@@ -520,7 +525,7 @@ import sys
 import typer
 typer_needs = set(sys.modules)
 from ckpt_tools import cli
-code = cli.run(sys.argv[1:])
+code = cli.execute(sys.argv[1:])
 print("\\n".join(sorted(set(sys.modules) - typer_needs)), file=sys.stderr)
 sys.exit(code)
 """

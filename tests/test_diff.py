@@ -46,7 +46,7 @@ def clean(monkeypatch, tmp_path):
 def run(capfd, *argv):
     """(exit code, stdout, stderr) of ``ckpt diff``."""
     capfd.readouterr()
-    code = cli.run(["diff", *map(str, argv)])
+    code = cli.execute(["diff", *map(str, argv)])
     return code, *capfd.readouterr()
 
 

@@ -111,12 +111,7 @@ def files_of(made: LoadPlan, root: Path) -> dict[str, list[str]]:
 
 def questions(key: str = "plans") -> list[Any]:
     return [
-        pytest.param(
-            case,
-            question,
-            id=f"{case.parent.parent.name}-{case.parent.name}-{i}",
-            marks=[pytest.mark.xfail(reason=question["xfail"])] if "xfail" in question else [],
-        )
+        pytest.param(case, question, id=f"{case.parent.parent.name}-{case.parent.name}-{i}")
         for case in CASES
         for i, question in enumerate(json.loads(case.read_text()).get(key, ()))
     ]

@@ -11,9 +11,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import sample_results as sample
+import torch
+from small_files import mindspore
 
 from ckpt_tools import cli, scan
 from ckpt_tools.cli.ls import moment
+from ckpt_tools.completeness import ranks_present
 from ckpt_tools.emit import tree
 from ckpt_tools.emit.table import FEW
 from ckpt_tools.errors import UsageError
@@ -38,7 +42,7 @@ def demo(tmp_path, monkeypatch):
 def ls(capfd, *argv):
     """(exit code, stdout, stderr) of ``ckpt ls``."""
     capfd.readouterr()
-    code = cli.run(["ls", *map(str, argv)])
+    code = cli.execute(["ls", *map(str, argv)])
     return code, *capfd.readouterr()
 
 
@@ -79,6 +83,129 @@ def test_every_run_and_every_file_is_in_the_tree(capfd):
     assert files
     assert all(out.count(f"{name} ") == 1 for name in files)
     assert "dying-gasp" in out
+
+
+def table(capfd, root):
+    """The header and the first row of ``ckpt ls``, cell by cell."""
+    lines = ls(capfd, root, "-q")[1].splitlines()
+    return [re.split(r"  +", line.strip()) for line in lines[:2]]
+
+
+@pytest.mark.parametrize(
+    ("case", "save", "label"), [("tensorflow/manager", "40", "save 40"), ("accelerate/auto", "2", "save 2")], ids=["tensorflow", "accelerate"]
+)
+def test_a_count_of_saves_is_no_count_of_restarts(capfd, case, save, label):
+    root = FIXTURES / "layouts" / case / "tree"
+    header, _ = table(capfd, root)
+    assert header[-1] == "save" and "restart" not in header
+    saves = {line.split()[-1] for line in ls(capfd, root, "-q")[1].splitlines()[1:-2]}
+    assert save in saves and saves == {str(c["generation"]) for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]}
+    drawn = ls(capfd, root, "--tree")[1]
+    assert f"─ {label} " in drawn and "restart" not in drawn and "unknown" not in drawn
+
+
+def test_restarts_are_called_so(tmp_path, capfd):
+    """MindSpore's K: at the same epoch and step it tells two attempts apart."""
+    for name in ("net-1_5.ckpt", "net_1-1_10.ckpt", "net_1-1_15.ckpt"):
+        (tmp_path / name).write_bytes(b"x")
+    header, row = table(capfd, tmp_path)
+    assert header[-1] == "restart" and "save" not in header and row[-1] in "01"
+    assert "─ epoch 1 step 10, restart 1 " in ls(capfd, tmp_path, "--tree")[1]
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        ("deepspeed/zero1", "2/–"),  # one file of model states, one of optimizer states for each of two data parallel ranks
+        ("deepspeed/pipeline", "2/–"),
+        ("deepspeed-universal/converted", "–/–"),
+        ("megatron/pp", "4/–"),
+        ("megatron/distopt_old", "2/–"),
+        ("megatron/ascend", "4/4"),
+        ("tensorflow/sharded", "–/–"),
+        ("orbax/ocdbt", "–/–"),
+        ("sharded-safetensors/transformers", "–/–"),
+        ("dcp/four", "4/4"),
+        ("hf-trainer/fsdp", "2/2"),
+        ("mindspore/resnet", "2/2"),
+    ],
+)
+def test_ranks_are_those_that_names_tell(capfd, case, ranks):
+    header, row = table(capfd, FIXTURES / "layouts" / case / "tree")
+    assert row[header.index("ranks")] == ranks
+
+
+@pytest.mark.parametrize("case", ["ocdbt", "zarr", "cut"])
+def test_the_size_of_an_orbax_checkpoint_is_that_of_its_directory(capfd, case):
+    root = FIXTURES / "layouts/orbax" / case / "tree"
+    answer = json.loads(ls(capfd, root, "--json")[1])
+    assert answer["checkpoints"] and answer["bare"] == answer["unrecognised"] == 0
+    for c in answer["checkpoints"]:
+        mine = [p for p in Path(c["path"]).rglob("*") if p.is_file()]
+        assert (c["files"], c["size"]) == (len(mine), sum(p.stat().st_size for p in mine))
+
+
+def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path, capfd):
+    """Data is told by its place alone: a number without a checkpoint, and the files of other layouts and trackers inside one, are none of it."""
+    shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
+    before = json.loads(ls(capfd, tmp_path, "--json")[1])
+    strangers = ["99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp"]
+    for name in (*strangers, "20/hf/model-00001-of-00002.safetensors", "20/hf/model.safetensors.index.json", "20/hf/latest"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "20/empty/empty").mkdir(parents=True)
+    after = json.loads(ls(capfd, tmp_path, "--json")[1])
+    sizes = [{c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"} for answer in (before, after)]
+    assert sizes[0] == sizes[1] and len(sizes[0]) == 2
+    assert {c["path"] for c in after["checkpoints"]} - sizes[0].keys() == {str(tmp_path / "20/hf")}
+    assert after["unrecognised"] == 2 and [f["path"] for f in after["findings"]] == [str(tmp_path / "20/default/d/x.tmp")]
+
+
+def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
+    """A file of MindSpore's in a directory of its own is what it is to a plan, whatever lies beside it."""
+    shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "20/own").mkdir()
+    (tmp_path / "20/own/notes.txt").write_bytes(b"x")
+    (tmp_path / "20/own/net.ckpt").write_bytes(mindspore(True, 0, step_num=7))
+    assert {(c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]} == {
+        ("orbax", 20),
+        ("orbax", 15),
+        ("mindspore", 7),
+    }
+
+
+def test_data_does_not_date_a_checkpoint(tmp_path, capfd):
+    """Its time is that of the files that verify and plan know by name, as in a plan."""
+    shutil.copytree(FIXTURES / "layouts/orbax/cut/tree", tmp_path, dirs_exist_ok=True)
+    for p in tmp_path.rglob("*"):
+        os.utime(p, (1_700_000_000 + 1000 * (p.parent.name == "d"),) * 2)
+    answer = json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
+    assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {1_700_000_000}
+
+
+def test_a_note_of_mindformers_is_no_other_file(tmp_path, capfd):
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0/net-1_5.ckpt").write_bytes(mindspore(True, 0, step_num=5))
+    (tmp_path / "rank_0/meta.json").write_text("{}")
+    assert json.loads(ls(capfd, tmp_path, "--json")[1])["unrecognised"] == 0
+
+
+def test_shards_are_no_ranks():
+    def parts(*coords):
+        return tuple(sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at) for i, at in enumerate(coords))
+
+    counted = [(("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))]
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted))) == 2
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),)))) is None
+    assert ranks_present(sample.checkpoint()) == 2
+
+
+def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_path, capfd):
+    """The name x.ckpt could be that of other layouts; once its content says that it is none of theirs, the .pt beside it is no less a checkpoint."""
+    for name in ("a.pt", "b.ckpt"):
+        torch.save({"step": 30}, tmp_path / name)
+    answer = json.loads(ls(capfd, tmp_path, "--json")[1])
+    assert sorted(os.path.basename(c["path"]) for c in answer["checkpoints"]) == ["a.pt", "b.ckpt"] and answer["bare"] == 0
 
 
 def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):

@@ -57,7 +57,7 @@ def codes(made: LoadPlan) -> set[str]:
 
 def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     capfd.readouterr()
-    code = cli.run(argv)
+    code = cli.execute(argv)
     return code, *capfd.readouterr()
 
 

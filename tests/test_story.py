@@ -274,15 +274,16 @@ def test_names_cannot_steer_a_terminal() -> None:
 
 
 def test_every_kind_of_name() -> None:
-    """A checkpoint is called by its step, else its epoch, else the number of its save."""
+    """A checkpoint is called by its step, else its epoch, else the number of its save, else by its own name."""
     nameless = {"step": None, "kind": Kind.BEST, "path": "/data/x"}
     rows = [
-        (sample.checkpoint(**nameless), "epoch 3"),
+        (sample.checkpoint(**nameless), "epoch 3 step 40"),
+        (sample.checkpoint(**{**nameless, "step_in_epoch": None}), "epoch 3"),
         (sample.checkpoint(**{**nameless, "epoch": None}), "save 2"),
-        (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "of unknown step"),
+        (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "x"),
     ]
     lines = story.render(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
-    assert [line.partition(". ")[2] for line in lines[1:4]] == [f"best checkpoint {what}, x: not looked at" for _, what in rows]
+    assert [line.partition(". ")[2] for line in lines[1:5]] == [f"best checkpoint {what}, x: not looked at" for _, what in rows]
 
 
 # --- the command line
@@ -290,7 +291,7 @@ def test_every_kind_of_name() -> None:
 
 def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     capfd.readouterr()
-    code = cli.run(argv)
+    code = cli.execute(argv)
     return code, *capfd.readouterr()
 
 

@@ -452,7 +452,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     capfd.readouterr()
-    code = cli.run(argv)
+    code = cli.execute(argv)
     return code, *capfd.readouterr()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress, buffer, crc32, crc32_combine, crc_of_deflated, crc_of_extent
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, covered
-from ckpt_tools.storage import Source
+from ckpt_tools.storage import Source, Stopped
 
 INLINE = 2 * 1024 * 1024
 """Below this many bytes threads cost more than they save."""
@@ -116,8 +117,16 @@ def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | Non
 def _outcomes(
     source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None, watch: Watch | None
 ) -> Iterator[tuple[Unit, Outcome]]:
-    def run(batch: list[Unit]) -> list[tuple[Unit, Outcome]]:
-        return [(u, _work(source, sums, u, progress, watch)) for u in batch]
+    """Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
+
+    def run(batch: list[Unit]) -> tuple[list[tuple[Unit, Outcome]], Stopped | None]:
+        done = list[tuple[Unit, Outcome]]()
+        try:
+            for u in batch:
+                done.append((u, _work(source, sums, u, progress, watch)))
+        except Stopped as e:
+            return done, e
+        return done, None
 
     if jobs < 2 or sum(u.length for u in units) < INLINE:
         for u in units:
@@ -125,16 +134,23 @@ def _outcomes(
         return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
+    from itertools import islice
 
     pool = ThreadPoolExecutor(jobs)
-    waiting: deque[Future[list[tuple[Unit, Outcome]]]] = deque()
+    waiting: deque[Future[tuple[list[tuple[Unit, Outcome]], Stopped | None]]] = deque()
+    batches, stopped = _batches(units), None
     try:
-        for batch in _batches(units):
-            waiting.append(pool.submit(run, batch))
-            if len(waiting) > 2 * jobs:  # bounded: the queue never holds more than a few units per thread
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+        while stopped is None:
+            # bounded: the queue never holds more than a few units per thread
+            waiting.extend(pool.submit(run, batch) for batch in islice(batches, 1 if waiting else 2 * jobs))
+            if not waiting:
+                return
+            done, stopped = waiting.popleft().result()
+            yield from done
+        for other in waiting:  # those under way see the end of time themselves
+            if not other.cancel():
+                yield from other.result()[0]
+        raise stopped
     finally:
         pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the units under way are finished
 
@@ -184,7 +200,8 @@ def mismatches(
     """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
 
     Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
-    a medium that cannot deliver them shows. Raises ShortRead and OSError.
+    a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
+    found until then; no thread is left behind.
     """
     jobs = jobs or os.cpu_count() or 1
     everything = (Extent(0, source.size),)
@@ -205,17 +222,26 @@ def _compare(
 ) -> Iterator[tuple[Sum, Outcome]]:
     crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
     done: dict[int, Outcome] = {}
-    for u, got in _outcomes(source, sums, units, jobs, progress, watch):
-        if u.sum < 0:
-            continue
-        if u.piece < 0 or isinstance(got, InflateError):
-            done[u.sum] = got
-        elif isinstance(got, int):
-            crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
+    left, stopped = Counter(u.sum for u in units), None
+    try:
+        for u, got in _outcomes(source, sums, units, jobs, progress, watch):
+            left[u.sum] -= 1
+            if u.sum < 0:
+                continue
+            if u.piece < 0 or isinstance(got, InflateError):
+                done[u.sum] = got
+            elif isinstance(got, int):
+                crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
+    except Stopped as e:
+        stopped = e
     for i, s in enumerate(sums):
+        if left[i] and i not in done:  # stopped before its end: nothing is known about it
+            continue
         value = done[i] if i in done else _joined(s, crcs.get(i, {}))
         if value == s.expected:
             continue
         if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):
             continue
         yield s, value
+    if stopped is not None:
+        raise stopped

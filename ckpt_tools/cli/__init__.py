@@ -18,7 +18,7 @@ from ckpt_tools.cli import console
 from ckpt_tools.cli.command import Command
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 
-COMMANDS = ("ls", "verify", "latest", "plan", "show", "diff", "explain", "formats", "layouts", "launchers")
+COMMANDS = ("ls", "verify", "latest", "plan", "run", "hook", "show", "diff", "explain", "formats", "layouts", "launchers")
 """Each is the function of that name in the module of that name."""
 
 BUG = 70
@@ -35,14 +35,14 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a short run.
     gc.set_threshold(100_000)
-    code = run(sys.argv[1:])
+    code = execute(sys.argv[1:])
     if code in (INTERRUPTED, TERMINATED):
         console.flush()
         os._exit(code)  # a thread that hangs in a read of a dead file system would keep a normal exit waiting for ever
     sys.exit(code)
 
 
-def run(argv: Sequence[str]) -> int:
+def execute(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     try:
         try:
@@ -72,7 +72,8 @@ def _dispatch(argv: list[str]) -> int:
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
     settings = {"help_option_names": ["-h", "--help"]}
     for name in argv[:1] if single else COMMANDS:
-        app.command(name, cls=Command, context_settings=settings)(getattr(import_module(f"ckpt_tools.cli.{name}"), name))
+        module = import_module(f"ckpt_tools.cli.{name}")
+        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(getattr(module, name))
     if single:  # an app of one command takes no command name
         result = app(argv[1:], prog_name=f"ckpt {argv[0]}", standalone_mode=False)
     else:
@@ -107,7 +108,7 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
-    error.show()  # type: ignore[attr-defined]  # run() has looked
+    error.show()  # type: ignore[attr-defined]  # execute() has looked
     return _answer(argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code)
 
 

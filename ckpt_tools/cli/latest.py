@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ckpt_tools.cli import console, options
@@ -19,9 +20,12 @@ def latest(asked: options.Question) -> int:
     from ckpt_tools import pipeline
 
     to = asked.output
+    if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
+        console.out(decided)
+        return 0
     try:
         with progress(to) as meter:
-            plan = pipeline.latest(asked.root, asked.selection, progress=meter)
+            plan = pipeline.latest(asked.root, asked.selection, progress=meter, note=options.noted(to))
     except CkptError as error:
         if error.plan is not None:
             _explain(asked, error.plan)
@@ -41,6 +45,29 @@ def latest(asked: options.Question) -> int:
 
         console.out(text.render(plan, terminal=console.terminal(sys.stdout)))
     return 0
+
+
+def _decided(asked: options.Question) -> str | None:
+    """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
+    from ckpt_tools.job import taken
+    from ckpt_tools.job.command import environment
+    from ckpt_tools.job.decision import read
+
+    decision = read(os.environ["CKPT_PLAN"])
+    if asked.rooted and os.path.realpath(asked.root) != os.path.realpath(decision.about["root"]):
+        return None
+    mine = taken(decision, asked.selection.rank)
+    if asked.output.format == "json":
+        from ckpt_tools.emit import json
+
+        return json.dump(mine.body)
+    if asked.output.format == "shell":
+        from ckpt_tools.emit import shell
+
+        return shell.exports(environment(mine.decision, mine.rank))
+    from ckpt_tools.emit import text
+
+    return text.lines(mine.paths, terminal=console.terminal(sys.stdout))
 
 
 def _explain(asked: options.Question, plan: LoadPlan) -> None:

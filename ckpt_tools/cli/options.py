@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +63,9 @@ RankOrder = Annotated[str | None, _setting("rank-order", "AXES")]
 Require = Annotated[str | None, _setting("require", "KEYS")]
 MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
 Settle = Annotated[str | None, _setting("settle", "TIME")]
+Budget = Annotated[str | None, _setting("budget", "TIME")]
+MaxAge = Annotated[str | None, _setting("max-age", "TIME")]
+NoCache = Annotated[bool, _switch("no-cache")]
 ExplainBytes = Annotated[bool, typer.Option("--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False)]
 Explain = Annotated[
     bool,
@@ -75,6 +78,24 @@ AllowNone = Annotated[bool, _switch("allow-none")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 Config = Annotated[str | None, _setting("config", "FILE")]
+
+HOOK_BUDGET = 60.0
+"""Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job waits."""
+
+JOB: dict[str, Any] = {
+    "plan_dir": (Annotated[str | None, _setting("plan-dir", "DIR")], None),
+    "job": (Annotated[str | None, _setting("job", "ID")], None),
+    "node": (Annotated[str | None, _setting("node", "N")], None),
+    "nodes": (Annotated[str | None, _setting("nodes", "N")], None),
+    "timeout": (Annotated[str | None, _setting("timeout", "TIME")], None),
+    "allow_fresh": (Annotated[bool, _switch("allow-fresh")], False),
+    "require_mount": (Annotated[bool, _switch("require-mount")], False),
+    "view": (Annotated[str | None, _setting("view", "DIR")], None),
+    "agree": (Annotated[bool, _switch("agree")], False),
+    "rendezvous": (Annotated[str | None, _setting("rendezvous", "HOST:PORT")], None),
+    "transfer": (Annotated[str | None, _setting("transfer", "COMMAND")], None),
+}
+"""The options of commands that decide for a job, by parameter: (type, default)."""
 
 Format = Annotated[
     str | None, typer.Option("--format", metavar="FORMAT", help="Output format; an unknown one lists those of the command.", show_default=False)
@@ -138,16 +159,19 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
 
 @dataclass(frozen=True)
 class Question:
-    """What ``latest`` and ``plan`` ask."""
+    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named. ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters."""
 
     root: str
     selection: Selection
     output: Output
     explain: bool = False
+    rooted: bool = False
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
-    """Give a command the selection options, so that every command that chooses takes the same ones. The first format is its default."""
+def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
+    """Give a command the selection options, so that every command that chooses takes the same ones, and those in ``more``. The first format is its default."""
 
     def decorate(answer: Callable[[Question], int]) -> Callable[..., int]:
         def command(
@@ -181,6 +205,9 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             save_interval: SaveInterval = None,
             max_attempts: MaxAttempts = None,
             settle: Settle = None,
+            budget: Budget = None,
+            max_age: MaxAge = None,
+            no_cache: NoCache = False,
             allow_none: AllowNone = False,
             no_fallback: NoFallback = False,
             skip_unreadable: SkipUnreadable = False,
@@ -194,15 +221,45 @@ def question(*formats: str) -> Callable[[Callable[[Question], int]], Callable[..
             color: Color = None,
             config: Config = None,
         ) -> int:
-            given = dict(locals())
+            return asked(dict(locals()))
+
+        def asked(given: Mapping[str, Any]) -> int:
             to = output(formats, given)
             found = settings(given, to)
-            return answer(Question(found.root, found.selection(), to, explain))
+            terms = {name: value for key, value in found.values.items() if (name := key.replace("-", "_")) in more}
+            free = found.values.keys().isdisjoint({"order", "resume-from"})  # then a tracker may contradict
+            selection = replace(found.selection(), cache=not found.values.get("no-cache", False), witness=free and bool(more))
+            if more and selection.budget is None:
+                selection = replace(selection, budget=HOOK_BUDGET)
+            return answer(
+                Question(
+                    found.root, selection, to, given.get("explain", False), "root" in found.origins, terms, {name: given.get(name) for name in more}
+                )
+            )
 
-        command.__doc__ = answer.__doc__
-        return command
+        if not more:
+            command.__doc__ = answer.__doc__
+            return command
+
+        def longer(**given: Any) -> int:
+            return asked(given)
+
+        # typer reads parameters from the signature
+        import inspect
+
+        known = inspect.signature(command, eval_str=True)
+        extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, (kind, default) in more.items()]
+        longer.__signature__ = known.replace(parameters=[*known.parameters.values(), *extra])  # type: ignore[attr-defined]
+        longer.__annotations__ = {**command.__annotations__, **{name: kind for name, (kind, _) in more.items()}}
+        longer.__doc__ = answer.__doc__
+        return longer
 
     return decorate
+
+
+def noted(to: Output) -> Callable[[str], None] | None:
+    """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
+    return None if to.quiet else lambda text: console.problem("warning", text)
 
 
 def tell(plan: LoadPlan, to: Output) -> None:

@@ -18,6 +18,8 @@ def verify(
     level: options.Level = None,
     require: options.Require = None,
     settle: options.Settle = None,
+    max_age: options.MaxAge = None,
+    no_cache: options.NoCache = False,
     key_file: options.KeyFile = None,
     explain_bytes: options.ExplainBytes = False,
     strict: options.Strict = False,
@@ -48,6 +50,9 @@ def verify(
             settle=values.get("settle", 120.0),
             key_file=values.get("key-file"),
             explain=explain_bytes,
+            cache=not values.get("no-cache", False),
+            max_age=values.get("max-age", 0.0),
+            note=options.noted(to),
             progress=meter,
         )
     if to.format == "table":

@@ -46,7 +46,7 @@ class ExceptionCheckpoint(Guard):
         self.world_size: int | None = _setting("world_size", world_size, _values.whole(1, _values.MAX_RANK), "CKPT_WORLD_SIZE", env)
         self.rank: int | None = _setting("rank", rank, _values.whole(0, _values.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
-            self.rank = started.rank
+            self.rank = started.rank.value if started.rank else None
         named: frozenset[int] = _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
         self.fault_ranks = named | (_setting("fault_file", file, _fault_file.fault_file, "CKPT_FAULT_FILE", env) or frozenset())
         in_world("the fault ranks", self.fault_ranks, self.world_size)

@@ -71,9 +71,9 @@ def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: boo
     return f"{line(answer)}\n" if one_line else dump(answer)
 
 
-def catalogue(name: str, entries: Sequence[Mapping[str, object]]) -> str:
+def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
     """What ckpt knows: codes, formats, layouts, launchers."""
-    return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, name: list(entries)})
+    return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, name: list(entries), **more})
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------------------
@@ -180,6 +180,9 @@ def _plan(plan: LoadPlan) -> Object:
         "warnings": [finding(f, across=True) for f in plan.warnings],
         "fingerprint": plan.fingerprint,
         "candidates": [{"step": c.step, "kind": str(c.kind), "path": absolute(c.path), "outcome": outcome} for c, outcome in outcomes(plan)],
+        "bytes_read": plan.bytes_read,
+        "budget": plan.budget,
+        "below_level": plan.below_level,
     }
 
 
@@ -227,13 +230,9 @@ def _load(f: FileLoad) -> Object:
 # -- scan, show --------------------------------------------------------------------------------------------------------------------
 
 
-def ranks_present(c: Checkpoint) -> int | None:
-    """Ranks that have a file in the checkpoint, or distinct parallel coordinates where names hold no rank; None when they hold neither."""
-    ranks = {p.rank for p in c.parts if p.rank is not None}
-    return len(ranks) or len({p.coords for p in c.parts if p.coords}) or None
-
-
 def _scan(scan: Scan) -> Object:
+    from ckpt_tools.completeness import ranks_present  # not for what is only explained: it knows every layout
+
     return {
         "schema": "ckpt-tools/scan/v1",
         "tool_version": __version__,

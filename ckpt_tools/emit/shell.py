@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model import LoadPlan
 
 
@@ -23,7 +25,20 @@ def render(plan: LoadPlan) -> str:
     }
     if checkpoint:
         values |= {name: value for name, value in plan.resume.env.items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+    return exports(values)
+
+
+def exports(values: Mapping[str, object]) -> str:
+    """One line that exports all of ``values``; None is exported empty."""
     return f"export {' '.join(f'{name}={_quote(value)}' for name, value in values.items())}\n"
+
+
+def task_prolog(values: Mapping[str, str]) -> str:
+    """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes (slurm.conf(5), srun(1)). Raises UsageError for a line break."""
+    for name, value in values.items():
+        if "\n" in value:
+            raise UsageError(f"{name} holds a line break, which a TaskProlog cannot say", "rename the directory")
+    return "".join(f"export {name}={value}\n" for name, value in values.items())
 
 
 def failure(exit_code: int) -> str:

@@ -31,16 +31,7 @@ def _lines(plan: LoadPlan) -> Iterator[str]:
 
 
 def _name(plan: LoadPlan, c: Checkpoint) -> str:
-    step = (
-        f"step {c.step}"
-        if c.step is not None
-        else f"epoch {c.epoch}"
-        if c.epoch is not None
-        else f"save {c.generation}"
-        if c.generation is not None
-        else "of unknown step"
-    )
-    return f"{c.kind} checkpoint {step}, {_below(plan, c.path)}"
+    return f"{c.kind} checkpoint {c.label}, {_below(plan, c.path)}"
 
 
 def _below(plan: LoadPlan, path: str) -> str:

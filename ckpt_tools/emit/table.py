@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
-from ckpt_tools.emit.json import COUNTS, ranks_present
+from ckpt_tools.emit.json import COUNTS
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Scan, Verdict, Verification
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _epoch(c: Checkpoint) -> str:
 
 def _name(c: Checkpoint) -> str:
     """One checkpoint in a few words."""
-    where = f"step {c.step}" if c.step is not None else f"epoch {_epoch(c)}" if c.epoch is not None else "unknown step"
-    return f"{where} ({c.kind}, {c.layout})"
+    return f"{c.label} ({c.kind}, {c.layout})"
 
 
 # -- ls ----------------------------------------------------------------------------------------------------------------------------
@@ -160,10 +159,13 @@ def _name(c: Checkpoint) -> str:
 
 def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
     if scan.checkpoints:
-        several = len({c.generation for c in scan.checkpoints if c.generation is not None}) > 1
+        from ckpt_tools.completeness import ranks_present  # knows every layout, which no other table needs
+
+        restarts = len({c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}) > 1
+        saves = any(c.counted for c in scan.checkpoints)
         headers = ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
         page.table(
-            [*headers, *(["restart"] if several else []), *(["path"] if verbose else [])],
+            [*headers, *(["save"] if saves else []), *(["restart"] if restarts else []), *(["path"] if verbose else [])],
             [
                 [
                     _show(c.step),
@@ -175,7 +177,8 @@ def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
                     f"{len(c.parts):,}",
                     size(sum(max(p.size, 0) for p in c.parts)),
                     span(now - c.mtime_ns / 1e9),
-                    *([_show(c.generation)] if several else []),
+                    *([_show(c.generation if c.counted else None)] if saves else []),
+                    *([_show(None if c.counted else c.generation)] if restarts else []),
                     *([c.path] if verbose else []),
                 ]
                 for c in scan.checkpoints
@@ -258,7 +261,8 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
         ]
         facts += [("world", ", ".join(filter(None, sizes)))]
         facts += [("topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in plan.topology.items()))]
-        facts += [("checked", f"{size(plan.bytes_verified)} read, {plural(plan.attempts, 'checkpoint')} tried")]
+        now = f"{size(plan.bytes_read)} of it now, the rest by earlier runs, " if plan.bytes_read < plan.bytes_verified else ""
+        facts += [("checked", f"{size(plan.bytes_verified)} read, {now}{plural(plan.attempts, 'checkpoint')} tried")]
         for name, value in facts:
             if value:
                 page.text(f"  {name}: {value}")

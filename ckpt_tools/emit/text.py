@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ckpt_tools.emit._words import printable
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import LoadPlan
@@ -17,6 +19,12 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
     if plan.resume.path and plan.checkpoint and plan.shared and not plan.ranks:
         above = plan.checkpoint.path.startswith(f"{plan.resume.path}/")  # Megatron is told the directory and the iteration
         paths = [plan.checkpoint.path if above else plan.resume.path]
+    return lines(paths, terminal=terminal)
+
+
+def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
+    """One path per line. Raises UsageError where a path could not be read back."""
+    paths = list(paths)
     for path in paths:
         if "\n" in path and not terminal:
             raise UsageError(f"the path {path!r} holds a line break, so one path per line cannot be read back", "say --format json or --format shell")

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from ckpt_tools.completeness import ranks_present
 from ckpt_tools.emit._words import plural, size, span
-from ckpt_tools.emit.json import ranks_present
 from ckpt_tools.emit.table import FEW, _epoch, _Page, _relative
 from ckpt_tools.model import Checkpoint, Part, Scan
 
@@ -54,10 +54,10 @@ def _branches(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
 
 
 def _step(c: Checkpoint) -> str:
-    words = [f"step {c.step}"] if c.step is not None else []
-    words += [f"epoch {_epoch(c)}"] if c.epoch is not None else []
-    words += [f"restart {c.generation}"] if c.generation else []
-    return ", ".join(words) or "unknown step"
+    words = [c.label]
+    words += [f"epoch {_epoch(c)}"] if c.step is not None and c.epoch is not None else []
+    words += [f"restart {c.generation}"] if c.generation and not c.counted else []
+    return ", ".join(words)
 
 
 def _file(p: Part, c: Checkpoint) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.codes import finding
 from ckpt_tools.model import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor
-from ckpt_tools.storage import ShortRead, Source, Window
+from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
 HEAD = 64
 """Bytes of the file's beginning that a magic sees."""
@@ -49,7 +49,7 @@ class Anatomy:
     ``places`` says where each tensor that is a piece of a larger one lies in it.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
     ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
-    ``stats`` empty below the level values.
+    ``stats`` empty below the level values. ``identity`` is that of the file that was read, None when it changed meanwhile.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -65,6 +65,7 @@ class Anatomy:
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None
     stats: list[Stats] = field(default_factory=list)
+    identity: Identity | None = None
 
     def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
         """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""

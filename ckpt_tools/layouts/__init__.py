@@ -67,9 +67,9 @@ def active() -> tuple[Layout, ...]:
     return _active
 
 
-def places_of(path: str) -> list[Place]:
-    """The pieces of all layouts that are at home in the directory ``path``."""
-    return places(path, _active)
+def places_of(path: str, listing: bool = False) -> list[Place]:
+    """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that an index describes."""
+    return places(path, _active, listing)
 
 
 __all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "Told", "active", "places_of", "read_name", "use", "whole"]

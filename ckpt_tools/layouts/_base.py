@@ -68,6 +68,8 @@ class Piece:
     ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
     (any ``x.ckpt``) makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and nothing else explains its directory.
     A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that of a save under way.
+    A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a listing looks for its name, when no other fits,
+    in the own directory of a checkpoint that has other pieces.
     A ``mark`` tells by being there: it may be empty.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
@@ -89,6 +91,7 @@ class Piece:
     weak: bool = False
     proof: str = ""
     companion: bool = False
+    described: bool = False
     unfinished: bool = False
     mark: bool = False
     here: bool = False
@@ -158,6 +161,7 @@ class Layout:
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
     and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
     its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
+    ``records`` are the names of other notes about the checkpoints beside them. The files of a ``last_resort`` are checkpoints only where no other layout has any.
     """
 
     name: str
@@ -181,6 +185,8 @@ class Layout:
     committed: bool = False
     reshardable: bool = False
     compare_steps: bool = True
+    records: tuple[str, ...] = ()
+    last_resort: bool = False
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""

@@ -22,7 +22,7 @@ class Place:
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.sure = not (piece.weak or piece.companion)
+        self.sure = not (piece.weak or piece.companion or piece.described)
         self.tmp, self.prefix = piece.unfinished, ""
         self.coords: tuple[tuple[str, int], ...] = ()
         self.step: int | None = None
@@ -63,11 +63,13 @@ def read_name(name: str, at: Sequence[Place], after: int = -1) -> Told | None:
 
 
 @lru_cache(8)
-def _by_depth(layouts: tuple[Layout, ...]) -> tuple[list[tuple[Layout, Piece]], list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]]]:
+def _by_depth(
+    layouts: tuple[Layout, ...], listing: bool
+) -> tuple[list[tuple[Layout, Piece]], list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]]]:
     """Pieces that are at home anywhere, and per depth one expression that most directories fail, with the pieces that may be at home in the others."""
     flat: list[tuple[Layout, Piece]] = []
     deep: dict[int, list[tuple[int, Layout, Piece]]] = {}
-    for order, (layout, piece) in enumerate((one, piece) for one in layouts for piece in one.pieces):
+    for order, (layout, piece) in enumerate((one, piece) for one in layouts for piece in one.pieces if listing or not piece.described):
         if piece.depth:
             deep.setdefault(piece.depth, []).append((order, layout, piece))
         else:
@@ -81,9 +83,12 @@ def _by_depth(layouts: tuple[Layout, ...]) -> tuple[list[tuple[Layout, Piece]], 
     return flat, out
 
 
-def places(path: str, layouts: tuple[Layout, ...]) -> list[Place]:
-    """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those at home anywhere come last."""
-    flat, deep = _by_depth(layouts)
+def places(path: str, layouts: tuple[Layout, ...], listing: bool = False) -> list[Place]:
+    """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those at home anywhere come last.
+
+    Only for a ``listing`` the described ones are among them.
+    """
+    flat, deep = _by_depth(layouts, listing)
     comps, tails = path.split("/"), dict[int, str]()
     found: list[tuple[int, Place]] = []
     for depth, pattern, entries in deep:
@@ -97,5 +102,5 @@ def places(path: str, layouts: tuple[Layout, ...]) -> list[Place]:
                 found.append((order, Place(layout, piece, fields, base, home)))
     found.sort(key=lambda row: row[0])
     out = [*(place for _, place in found), *(Place(layout, piece, {}, path, path if piece.here else "") for layout, piece in flat)]
-    out.sort(key=lambda place: place.piece.weak)  # a name that says little is what is left when no other fits
+    out.sort(key=lambda place: (place.piece.described, place.piece.weak))  # a name that says little is what is left when no other fits
     return out

@@ -29,6 +29,7 @@ LAYOUT = Layout(
     steps=_steps,
     reshardable=True,
     compare_steps=False,
+    last_resort=True,
     reference="the files' own formats; the sample that this replaces sorts them by modification time and tries the newest five",
     limits=("files are candidates by modification time, one by one: a model and an optimizer in two files are not joined",),
 )

@@ -38,6 +38,7 @@ LAYOUT = Layout(
     place=place,
     check=check,
     epoch_base=1,
+    records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
     reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",
     limits=(
         "names count the step inside the epoch; the global step comes from step_num or global_step in the file, else it is unknown",

@@ -9,6 +9,8 @@ from ckpt_tools.model import Checkpoint, Resume
 
 JSON = ("json_member",)
 HOME = "<checkpoint_|step_|ckpt_|>{step}"
+DEEPEST = 7
+"""Components below an item: those of a zarr v3 chunk of four dimensions are w/c/0/0/0/0."""
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -28,6 +30,10 @@ def _pieces(home: str, mark: str, unfinished: bool = False) -> Iterator[Piece]:
     ):
         yield Piece(name + mark, role, template, formats, shared=True, loaded=loaded, unfinished=unfinished, companion=name in ("commit", "item_commit", "sharding", "arrays"),
                     required=name not in ("manifest", "sharding", "arrays"))  # fmt: skip
+    for depth in range(1, DEEPEST):  # OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of other handlers
+        yield Piece(
+            f"data{depth}{mark}", "data", item + "/{name}" * depth, shared=True, required=False, loaded=False, described=True, unfinished=unfinished
+        )
 
 
 LAYOUT = Layout(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ckpt_tools import completeness, launchers
 from ckpt_tools import group as grouping
+from ckpt_tools.cache import Cache, Note
 from ckpt_tools.codes import finding
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Summary, Verdict, Verification, worst
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.question import Selection
+from ckpt_tools.storage import counted
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
@@ -27,7 +30,7 @@ def scan(root: str = ".", selection: Selection | None = None) -> Scan:
     Raises CannotLook when ``root`` cannot be listed.
     """
     selection = selection or Selection()
-    s = Session(root, jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file)
+    s = Session(root, jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file, listing=True)
     checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
     expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or completeness.expected_ranks(members))}
     findings = [
@@ -59,10 +62,14 @@ def verify(
     progress: Progress | None = None,
     key_file: str | None = None,
     explain: bool = False,
+    cache: bool = False,
+    max_age: float = 0.0,
+    note: Note | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
-    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes.
+    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
+    later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     Raises CannotLook when a path does not exist or cannot be listed.
     """
     started = time.perf_counter()
@@ -71,28 +78,29 @@ def verify(
     unrecognised = bytes_read = 0
     roots = [os.path.abspath(p) for p in paths]
     for root in dict.fromkeys(roots):
-        s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain)
-        s.add_members()
-        s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
-        for part in s.parts:
-            s.report(part, level)
-        bare = []
-        for path, _, _, seen in s.found.bare:
-            report = s.look(path, level, seen)
-            if report.format is None and not report.findings:
-                unrecognised += 1
-            else:
-                bare.append(path)
-                s.reports[path] = report
-        across += [
-            *s.found.findings,
-            *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
-        ]
-        across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
-        across += across_files(s, os.path.isdir(root), level)
+        with counted() as read, remembering(root, cache, max_age, note) as kept:
+            s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept)
+            s.add_members()
+            s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
+            for part in s.parts:
+                s.report(part, level)
+            bare = []
+            for path, _, _, seen in s.found.bare:
+                report = s.look(path, level, seen)
+                if report.format is None and not report.findings:
+                    unrecognised += 1
+                else:
+                    bare.append(path)
+                    s.reports[path] = report
+            across += [
+                *s.found.findings,
+                *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
+            ]
+            across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
+            across += across_files(s, os.path.isdir(root), level)
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
         unrecognised += s.found.unrecognised
-        bytes_read += s.bytes_read
+        bytes_read += read.bytes
     files = list({f.report.path: f for f in files}.values())
     verdicts = [f.report.verdict for f in files]
     counts = {v: verdicts.count(v) for v in Verdict}
@@ -119,25 +127,51 @@ def show(path: str, level: Level = Level.STRUCTURE, *, key_file: str | None = No
     return s.examine(os.path.abspath(path), level, seen)
 
 
-def plan(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:
-    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates."""
-    return Planner(root, selection or Selection(), progress).plan()
+@contextmanager
+def remembering(root: str, wanted: bool, max_age: float, note: Note | None) -> Iterator[Cache | None]:
+    """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
+    cache = Cache(os.path.abspath(root), max_age, note) if wanted else None
+    try:
+        yield cache
+    finally:
+        if cache is not None:
+            cache.close()
 
 
-def latest(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None) -> LoadPlan:
+def plan(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
+    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates.
+
+    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used.
+    """
+    selection = selection or Selection()
+    with counted() as read, remembering(root, selection.cache, selection.max_age, note) as cache:
+        try:
+            made = Planner(root, selection, progress, cache).plan()
+        except CkptError as error:
+            if error.plan is not None:
+                error.plan = replace(error.plan, bytes_read=read.bytes)
+            raise
+    return replace(made, bytes_read=read.bytes)
+
+
+def latest(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
     """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the fingerprint stays that of the whole plan.
 
     Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
     """
     selection = selection or Selection()
-    full = plan(root, selection, progress=progress)
+    started = launchers.detect(os.environ)
+    if started and started.skip and selection.rank is None:
+        raise UsageError(started.unclear, started.hint)
+    full = plan(root, selection, progress=progress, note=note)
     if full.checkpoint is None:
         return full
-    started = launchers.detect(os.environ)
-    mine = selection.rank if selection.rank is not None else started.rank if started else None
+    mine = selection.rank if selection.rank is not None else started.rank.value if started and started.rank else None
     if mine is None:
         if len({tuple(f.path for f in r.files) for r in full.ranks}) > 1:
-            raise UsageError(f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
+            unclear, hint = (started.unclear, started.hint) if started and started.unclear else ("", "pass --rank N, or set CKPT_RANK")
+            message = f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown"
+            raise UsageError(f"{message}: {unclear}" if unclear else message, hint)
         mine = full.ranks[0].rank if full.ranks else 0
     if full.shared and not full.ranks:
         return full  # every rank loads the same set

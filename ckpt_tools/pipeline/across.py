@@ -48,10 +48,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
         run = completeness.expected(finished)
         for c in checkpoints:
             if c.unfinished:
-                layout = BY_NAME[c.layout]
-                renamed = any(p.unfinished for p in c.parts) or not layout.commit
-                why = "this save never reached its commit rename" if renamed else f"it has no {layout.commit} file, which is written last"
-                out.append(finding("unfinished-save", why, path=c.parts[0].home or c.path))
+                out.append(finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path))
                 _soften(s, c.parts)
                 continue
             gaps = completeness.missing(c, run) if whole_tree else []

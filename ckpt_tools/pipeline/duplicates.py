@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Finding, Level, Part, Severity, Verdict
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import Identity, LocalSource, ShortRead
 
 if TYPE_CHECKING:
     from ckpt_tools.pipeline.session import Session
@@ -43,7 +44,7 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
         holds = report and (report.tensors or p.role in ("model", "data"))
         if report and holds and p.size > 0 and piece.loaded and not piece.single and report.verdict is not Verdict.BROKEN:
             looked.append(p)
-    prints = _prints(looked)
+    prints = _prints(looked, s)
     places: dict[object, _Steps] = defaultdict(dict)
     same: dict[_Pages, list[Part]] = defaultdict(list)
     for p in sorted((p for p in looked if p.path in prints), key=lambda p: (_order(p), p.rank or 0)):
@@ -56,7 +57,7 @@ def same_content(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Findi
         for p in group[1:]:
             older = next((o for o in group if _order(o) < _order(p) and _place(o) == _place(p)), group[0])
             found = list(_copied(older, p, places[_place(p)], places[_place(older)], siblings, s)) if older is not p else []
-            if found and _equal(older.path, p.path):  # last, because it reads both files to the end
+            if found and _equal(older, p, s):  # last, because it reads both files to the end
                 yield from found
 
 
@@ -121,6 +122,8 @@ def _unlike(a: _Pages, b: _Pages) -> bool:
 def _sound(p: Part, s: Session) -> bool | None:
     """Whether a file that differs does so because it holds something else, and not because it is damaged; None when no checksum can tell."""
     report = s.report(p, Level.CONTENT) if BY_NAME[p.layout].piece(p.piece).role == p.role else s.reports[p.path]
+    if p.path in s.reader.unread:
+        return None
     return False if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) else True if report.coverage > 0.5 else None
 
 
@@ -140,10 +143,8 @@ def _where(older: Part, p: Part) -> str:
     return "/".join(a[common:])
 
 
-def _prints(parts: Sequence[Part]) -> dict[str, _Pages]:
+def _prints(parts: Sequence[Part], s: Session) -> dict[str, _Pages]:
     """Digests of a few pages of each file of a size that another has too: its end, where archives keep their checksums, and between."""
-    import xxhash
-
     sizes = Counter(p.size for p in parts)
     out: dict[str, _Pages] = {}
     for p in parts:
@@ -151,21 +152,40 @@ def _prints(parts: Sequence[Part]) -> dict[str, _Pages]:
             out[p.path] = (str(p.size).encode(),)
             continue
         try:
-            with LocalSource(p.path) as source:
-                starts = [max(0, min(source.size * part // 8, source.size - _SAMPLE)) for part in _AT]
-                pages = tuple(xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size))) for start in starts)
+            pages = s.reader.keep(p.path, f"pages {_SAMPLE} {_AT}", partial(_pages, p.path))
         except (OSError, ShortRead):
             continue
-        out[p.path] = pages if len(set(starts)) == len(_AT) else (b"".join(pages),)
+        distinct = len(set(_starts(p.size))) == len(_AT)
+        out[p.path] = tuple(pages[at : at + 8] for at in range(0, len(pages), 8)) if distinct else (pages,)
     return out
 
 
-def _equal(a: str, b: str) -> bool:
-    """Whether two files of one size have the same bytes, by comparing them until they differ."""
+def _starts(size: int) -> list[int]:
+    return [max(0, min(size * part // 8, size - _SAMPLE)) for part in _AT]
+
+
+def _pages(path: str) -> tuple[bytes, Identity | None]:
+    """Their digests, eight bytes each."""
+    import xxhash
+
+    with LocalSource(path) as source:
+        pages = [xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size))) for start in _starts(source.size)]
+        return b"".join(pages), source.identity()
+
+
+def _equal(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files of one size have the same bytes, by comparing them until they differ. When the budget ends first, one of them counts as unread."""
     try:
-        with LocalSource(a) as one, LocalSource(b) as other:
+        with LocalSource(a.path) as one, LocalSource(b.path) as other:
             if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino):
                 return False  # a link to another is no second save either, but somebody meant it
-            return all(one.read(at, n) == other.read(at, n) for at in range(0, one.size, _BLOCK) for n in [min(_BLOCK, one.size - at)])
+            for at in range(0, one.size, _BLOCK):
+                n = min(_BLOCK, one.size - at)
+                if one.read(at, n) != other.read(at, n):
+                    return False
+                if s.reader.spent:
+                    s.reader.unread.update({a.path: a.size, b.path: b.size})
+                    return False
+            return True
     except (OSError, ShortRead):
         return False

@@ -52,7 +52,7 @@ class Judge:
 
     def judge(self, c: Checkpoint) -> Judgement:
         """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
-        s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.bytes_read
+        s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.reader.bytes_verified
         self.named, c = c, self.session.members(c)
         everyone = all(BY_NAME[c.layout].piece(p.piece).shared for p in c.parts)  # then nobody asks for the file of one rank
         absent = [f for f in completeness.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
@@ -62,7 +62,7 @@ class Judge:
         while True:
             differences = self._differences if self.selection.prove_replicas else None
             a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part, bad), differences)
-            if a.groupless:
+            if a.groupless and self.selection.ranks is None:  # else another node may have it
                 raise UsageError(
                     f"{a.findings[0].message} ({c.path})",
                     "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
@@ -77,7 +77,7 @@ class Judge:
                 blind = _blind(a.findings, bad)
                 if blind is not None and not self.selection.skip_unreadable:
                     # not having looked is no reason to go back in time: the file may be whole
-                    empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.bytes_read)
+                    empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.reader.bytes_verified)
                     raise CannotLook(
                         f"{blind}: {bad[blind][0].message}", "make it readable, or pass --skip-unreadable to fall back past it", plan=empty
                     )
@@ -103,7 +103,7 @@ class Judge:
             bad.update(wrong)
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
                 self.assignments[id(self.named)] = a
-                return Judgement(True, tuple(a.findings), read or (s.bytes_read > before and self.selection.level > Level.STRUCTURE))
+                return Judgement(True, tuple(a.findings), read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE))
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
         """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""

@@ -8,19 +8,20 @@ from dataclasses import replace
 
 from ckpt_tools import completeness
 from ckpt_tools import group as grouping
+from ckpt_tools.cache import Cache
 from ckpt_tools.choose import choose, rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, RankLoad, Report, Resume, Severity
+from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, RankLoad, Report, Resume, Severity
+from ckpt_tools.pipeline import doubts
 from ckpt_tools.pipeline.across import tracker_findings
 from ckpt_tools.pipeline.judge import Judge
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.pipeline.topology import ALONE, expert_names, find_topology
 from ckpt_tools.plan import Assignment, files, fingerprint
 from ckpt_tools.question import Selection
-
-_SKEW_NS = 5_000_000_000
+from ckpt_tools.replicas import Groups
 
 
 def _count(checkpoints: Sequence[Checkpoint]) -> str:
@@ -30,13 +31,34 @@ def _count(checkpoints: Sequence[Checkpoint]) -> str:
 class Planner:
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
-    def __init__(self, root: str, selection: Selection, progress: Progress | None) -> None:
-        self.root, self.selection, self.progress = os.path.abspath(root), selection, progress
+    def __init__(self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None) -> None:
+        self.root, self.selection, self.progress, self.cache = os.path.abspath(root), selection, progress, cache
         self.warnings: list[Finding] = []
         self.steps: dict[int, int | None] = {}
+        self.unfinished: list[Checkpoint] = []  # saves that never finished, of the run that the question is about
+        self.order = "mtime"
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def plan(self) -> LoadPlan:
+        ranked, selection = self.candidates(), self.selection
+        if not ranked:
+            return self.nothing()
+        choice = choose(
+            ranked,
+            self.judge.judge,
+            max_attempts=selection.max_attempts,
+            save_interval=selection.save_interval,
+            step_of=self.step,
+            fallback=not selection.no_fallback,
+        )
+        if choice.checkpoint is None:
+            raise self.failure(choice, ranked)
+        return self.finish(choice, choice.checkpoint)
+
+    # ---- which checkpoints
+
+    def candidates(self) -> list[Checkpoint]:
+        """The finished checkpoints of the run, best first, with topology and judge ready; none where none exists and the question allows that."""
         selection = self.selection
         try:
             self.session = s = Session(
@@ -46,27 +68,34 @@ class Planner:
                 settle=selection.settle,
                 progress=self.progress,
                 key_file=selection.key_file,
+                cache=self.cache,
+                budget=selection.budget,
             )
         except CannotLook:
             if selection.allow_none and not os.path.lexists(self.root) and os.path.isdir(os.path.dirname(self.root)):
-                return self._empty(Choice(None))
+                return []
             raise
         everything = grouping.group(s.parts, selection.fault_ranks, selection.save_interval)
         finished = [c for c in everything if not c.unfinished]
+        self.unfinished = [c for c in everything if c.unfinished and self._asked(c)]
         if not finished:
             if selection.allow_none:
-                return self._empty(Choice(None))
-            raise NoCheckpoint(self._nothing(everything), plan=self._empty(Choice(None)))
+                return []
+            raise NoCheckpoint(self._nothing(everything), plan=self.nothing())
         self.checkpoints = self._one_run(finished)
+        names = {c.run for c in self.checkpoints}
+        gasps = {c.run for c in self.unfinished if c.kind is Kind.DYING_GASP} - names
+        names |= gasps if len(names) == len(gasps) == 1 else set()  # as in _one_run()
+        self.unfinished = [c for c in self.unfinished if c.run in names]
         if len({c.layout for c in self.checkpoints}) > 1:  # names of two layouts count steps differently: let the contents say
-            self.checkpoints = [replace(c, step=self._step(c)) for c in self.checkpoints]
+            self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         self.checkpoints = expert_names(s, self.checkpoints, self.names)
         candidates = [c for c in self.checkpoints if self._wanted(c)]
         if not candidates:
             raise NoneUsable(
                 f"{_count(self.checkpoints)}, but --kind or --max-step hides them all",
                 "relax the filters",
-                plan=self._empty(Choice(None)),
+                plan=self.nothing(),
             )
         self.order = selection.resume_from if selection.resume_from in ("mtime", "step") else selection.order
         ranked = rank(candidates, self.order, selection.prefer)
@@ -76,21 +105,10 @@ class Planner:
         self.expected = completeness.expected(self.checkpoints, selection.world_size)
         self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
         self.warnings += notes
-        self._compare_orders(candidates)
+        if self.order == "mtime" and selection.resume_from != "tracker" and selection.prefer is None:  # else the caller chose another order
+            self.warnings += doubts.orders(s, candidates, self.expected, witness=selection.witness)
         self.judge = Judge(s, self.checkpoints, self.topology, self.saved, selection, self.expected)
-        choice = choose(
-            ranked,
-            self.judge.judge,
-            max_attempts=selection.max_attempts,
-            save_interval=selection.save_interval,
-            step_of=self._step,
-            fallback=not selection.no_fallback,
-        )
-        if choice.checkpoint is None:
-            raise self._failure(choice, ranked)
-        return self._finish(choice, choice.checkpoint)
-
-    # ---- which checkpoints
+        return ranked
 
     def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
         """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
@@ -122,19 +140,12 @@ class Planner:
 
     def _one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """The checkpoints of the run that the question is about. A lone run of dying gasps (MindIO TTP) belongs to the lone periodic run beside it."""
-        selection = self.selection
-        chosen = [
-            c
-            for c in finished
-            if selection.layout in (None, c.layout)
-            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
-            and (selection.prefix is None or c.parts[0].prefix == selection.prefix)
-        ]
+        chosen = [c for c in finished if self._asked(c)]
         if not chosen:
             raise NoneUsable(
                 f"{_count(finished)}, but none in the run that was asked for",
                 "'ckpt ls' names the runs",
-                plan=self._empty(Choice(None)),
+                plan=self.nothing(),
             )
         runs = self.session.runs(chosen)
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
@@ -143,13 +154,23 @@ class Planner:
             raise UsageError(f"{self.root} holds several runs: {names}", "say which with --run, --prefix or --layout")
         return chosen
 
+    def _asked(self, c: Checkpoint) -> bool:
+        """Whether the filters by layout, run and prefix leave a checkpoint, and of unfinished saves those by kind and step, which their names must tell."""
+        selection, limit = self.selection, self.selection.max_step
+        return (
+            selection.layout in (None, c.layout)
+            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
+            and (selection.prefix is None or c.parts[0].prefix == selection.prefix)
+            and not (c.unfinished and (selection.kind not in (None, c.kind) or (limit is not None and (c.step is None or c.step > limit))))
+        )
+
     def _wanted(self, c: Checkpoint) -> bool:
         limit = self.selection.max_step
         if self.selection.kind is not None and c.kind is not self.selection.kind:
             return False
-        return limit is None or ((step := self._step(c)) is not None and step <= limit)
+        return limit is None or ((step := self.step(c)) is not None and step <= limit)
 
-    def _step(self, c: Checkpoint) -> int | None:
+    def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
         if c.step is None and id(c) not in self.steps:
             layout = BY_NAME[c.layout]
@@ -165,30 +186,35 @@ class Planner:
             self.steps[id(c)] = told
         return c.step if c.step is not None else self.steps[id(c)]
 
-    def _compare_orders(self, candidates: Sequence[Checkpoint]) -> None:
-        """Warn when mtime and step name different winners among complete checkpoints, or when a clock is wrong; not when the caller chose step."""
-        if self.order == "step" or self.selection.resume_from == "tracker" or self.selection.prefer is not None:
-            return
-        whole_ones = [c for c in candidates if not completeness.missing(c, self.expected)] or list(candidates)
-        by_mtime, by_step = rank(whole_ones, "mtime")[0], rank(whole_ones, "step")[0]
-        if by_mtime.order != by_step.order:
-            said = self.session.tracker(by_step.layout, by_step.parts[0].base)
-            witness = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
-            text = f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{witness}"
-            self.warnings.append(finding("mtime-disagrees-with-step", text, path=by_mtime.path))
-        ahead = [c for c in candidates if c.mtime_ns > self.session.now_ns + _SKEW_NS]
-        self.warnings += [finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path) for c in ahead[:3]]
+    def alike(self, rank: int) -> Sequence[int]:
+        """The other ranks that hold the same model state as ``rank``, as far as that is known."""
+        c = self.ranked[0]
+        told = Groups(self.topology, self.selection).of(rank, BY_NAME[c.layout].piece(c.parts[0].piece))
+        return [r for r in told[0] if r != rank] if told else []
+
+    def ranks_of(self, part: Part) -> Sequence[int]:
+        """The ranks that load a part: the one in its name, or those at its coordinates."""
+        if part.rank is not None or not part.coords:
+            return [] if part.rank is None else [part.rank]
+        at = [(r, self.topology.coordinates(r)) for r in range(self.topology.world_size)]
+        return [r for r, where in at if all(where.get(a) == n for a, n in part.coords)]
 
     # ---- the answer
 
+    def nothing(self) -> LoadPlan:
+        """The plan without a checkpoint."""
+        return self._empty(Choice(None))
+
     def _empty(self, choice: Choice) -> LoadPlan:
         found = getattr(self, "session", None)
+        warnings = (*self.warnings, *doubts.unfinished(self.unfinished, None, self.order, self.root))
         return LoadPlan(
             self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,
-            bytes_verified=found.bytes_read if found else 0, warnings=tuple(self.warnings), candidates=tuple(getattr(self, "ranked", ())),
+            bytes_verified=found.reader.bytes_verified if found else 0, warnings=warnings, candidates=tuple(getattr(self, "ranked", ())),
+            budget=self.selection.budget,
         )  # fmt: skip
 
-    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+    def failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         plan = self._empty(choice)
         if choice.exhausted:
             read = (
@@ -204,7 +230,7 @@ class Planner:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
         return NoneUsable(f"{_count(ranked)}, none is usable ({reasons})", plan=plan)
 
-    def _finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
+    def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         s, a, reports = self.session, self.judge.assignments[id(c)], self.session.reports
         layout = BY_NAME[c.layout]
         ranks = tuple(RankLoad(r, files(a.loads[r], reports)) for r in sorted(a.loads))
@@ -214,22 +240,25 @@ class Planner:
         resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
         run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
         lost = {o.path for o in run if completeness.missing(o, self.expected)} | {
-            r.checkpoint.path for r in choice.rejected if r.checkpoint.parts[0].home
+            r.checkpoint.path for r in choice.rejected if r.checkpoint.parts and r.checkpoint.parts[0].home
         }
         planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
+        unread = [p for p in a.parts if p.path in s.reader.unread]
         rollback = choice.rollback
         if rollback:
             rollback = replace(
                 rollback,
                 why=f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {rollback.origin - rollback.target} steps are lost",
             )
-        warnings = [*self.warnings, *(f for f in a.findings), *planned, *tracker_findings(s, run, lost)]
-        warnings += (
-            [finding("below-level", f"{len(below)} files were looked at less deeply than --level {self.selection.level}", path=self.root)]
-            if below
-            else []
-        )
+        order = "step" if self.selection.resume_from == "tracker" else self.order
+        warnings = [*self.warnings, *a.findings, *planned, *tracker_findings(s, run, lost), *doubts.unfinished(self.unfinished, c, order, self.root)]
+        if unread:
+            text = f"the budget of {self.selection.budget:g} s was over before {len(unread)} of the {len(a.parts)} files to load, {sum(p.size for p in unread):,} bytes,"
+            warnings.append(finding("budget-spent", f"{text} were read as deeply as --level {self.selection.level} asks", path=self.root))
+        if others := len(below) - sum(p in unread for p in below):
+            text = f"{others} files were looked at less deeply than --level {self.selection.level}"
+            warnings.append(finding("below-level", text, path=self.root))
         known = dict(self.topology.provenance)
         world: int | None = self.topology.world_size
         saved = self.saved
@@ -238,8 +267,8 @@ class Planner:
             del known["world_size"]
         return LoadPlan(
             self.root, told, resume, ranks, shared, world, saved, known, rollback, choice.rejected,
-            tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.bytes_read,
-            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared), tuple(self.ranked),
+            tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.reader.bytes_verified,
+            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared), tuple(self.ranked), budget=self.selection.budget, below_level=len(below),
         )  # fmt: skip
 
     def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:
@@ -249,6 +278,4 @@ class Planner:
         for p in a.parts[:8]:
             said = layout.steps(p, reports[p.path].metadata)
             step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
-        return replace(
-            c, step=self._step(c) if step is None else step, epoch=epoch
-        )  # its other files come last: they may be those that were replaced
+        return replace(c, step=self.step(c) if step is None else step, epoch=epoch)  # its other files come last: they may be those that were replaced

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
+from ckpt_tools.cache import FREE, Cache
 from ckpt_tools.codes import finding
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
 from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
-from ckpt_tools.verify import look, read_key, read_tracker
+from ckpt_tools.pipeline.reader import Reader
+from ckpt_tools.verify import read_key, read_tracker
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -27,7 +29,9 @@ _Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str
 
 
 class Session:
-    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files; ``bytes_read`` counts what the reports cost."""
+    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files;
+    ``reader`` is the way to the files. With a ``cache`` what was seen earlier is not read again, with a ``budget`` in seconds contents are read no longer than that.
+    """
 
     def __init__(
         self,
@@ -39,14 +43,21 @@ class Session:
         progress: Progress | None = None,
         key_file: str | None = None,
         explain: bool = False,
+        listing: bool = False,
+        cache: Cache | None = None,
+        budget: float | None = None,
     ) -> None:
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
-        self.key, self.explain = read_key(key_file) if key_file else None, explain
-        self.found: Discovery = discover(root)
+        key = read_key(key_file) if key_file else None
+        self.reader = Reader(jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget)
+        self.found: Discovery = discover(root, listing)
         self.indexes = Indexes(self.found.indexes)
+        sizes = [max(0, p.size) for p in self.found.parts] + [max(0, b[1]) for b in self.found.bare]
+        if sum(sizes) <= FREE and not self.indexes.known:  # an index may name more
+            self.reader.cache = None
         self.reports: dict[str, Report] = {}
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
-        self.bytes_read = self.bytes_done = self.bytes_total = 0
+        self.bytes_done = self.bytes_total = 0
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
         self._settle_weak_names()
@@ -73,16 +84,16 @@ class Session:
         homes = {(p.layout, p.base) for p in kept}
         for part in damaged:  # its content says nothing any more: it is what the others beside it are
             names = list(_as_weak(part))
-            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.name == "files"), None)
+            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.last_resort), None)
             if other is not None:
                 kept.append(_moved(part, other))
             else:
                 self._bare(part)
-        if any(p.layout != "files" for p in kept):  # the last resort, and only where nothing else is known
-            for part in [p for p in kept if p.layout == "files"]:
+        known = [p for p in kept if not BY_NAME[p.layout].last_resort]
+        for part in kept if known else ():
+            if BY_NAME[part.layout].last_resort:
                 self._bare(part)
-            kept = [p for p in kept if p.layout != "files"]
-        self.found.parts = kept
+        self.found.parts = known or kept
 
     def _bare(self, part: Part) -> None:
         self.reports.pop(part.path, None)
@@ -111,44 +122,56 @@ class Session:
             empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
             have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
-        if have is None or (have.level < level and have.format is not None):
+        if have is None or (have.level < level and have.format is not None and not (part.path in self.reader.unread and self.reader.spent)):
             piece = BY_NAME[part.layout].piece(part.piece)
-            have = self.look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)
+            new = self._look(part.path, level, part.findings, expect=() if piece.weak or part.role != piece.role else piece.formats)
+            if new is None:  # the budget is spent
+                return have or self.report(part, Level.STRUCTURE)
+            have = new
             if have.format is None and not have.findings and not piece.formats:
                 have = replace(have, level=level, findings=(_NO_STATE,))
             self.reports[part.path] = have
         return have
 
-    def look(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> Report:
+    def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
-        return self.examine(path, level, seen, expect)[0]
+        return self._look(path, level, seen) or self.examine(path, Level.STRUCTURE, seen)[0]
+
+    def _look(self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()) -> Report | None:
+        """None when the budget is spent."""
+        if (shown := self._shown(path, level, seen)) is not None:
+            return shown
+        found = self.reader.report(path, level, expect, self.indexes.claims(path), self.indexes.based(path))
+        if found is None:
+            return None
+        if found[1]:
+            self.places[os.path.dirname(path)][path] = found[1]
+        return self._told(found[0], seen)
 
     def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
         """A report on one file together with what is in it."""
+        if (shown := self._shown(path, level, seen)) is not None:
+            return shown, Anatomy()
+        report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))
+        if anatomy.places:
+            self.places[os.path.dirname(path)][path] = anatomy.places
+        return self._told(report, seen), anatomy
+
+    def _shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
+        """What is known of a file without opening it, when that is enough."""
         if any(f.code not in ("rank-mismatch", "step-mismatch") for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
-            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen)), Anatomy()
-        claims = self.indexes.claims(path)
+            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
+        self.indexes.claims(path)
         if (lone := self.indexes.lone(path)) is not None:
             size, mtime_ns, more = stat_of(path)
             reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
-            return Report(path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns), Anatomy()
-        report, anatomy = look(
-            path,
-            level,
-            expect=expect,
-            claims=claims,
-            jobs=self.jobs,
-            progress=self._advance,
-            require=self.require,
-            key=self.key,
-            explain=self.explain,
-        )
-        self.bytes_read += report.bytes_read
-        if anatomy.places:
-            self.places[os.path.dirname(path)][path] = anatomy.places
-        more = (*seen, *self.indexes.findings.get(path, ()))
-        return with_findings(report, more) if more else report, anatomy
+            return Report(path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns)
+        return None
+
+    def _told(self, report: Report, seen: Sequence[Finding]) -> Report:
+        more = (*seen, *self.indexes.findings.get(report.path, ()))
+        return with_findings(report, more) if more else report
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with the files that its indexes name, and without those that they leave out: left over from a save that was overwritten."""

@@ -88,8 +88,8 @@ def find_topology(
     started = launchers.detect(os.environ)
     grid = prod(sizes.get(axis, 1) for axis in ("tp", "cp", "dp", "pp")) if sizes else None
     offers = (
-        (selection.world_size, "--world-size"),
-        (started.world_size if started else None, started.launcher if started else ""),
+        (selection.world_size, selection.world_from),
+        (started.world_size.value, started.world_size.provenance) if started and started.world_size else (None, ""),
         (told, "world_size in the files"),
         (named, "names on disk"),
         (names, "highest rank on disk"),

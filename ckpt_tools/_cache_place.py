@@ -1,0 +1,55 @@
+"""Where the cache of verdicts lies, and the locks beside it: one process at a time reads a file, the others wait for what it saw."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+_LOCKS = 64
+"""Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left over."""
+
+
+def directory(env: Mapping[str, str]) -> str:
+    """Where the cache of this user and host lies; "" when there is no home directory."""
+    own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")
+    home = own or (os.path.join(shared, "ckpt-tools") if os.path.isabs(shared) else os.path.expanduser("~/.cache/ckpt-tools"))
+    if home.startswith("~"):
+        return ""
+    return os.path.join(os.path.abspath(home), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
+
+
+def inside(path: str, root: str) -> bool:
+    """Whether ``path`` lies in the tree at ``root``, or among the siblings when that is the prefix of several."""
+    path, real = os.path.realpath(path), os.path.realpath(root)
+    return path == real or path.startswith(real if not os.path.lexists(root) else real.rstrip("/") + "/")
+
+
+@contextmanager
+def turn(home: str, path: str, deep: bool) -> Iterator[Callable[[], bool]]:
+    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two turns. A turn ends with its process, however that ends.
+
+    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole file. Where nothing can be locked it is always our turn.
+    """
+    try:
+        name = f"{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
+        fd = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield lambda: True
+        return
+    try:
+        yield lambda: _locked(fd)
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

@@ -1,0 +1,245 @@
+"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many processes read a file once.
+
+Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller then reads for itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckpt_tools._cache_place import directory, inside
+from ckpt_tools.storage import Identity
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Note = Callable[[str], object]
+"""Called with a sentence for the user."""
+
+FREE = 256 * 1024
+"""A tree of no more bytes than this is read without the cache: loading SQLite takes longer."""
+UNUSED = 30 * 86400
+"""Seconds after which an entry that nobody asked for is dropped."""
+ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
+"""Entries, bytes of the file, and bytes of one entry, at most."""
+_BUSY = 30.0
+_DAY = 86400 * 10**9
+_VERSION = 1
+_SCHEMA = (
+    "CREATE TABLE seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns INTEGER, bad INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))",
+    "CREATE TABLE pruned (ns INTEGER)",
+    f"PRAGMA user_version = {_VERSION}",
+)
+
+_COLUMNS = "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM pruned) FROM seen LIMIT 0"
+
+
+class Entry(NamedTuple):
+    """``data`` as it was kept, the ``depth`` it answers up to, when its look began (ns since 1970), and whether it says that the file is ``bad``."""
+
+    data: bytes
+    depth: int
+    seen_ns: int
+    bad: bool
+
+
+class Cache:
+    """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are; ``note`` hears at most one sentence."""
+
+    def __init__(self, root: str, max_age: float, note: Note | None = None, env: Mapping[str, str] = os.environ) -> None:
+        self.max_age, self._note = max_age, note
+        self.began_ns = time.time_ns()
+        self.directory = directory(env)
+        self.path = os.path.join(self.directory, "verdicts.sqlite")
+        self._db: sqlite3.Connection | None = None
+        self._use = -1  # held shared while the database is open, so that nobody sets it aside meanwhile
+        self._written = 0
+        self.usable = True
+        if not self.directory:
+            self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
+        elif inside(self.directory, root):
+            self._off(f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
+
+    def _off(self, why: str) -> None:
+        self.usable = False
+        self.close()
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        if self._note:
+            self._note(why)
+            self._note = None
+
+    # ---- entries
+
+    def get(self, path: str, question: bytes, depth: int, identity: Identity) -> Entry | None:
+        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us."""
+
+        def ask(db: sqlite3.Connection) -> Entry | None:
+            key = os.fsencode(path), question
+            row = db.execute("SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?", key).fetchone()
+            if row is None or row[1] < depth or row[5] != _text(identity) or row[6] != _digest(*key, *row[:4], row[5]):
+                return None
+            now = time.time_ns()
+            if not -60e9 <= now - row[2] <= self.max_age * 1e9 or (row[3] and row[2] < self.began_ns):
+                return None
+            if now - row[4] > _DAY:  # once a day, because most runs only read
+                db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
+            return Entry(row[0], row[1], row[2], bool(row[3]))
+
+        return self._try(ask) if self.max_age > 0 else None
+
+    def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
+        """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad: that replaces all that is known of the path."""
+
+        def store(db: sqlite3.Connection) -> None:
+            key, text = (os.fsencode(path), question), _text(identity)
+            row = (*key, entry.depth, text, entry.seen_ns, int(entry.bad), time.time_ns(), entry.data)
+            digest = _digest(*key, entry.data, entry.depth, entry.seen_ns, int(entry.bad), text)
+            db.execute("BEGIN IMMEDIATE")
+            if entry.bad:
+                db.execute("DELETE FROM seen WHERE path = ?", key[:1])
+            db.execute(
+                "INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path, question) DO UPDATE SET depth = excluded.depth, identity = excluded.identity, "
+                "seen_ns = excluded.seen_ns, bad = excluded.bad, used_ns = excluded.used_ns, entry = excluded.entry, digest = excluded.digest "
+                "WHERE excluded.depth >= depth OR excluded.identity != identity OR bad",
+                (*row, digest),
+            )
+            db.execute("COMMIT")
+            self._written += 1
+
+        if len(entry.data) <= ENTRY:
+            self._try(store)
+
+    def forget(self, path: str) -> None:
+        """Drop all that is known of a path."""
+
+        def drop(db: sqlite3.Connection) -> None:
+            if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
+                db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
+
+        self._try(drop)
+
+    # ---- the file
+
+    def _try(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What ``do`` returns; None when the cache cannot be used, which is said once."""
+        if not self.usable:
+            return None
+        import sqlite3
+
+        try:
+            if self._db is None:
+                self._db = self._open()
+            return do(self._db)
+        except sqlite3.OperationalError as e:
+            self._off(f"no verdicts are kept in {self.path}: {e}")
+        except sqlite3.DatabaseError as e:
+            self._set_aside(str(e))
+        except OSError as e:
+            self._off(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
+        return None
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        os.makedirs(self.directory, 0o700, exist_ok=True)
+        stat = os.stat(self.directory)
+        if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:  # whoever can write there can say that a broken file is good
+            raise PermissionError(1, "others can write there, or it is another user's")
+        self._use = os.open(os.path.join(self.directory, "use.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(0, "it is being repaired") from None
+        except OSError:  # a file system without locks
+            pass
+        db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
+        try:
+            # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose or tear entries when the machine
+            # itself goes down, which their digests show; a killed process leaves a journal that the next one rolls back.
+            db.execute("PRAGMA journal_mode = TRUNCATE").close()
+            db.execute("PRAGMA synchronous = OFF")
+            if self._version(db) == 0:
+                db.execute("BEGIN IMMEDIATE")
+                if self._version(db) == 0:
+                    for statement in _SCHEMA:
+                        db.execute(statement)
+                db.execute("COMMIT")
+            if self._version(db) != _VERSION:
+                raise sqlite3.DatabaseError("it is no cache of this version")
+            try:
+                db.execute(_COLUMNS).close()
+            except sqlite3.OperationalError as e:
+                if "no such" in str(e):
+                    raise sqlite3.DatabaseError(str(e)) from e
+                raise
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _version(self, db: sqlite3.Connection) -> int:
+        version, tables = db.execute("PRAGMA user_version").fetchone()[0], db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return -1 if (version == 0) != (tables == 0) else int(version)
+
+    def _set_aside(self, why: str) -> None:
+        """Rename a damaged file, unless others have it open: they might write into the new one's journal."""
+        self._close_file()
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.replace(self.path, f"{self.path}.bad")
+            for end in ("-journal", "-wal", "-shm"):
+                if os.path.lexists(self.path + end):
+                    os.unlink(self.path + end)
+        except OSError:
+            self._off(f"no verdicts are kept in {self.path}: {why}")
+            return
+        self._say(f"{self.path} was damaged ({why}); it is now {self.path}.bad, and a new one was begun")
+        self._release()
+
+    def close(self) -> None:
+        """Let go of everything, and drop old entries once a day."""
+        if self._db is not None and self._written:
+            self._try(self._prune)
+        self._close_file()
+        self._release()
+
+    def _close_file(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _release(self) -> None:
+        if self._use >= 0:
+            os.close(self._use)
+            self._use = -1
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0
+        if 0 <= now - last < _DAY and self._written < 1000:
+            return
+        self._written = 0
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("DELETE FROM pruned")
+        db.execute("INSERT INTO pruned VALUES (?)", (now,))
+        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
+        count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
+        pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+        keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
+        db.execute("DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)", (max(0, count - keep),))
+        db.execute("COMMIT")
+
+
+def _text(identity: Identity) -> str:
+    return " ".join(map(str, identity))
+
+
+def _digest(*values: object) -> bytes:
+    import xxhash
+
+    return xxhash.xxh3_64_digest(repr(values).encode())

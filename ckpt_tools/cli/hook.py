@@ -1,0 +1,53 @@
+"""``ckpt hook``: the decision of ``ckpt run`` for scripts, which start the job themselves; ``ckpt hook install`` prints the lines for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.run import Worker, teller
+from ckpt_tools.errors import UsageError
+
+Read = Annotated[
+    bool, typer.Option("--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", show_default=False)
+]
+
+
+@options.question("shell", "json", "slurm", worker=(Worker, False), read=(Read, False), **options.JOB)
+def hook(asked: options.Question) -> int:
+    """Choose and verify a checkpoint once per job, and print what the job has to know: eval "$(ckpt hook ROOT)" || exit.
+
+    --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt hook install' prints ready lines for
+    slurm, torchrun, msrun, kubernetes and mindcluster.
+    """
+    from ckpt_tools import job
+    from ckpt_tools.job.command import environment
+    from ckpt_tools.job.decision import read
+
+    if asked.given["read"]:
+        path = os.environ.get("CKPT_PLAN")
+        if not path:
+            raise UsageError(
+                "CKPT_PLAN is not set, so there is no decision to read", 'decide before the tasks start: eval "$(ckpt hook ROOT)" || exit'
+            )
+        taken = job.taken(read(path), asked.selection.rank, needed=False)
+    else:
+        terms = job.Terms(worker=asked.given["worker"], **asked.terms)
+        with progress(asked.output) as meter:
+            taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=options.noted(asked.output))
+    values = environment(taken.decision, taken.rank)
+    if asked.output.format == "json":
+        from ckpt_tools.emit import json
+
+        console.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
+    else:
+        from ckpt_tools.emit import shell
+
+        console.out(shell.exports(values) if asked.output.format == "shell" else shell.task_prolog(values))
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,77 @@
+"""``ckpt run``: plan once per job, tell the command what to resume from, become it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.command import Wrapper
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import LoadPlan
+
+CLASS = Wrapper
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of shells for a command that cannot be started."""
+Worker = Annotated[bool, typer.Option("--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command.", show_default=False)]
+Words = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What to start, after --.", show_default=False)]
+
+
+@options.question("text", worker=(Worker, False), **options.JOB, command=(Words, None))
+def run(asked: options.Question) -> int:
+    """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
+
+    Nothing is started, and the exit code says why, when there is none (3; --allow-none), none is usable (4; --allow-fresh), or it could not be looked at (5).
+    """
+    from ckpt_tools import job
+    from ckpt_tools.job.command import become, environment, substituted
+
+    command = asked.given["command"] or []
+    if not command:
+        raise UsageError("there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py")
+    terms = job.Terms(worker=asked.given["worker"], **asked.terms)
+    try:
+        with progress(asked.output) as meter:
+            taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=options.noted(asked.output))
+    except job.Restarting as e:
+        inside = e.line.inside(["ckpt", "run", *_own(sys.argv[2:]), "--worker"])
+        raise UsageError(str(e), f"every restart decides anew with: {shlex.join(inside)}") from None
+    words = substituted(command, taken.decision, taken.rank)
+    if not asked.output.quiet and (taken.rank or 0) == 0:
+        console.problem("note", _what(taken))
+    console.flush()
+    try:
+        become(words, {**os.environ, **environment(taken.decision, taken.rank)})
+    except OSError as e:
+        console.problem("error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --")
+        return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _own(argv: list[str]) -> list[str]:
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
+def teller(asked: options.Question) -> Any:
+    """What led to a plan, told by the process that makes it."""
+
+    def tell(plan: LoadPlan) -> None:
+        options.tell(plan, asked.output)
+        if asked.explain:
+            from ckpt_tools.emit import story
+
+            console.err(story.render(plan))
+
+    return tell
+
+
+def _what(taken: Any) -> str:
+    decision = taken.decision
+    if not decision.found:
+        return f"nothing to resume from: a first launch ({decision.path})"
+    where = (decision.body.get("resume") or {}).get("path") or decision.body["checkpoint"]["path"]
+    return f"resume from step {decision.step if decision.step is not None else 'unknown'}: {where} ({decision.path})"

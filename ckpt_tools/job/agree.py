@@ -1,0 +1,285 @@
+"""Nodes with disks of their own agree on the newest checkpoint of which each has a sound part for every rank that runs on it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.cache import Cache
+from ckpt_tools.choose import Judgement, choose, rank
+from ckpt_tools.codes import finding
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.job.meeting import Meeting, Value, failure
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, LoadPlan, Part, RankLoad, Severity, Verdict
+from ckpt_tools.pipeline import remembering
+from ckpt_tools.pipeline.planner import Planner
+from ckpt_tools.storage import counted
+
+if TYPE_CHECKING:
+    from ckpt_tools.job import Maker
+
+LISTED = 32
+"""Candidates that a node names, at most: the newest ones."""
+NAMED = 4
+"""Files on other nodes that a finding names, at most."""
+
+
+def agree(maker: Maker) -> LoadPlan:
+    """The plan that all nodes have come to: the choice and the ranks are the same on each, paths and arguments are the node's own.
+
+    Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
+    """
+    if maker.party.ranks is None:
+        raise UsageError(
+            "which ranks run on this node is unknown", "say --world-size N (--nodes and --node as well, where the launcher does not tell)"
+        )
+    selection = maker.selection
+    with maker.meeting() as meeting, remembering(maker.root, selection.cache, selection.max_age, maker.note) as cache, counted() as read:
+        try:
+            return replace(_Node(maker, meeting, cache).plan(), bytes_read=read.bytes)
+        except CkptError:
+            raise
+        except Exception as bug:
+            meeting.abandon(CannotLook(f"internal error: {type(bug).__name__}: {bug}", "report it with what that node printed"))
+            raise
+
+
+class _Node:
+    """This node's side of the agreement; every node goes through the same exchanges in the same order."""
+
+    def __init__(self, maker: Maker, meeting: Meeting, cache: Cache | None) -> None:
+        assert maker.party.ranks is not None  # noqa: S101 - agree() has looked; for the type checker
+        self.maker, self.meeting, self.cache, self.ranks = maker, meeting, cache, maker.party.ranks
+        world = maker.selection.world_size or maker.world or len(self.ranks) * meeting.size
+        self.selection = replace(maker.selection, ranks=self.ranks, world_size=world, rank=None)
+        self.planner = Planner(maker.root, self.selection, maker.progress, cache)
+        self.mine: dict[str, Checkpoint] = {}
+        self.hosts: list[str] = []
+
+    def plan(self) -> LoadPlan:
+        listed = self._tell(self._listing, self._in_order)
+        self.hosts = listed["hosts"]
+        ranked = [self._known(entry) for entry in listed["order"]]
+        if not ranked:  # no node has anything
+            return self.planner.nothing()
+        identity = {id(c): entry["id"] for c, entry in zip(ranked, listed["order"], strict=True)}
+        steps = {id(c): entry["step"] for c, entry in zip(ranked, listed["order"], strict=True)}
+        taken: dict[int, Checkpoint] = {}
+        choice = choose(
+            ranked,
+            lambda c: self._judge(c, identity[id(c)], taken),
+            max_attempts=self.selection.max_attempts,
+            save_interval=self.selection.save_interval,
+            step_of=lambda c: steps[id(c)],
+            fallback=not self.selection.no_fallback,
+        )
+        if choice.checkpoint is None:
+            raise self.planner.failure(choice, ranked)  # on every node alike: the judgements were common
+        plan = self.planner.finish(choice, taken[id(choice.checkpoint)])
+        done = self._tell(lambda: {"ranks": [_row(r, self.hosts[self.meeting.me]) for r in plan.ranks], "fingerprint": plan.fingerprint}, _merged)
+        ranks = tuple(RankLoad(r["rank"], tuple(FileLoad(**{**f, "level": Level(f["level"])}) for f in r["files"])) for r in done["ranks"])
+        self._tell(dict, lambda _: {})  # nobody starts before all know
+        return replace(plan, ranks=ranks, fingerprint=done["fingerprint"])
+
+    def _tell(self, value: Any, conclude: Any) -> Value:
+        """One exchange; what goes wrong while the value is worked out goes wrong everywhere."""
+        try:
+            mine = value()
+        except CkptError as error:
+            self.meeting.exchange(failure(error), conclude)
+            raise
+        return self.meeting.exchange(mine, conclude)
+
+    # ---- which candidates there are
+
+    def _listing(self) -> Value:
+        try:
+            ranked = self.planner.candidates()
+        except NoCheckpoint:
+            ranked = []
+        self.mine = {_identity(c, self.planner.root): c for c in ranked[:LISTED]}
+        rows = [{"id": i, "mtime": c.mtime_ns, "kind": str(c.kind), "step": self.planner.step(c)} for i, c in self.mine.items()]
+        return {"host": socket.gethostname(), "asked": self.maker.asked, "ranks": [self.ranks.start, self.ranks.stop], "candidates": rows}
+
+    def _in_order(self, values: Sequence[Value]) -> Value:
+        if len({v["asked"] for v in values}) > 1:
+            raise UsageError("the nodes ask different questions", "start 'ckpt run' with the same options on every node")
+        owners = sorted((r, i) for i, v in enumerate(values) for r in range(*v["ranks"]))
+        if [r for r, _ in owners] != list(range(len(owners))):
+            raise UsageError(f"the nodes run the ranks {[v['ranks'] for v in values]}, which are not all ranks once", "say --node on every node")
+        hosts = [v["host"] for v in values]
+        hosts = [h if hosts.count(h) == 1 else f"{h}#{i}" for i, h in enumerate(hosts)]
+        rows: dict[str, dict[int, Value]] = {}
+        for i, v in enumerate(values):
+            for row in v["candidates"]:
+                rows.setdefault(row["id"], {})[i] = row
+        whole = {key: at for key, at in rows.items() if len(at) == len(values) or self.maker.terms.transfer}
+        if rows and not whole:
+            without = [hosts[i] for i, v in enumerate(values) if not v["candidates"]]
+            what = f"{', '.join(without)} has no checkpoint at all" if without else "no two nodes have parts of the same checkpoint"
+            raise NoneUsable(
+                f"no checkpoint has parts on every node: {what}", "check that node's disk, or bring the parts there with --transfer COMMAND"
+            )
+        if not rows and not self.selection.allow_none:
+            raise NoCheckpoint("there is no checkpoint on any node")
+
+        ranked = rank([self._seen(key, at) for key, at in whole.items()], self.planner.order, self.selection.prefer)
+        told = [{"id": c.path, "kind": str(c.kind), "step": next(iter(whole[c.path].values()))["step"]} for c in ranked]
+        return {"order": told, "hosts": hosts}
+
+    def _seen(self, key: str, at: dict[int, Value]) -> Checkpoint:
+        """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out over the same nodes."""
+        layout, base, _, step, epoch, step_in_epoch, generation = _parts_of(key)
+        mtime_ns = sum(row["mtime"] for row in at.values()) // len(at)
+        return Checkpoint(layout, base, Kind(at[min(at)]["kind"]), (), key, mtime_ns, step, epoch, None, step_in_epoch, generation)
+
+    def _known(self, entry: Value) -> Checkpoint:
+        """This node's checkpoint of that identity, or one without parts where it has none."""
+        mine = self.mine.get(entry["id"])
+        layout, base, _, step, epoch, step_in_epoch, generation = _parts_of(entry["id"])
+        home = os.path.join(self.planner.root, base)
+        c = mine or Checkpoint(layout, home, Kind(entry["kind"]), (), home, 0, step, epoch, None, step_in_epoch, generation)
+        return replace(c, kind=Kind(entry["kind"]))
+
+    # ---- is it sound everywhere
+
+    def _judge(self, c: Checkpoint, identity: str, taken: dict[int, Checkpoint]) -> Judgement:
+        asked, mine = c, Judgement(False, (finding("missing-part", f"{self.hosts[self.meeting.me]} has no part of it", path=c.path),))
+
+        def look() -> Value:
+            nonlocal mine
+            if c.parts:
+                mine = self.planner.judge.judge(c)
+            return {"ok": mine.usable, "read": mine.read, "findings": [_told(f) for f in mine.findings]}
+
+        def common(values: Sequence[Value]) -> Value:
+            rows = [{**f, "message": f"{self.hosts[i]}: {f['message']}"} for i, v in enumerate(values) if not v["ok"] for f in v["findings"]]
+            return {
+                "ok": all(v["ok"] for v in values),
+                "read": any(v["read"] for v in values),
+                "findings": rows,
+                "lacking": [i for i, v in enumerate(values) if not v["ok"]],
+            }
+
+        answer = self._tell(look, common)
+        if not answer["ok"]:
+            offers = self._offers(c, identity, answer["lacking"])
+            if self.maker.terms.transfer:
+                c = self._brought(c, identity, offers)
+                answer = self._tell(look, common)
+            answer["findings"] += [_told(f) for f in self._elsewhere(offers)] if not answer["ok"] else []
+        told = Judgement(answer["ok"], tuple(_finding(f) for f in answer["findings"]), answer["read"])
+        if told.usable:
+            taken[id(asked)] = c
+            told = Judgement(True, mine.findings, answer["read"])
+        return told
+
+    def _offers(self, c: Checkpoint, identity: str, lacking: Sequence[int]) -> list[Value]:
+        """What other nodes have of the ranks of nodes that lack something, and of ranks that hold the same: [{"node", "below", "part"}]."""
+        want = self._tell(lambda: {"want": self._wanted(c)}, lambda values: {"want": [v["want"] for v in values]})["want"]
+        others, mine = {r for i in lacking if i != self.meeting.me for r in want[i]}, self.mine.get(identity)
+        rows = [
+            {"node": self.meeting.me, "below": os.path.relpath(p.path, self.planner.root), "part": _packed(p), "ranks": ranks}
+            for p in (mine.parts if mine else ())
+            if others.intersection(ranks := list(self.planner.ranks_of(p))) and p.size > 0
+        ]
+        return list(self._tell(lambda: {"rows": rows}, lambda values: {"rows": [r for v in values for r in v["rows"]]})["rows"])
+
+    def _wanted(self, c: Checkpoint) -> list[int]:
+        """Ranks whose files would help this node: its own that have none, and those that hold the same."""
+        own = {r for p in self._sound(c) for r in self.planner.ranks_of(p)}
+        alone = [r for r in self.ranks if r not in own]
+        return sorted({m for r in alone for m in (r, *(self.planner.alike(r) if self.mine else ()))})
+
+    def _sound(self, c: Checkpoint) -> list[Part]:
+        seen = self.planner.session.reports if c.parts else {}
+        return [p for p in c.parts if p.path not in seen or seen[p.path].verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)]
+
+    def _elsewhere(self, offers: Sequence[Value]) -> list[Finding]:
+        told = [(o["ranks"][0], _unpacked(o["part"]), self.hosts[o["node"]]) for o in offers[:NAMED]]
+        return [
+            finding("on-other-node", f"the {p.role} file of rank {r} lies on {host}, where that rank does not run", path=p.path)
+            for r, p, host in told
+        ]
+
+    def _brought(self, c: Checkpoint, identity: str, offers: Sequence[Value]) -> Checkpoint:
+        """The checkpoint with the files that --transfer brings from other nodes to this one."""
+        have, wanted, new = {(p.rank, p.coords, p.role) for p in self._sound(c)}, set(self._wanted(c)), list[Part]()
+        for offer in offers:
+            p = _unpacked(offer["part"])
+            if offer["node"] != self.meeting.me and wanted.intersection(offer["ranks"]) and (p.rank, p.coords, p.role) not in have:
+                new.append(self._bring(p, self.hosts[offer["node"]], offer["below"]))
+                have.add((p.rank, p.coords, p.role))
+        if c.parts or not any(p.size > 0 for p in new):
+            return replace(c, parts=(*c.parts, *(p for p in new if p.size > 0)))
+        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in any other.
+        self.planner = Planner(self._brought_to, self.selection, self.maker.progress, self.cache)
+        found = {_identity(o, self.planner.root): o for o in self.planner.candidates()}
+        return replace(found[identity], kind=c.kind) if identity in found else c
+
+    @property
+    def _brought_to(self) -> str:
+        return os.path.join(self.maker.decisions.place("transferred"), f"node-{self.meeting.me}")
+
+    def _bring(self, part: Part, host: str, below: str) -> Part:
+        target = os.path.join(self._brought_to, below)
+        aside = f"{target}.part"
+        words = [*shlex.split(self.maker.terms.transfer), host, part.path, aside]
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            done = subprocess.run(words, stdout=sys.stderr, timeout=self.maker.terms.timeout, check=False)  # noqa: S603 - the user's own command
+            if done.returncode == 0:
+                os.replace(aside, target)
+                st = os.stat(target)
+                return part._replace(path=target, size=st.st_size, mtime_ns=st.st_mtime_ns)
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # then the file is not there, which the judge says
+        return part._replace(path=target, size=-1)
+
+
+def _merged(values: Sequence[Value]) -> Value:
+    from xxhash import xxh3_128_hexdigest
+
+    ranks = sorted((r for v in values for r in v["ranks"]), key=lambda r: int(r["rank"]))
+    return {"ranks": ranks, "fingerprint": xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())}
+
+
+def _identity(c: Checkpoint, root: str) -> str:
+    first = c.parts[0]
+    return repr((c.layout, os.path.relpath(first.base, root), first.prefix, c.step, c.epoch, c.step_in_epoch, c.generation))
+
+
+def _parts_of(identity: str) -> tuple[str, str, str, int | None, int | None, int | None, int | None]:
+    from ast import literal_eval
+
+    layout, base, prefix, step, epoch, step_in_epoch, generation = literal_eval(identity)
+    return layout, base, prefix, step, epoch, step_in_epoch, generation
+
+
+def _row(load: RankLoad, host: str) -> Value:
+    return {
+        "rank": load.rank,
+        "files": [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files],
+    }
+
+
+def _told(f: Finding) -> Value:
+    return {"code": f.code, "severity": int(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, "path": f.path}
+
+
+def _finding(row: Value) -> Finding:
+    return Finding(row["code"], Severity(row["severity"]), row["message"], row["offset"], row["hint"], row["path"])
+
+
+def _packed(p: Part) -> Value:
+    return {**p._asdict(), "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
+
+
+def _unpacked(row: Value) -> Part:
+    return Part(**{**row, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})

@@ -1,0 +1,67 @@
+"""The command that a job starts with: what a decision puts into its words and its environment, and becoming it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.job.decision import Decision
+
+EXPORTED = ("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH", "CKPT_PLAN", "CKPT_RESUME", "CKPT_FINGERPRINT")
+"""What every start sets; what is unknown is empty, so that no value of an outer shell shines through."""
+_FIELD = re.compile(r"\{ckpt\.(\w+)\}")
+
+
+def environment(decision: Decision, rank: int | None) -> dict[str, str]:
+    """The variables of one process: of a worker when its rank is known, else of the whole job."""
+    checkpoint, resume = decision.body.get("checkpoint") or {}, decision.body.get("resume") or {}
+    told: dict[str, object] = {
+        "CKPT_PATH": decision.path_of(rank),
+        "CKPT_STEP": decision.step,
+        "CKPT_EPOCH": checkpoint.get("epoch"),
+        "CKPT_STEP_IN_EPOCH": checkpoint.get("step_in_epoch"),
+        "CKPT_PLAN": decision.path,
+        "CKPT_RESUME": 1 if decision.found else 0,
+        "CKPT_FINGERPRINT": decision.body.get("fingerprint"),
+    }
+    if decision.found:
+        told |= {name: value for name, value in (resume.get("env") or {}).items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+    return {name: "" if value is None else str(value) for name, value in told.items()}
+
+
+def substituted(command: Sequence[str], decision: Decision, rank: int | None) -> list[str]:
+    """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word of its own and becomes as many as there are.
+
+    Without a checkpoint they are empty, and ``{ckpt.args}`` vanishes. Raises UsageError for an unknown name, and for a path where each rank has another.
+    """
+    path, step = decision.path_of(rank), decision.step
+    args = list((decision.body.get("resume") or {}).get("args") or ()) if decision.found else []
+    out: list[str] = []
+    for word in command:
+        if word == "{ckpt.args}":
+            out += args
+            continue
+        for name in _FIELD.findall(word):
+            if name == "args":
+                raise UsageError(f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own")
+            if name not in ("path", "step"):
+                raise UsageError(f"{word!r}: there is no {{ckpt.{name}}}", "say {ckpt.path}, {ckpt.step} or {ckpt.args}")
+            if name == "path" and path is None and decision.found:
+                raise UsageError(
+                    f"{word!r}: the ranks load different files, so there is no one path",
+                    "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
+                )
+        out.append(_FIELD.sub(lambda m: str({"path": path, "step": step}[m[1]] if {"path": path, "step": step}[m[1]] is not None else ""), word))
+    return out
+
+
+def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the command: its signals and its exit code are then its own. Raises OSError when it cannot be started."""
+    # Python ignores these two, and what is ignored stays so across exec.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.execvpe(command[0], list(command), dict(env))  # noqa: S606 - starting the user's command is what this is for

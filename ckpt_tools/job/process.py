@@ -1,0 +1,58 @@
+"""Which process is which: pids are given again, a pid with its start time is not."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True)
+class Process:
+    """``host`` is this boot of this machine; ``parent`` is who started us: pid and start time, so that it means one process only."""
+
+    host: str
+    pid: int
+    parent: str
+
+    @staticmethod
+    @cache
+    def here() -> Process:
+        return Process(_host(), os.getpid(), _identity(os.getppid()))
+
+    @staticmethod
+    def alive(identity: str) -> bool:
+        """Whether the process of that identity still runs on this host."""
+        pid = identity.partition(".")[0]
+        return pid.isdigit() and _identity(int(pid)) == identity
+
+
+def _host() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            boot = f.read().strip()
+    except OSError:
+        boot = ""
+    # Containers of one machine share the boot id and not their pids.
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}/{boot}/{space}"
+
+
+def _identity(pid: int) -> str:
+    """``pid.starttime``, in clock ticks since boot (proc(5), stat field 22); the pid alone where there is no /proc; "" for a process that is not there."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"
+    except OSError:
+        pass
+    if os.path.isdir("/proc/self"):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return str(pid)

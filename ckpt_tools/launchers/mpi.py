@@ -1,0 +1,47 @@
+"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None tells how many nodes there are.
+
+OMPI_COMM_WORLD_NODE_RANK is no node: it counts processes on a node over several jobs. PMIX_RANK alone comes without a world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ckpt_tools.launchers._base import SAY, Launcher, Started, blank, job_id, known, seen, settled
+from ckpt_tools.model import Known
+
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_JOB = "OMPI_MCA_orte_precondition_transports"
+"""128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, and come back in later jobs."""
+
+
+def _detect(env: Mapping[str, str]) -> Started | None:
+    names = next((names for names in (_OPEN_MPI, _HYDRA) if names[0] in env), None)
+    if names is None:
+        return _pmix(env)
+    rank, world, local_rank, local = (known(env, name, "mpi") for name in names)
+    job, job_from = job_id(env, _JOB)
+    started = Started("mpi", rank, world, local_rank, local, job=job, job_from=job_from)
+    if world and local and world.value == local.value:
+        one = f"{names[1]} = {names[3]} (mpi)"
+        started = replace(started, node=Known(0, one), nodes=Known(1, one))
+    if rank is None or world is None:
+        started = blank(started, f"{seen(env, *names)}: rank and world size are not both numbers", SAY)
+    return settled(started)
+
+
+def _pmix(env: Mapping[str, str]) -> Started | None:
+    if "PMIX_RANK" not in env:
+        return None
+    rank = known(env, "PMIX_RANK", "mpi")
+    return Started("mpi", rank, unclear="" if rank else f"{seen(env, 'PMIX_RANK')}: no number", hint="" if rank else SAY)
+
+
+LAUNCHER = Launcher(
+    name="mpi",
+    variables=(*_OPEN_MPI, *_HYDRA, "PMIX_RANK", _JOB),
+    detect=_detect,
+    reference="Open MPI 4.1.4 and Hydra of MPICH 4.0.2 run here; PMIx standard 4.1: PMIX_RANK, PMIX_NAMESPACE",
+)

@@ -1,0 +1,122 @@
+"""Slurm. Only a task that srun started is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step id.
+
+What else looks like a rank and is none: the shell of salloc or of ``srun --pty bash`` (a special step id, or one task of a job named so), a script
+submitted from within a task (it inherits the step's variables, but not its task ids), and the one task per node that starts torchrun or msrun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ckpt_tools.launchers._base import SAY, Launcher, Started, blank, job_id, known, number, seen, settled
+from ckpt_tools.model import Known
+
+_VARIABLES = (
+    "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE", "SLURM_GTIDS", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT",
+)  # fmt: skip
+_TASKS = "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no rank"
+_SHELLS = ("bash", "interactive", "sh", "zsh")
+
+
+def _detect(env: Mapping[str, str]) -> Started | None:
+    if not any(name in env for name in ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_PROCID")):
+        return None
+    if "OMPI_COMM_WORLD_RANK" in env or "MPI_LOCALRANKID" in env:
+        return None  # mpirun inside a job: on other nodes the Slurm numbers are those of its daemons
+    if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
+        job, job_from = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}", "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID"
+    else:
+        job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
+    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
+    task = (number(env, "SLURM_STEP_ID") if "SLURM_STEP_ID" in env else number(env, "SLURM_STEPID")) is not None
+    nodes = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES") if task else ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    started = Started(
+        "slurm",
+        node=known(env, "SLURM_NODEID", "slurm") if task else None,  # a script runs on one node, for all of them
+        nodes=_first(env, *nodes),
+        job=job,
+        job_from=job_from,
+        restart=known(env, "SLURM_RESTART_COUNT", "slurm"),
+    )
+    if not task:  # of a special step, the numbers are 4294967290 and above
+        name = "the shell of an allocation" if "SLURM_PROCID" not in env or step else "the script of sbatch"
+        what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+        return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
+    started = replace(
+        started,
+        rank=known(env, "SLURM_PROCID", "slurm"),
+        world_size=_first(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        local_rank=known(env, "SLURM_LOCALID", "slurm"),
+        local_world_size=_here(env, started.node),
+    )
+    if why := _mixed(env, started):
+        return replace(blank(started, why, _TASKS), node=None, nodes=None)
+    if doubt := _doubt(env, started):
+        return settled(blank(started, *doubt))
+    return settled(started)
+
+
+def _mixed(env: Mapping[str, str], s: Started) -> str:
+    """What shows that the numbers of a step come from another one, as in a script that was submitted from within a task; "" when nothing does."""
+    tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
+    if (s.world_size is None or tasks in (None, s.world_size.value)) and (
+        "SLURM_GTIDS" not in env or s.local_world_size is None or s.local_world_size.value == on_node
+    ):
+        return ""
+    what = seen(env, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS")
+    return f"{what}: they are of different steps, as in a script that was submitted from within another job"
+
+
+def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
+    """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
+    if s.rank is None or s.world_size is None:
+        return f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not all of a task's numbers are there", SAY
+    if (number(env, "SLURM_HET_SIZE") or 1) > 1:
+        return f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one component", SAY
+    if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
+        what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        return f"{what}: a single task of a job named so is an interactive shell", _TASKS
+    one_each = s.nodes is not None and s.nodes.value == s.world_size.value
+    if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
+        what = seen(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_GPUS_ON_NODE")
+        return (
+            f"{what}: one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun",
+            'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of what it starts',
+        )
+    return None
+
+
+def _first(env: Mapping[str, str], *names: str) -> Known | None:
+    return next((found for name in names if (found := known(env, name, "slurm"))), None)
+
+
+def _here(env: Mapping[str, str], node: Known | None) -> Known | None:
+    """Tasks on this node: from the list of all nodes, else from how many were asked for on each."""
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        at = 0
+        for tasks, nodes in _runs(env.get(name, "")):
+            at += nodes
+            if node is not None and node.value < at:
+                return Known(tasks, f"{name} (slurm)")
+    return known(env, "SLURM_NTASKS_PER_NODE", "slurm")
+
+
+def _runs(text: str) -> Iterator[tuple[int, int]]:
+    """(tasks, nodes) of such texts as "2(x3),1"; ends where one is not so."""
+    for item in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
+        if found is None:
+            return
+        yield int(found[1]), int(found[2] or 1)
+
+
+LAUNCHER = Launcher(
+    name="slurm",
+    variables=_VARIABLES,
+    detect=_detect,
+    reference="Slurm 22.05.8 run here (sbatch, srun, salloc, requeue, arrays); srun(1) and sbatch(1), OUTPUT ENVIRONMENT VARIABLES; special steps: slurm/slurm.h",
+)

@@ -1,0 +1,133 @@
+"""Saves that never finished beside the checkpoint that a plan chooses: what the plan, its story and its JSON say about them. On real files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from small_files import dcp, megatron, mindspore
+
+from ckpt_tools import cli
+from ckpt_tools.emit import story
+from ckpt_tools.errors import NoCheckpoint, NoneUsable
+from ckpt_tools.model import Finding, Kind
+from ckpt_tools.pipeline import plan
+from ckpt_tools.question import Selection
+
+DAY = 1_700_000_000
+
+
+def put(path: Path, data: bytes, at: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (DAY + at,) * 2)
+
+
+def save(root: Path, step: int, at: int, *, whole: bool = True) -> None:
+    """A checkpoint as torch.distributed.checkpoint leaves it; without its .metadata the save was cut off."""
+    for name, data in dcp(step).items():
+        if whole or name != ".metadata":
+            put(root / f"step-{step}" / name, data, at)
+
+
+def said(findings: Sequence[Finding], root: Path) -> list[tuple[str, str]]:
+    return [(f.message, os.path.relpath(f.path, root)) for f in findings if f.code == "unfinished-save"]
+
+
+def beyond(step: int) -> tuple[str, str]:
+    return f"the periodic checkpoint of step {step} is newer than the choice, but has no metadata file, which is written last", f"step-{step}"
+
+
+def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: Path) -> None:
+    for at, (step, whole) in enumerate(((10, False), (20, True), (30, False), (40, False))):
+        save(tmp_path, step, at, whole=whole)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 20
+    assert said(made.warnings, tmp_path) == [beyond(40), beyond(30)]
+    told = story.render(made).splitlines()
+    assert told[-2:] == [f"  unfinished-save: {text} ({where})" for text, where in (beyond(40), beyond(30))]
+
+
+@pytest.mark.parametrize(
+    ("times", "left", "options"),
+    [
+        ({20: 5, 30: 9}, [30], {}),
+        ({20: 5, 10: 9}, [10], {}),  # after a rollback the live timeline is behind
+        ({20: 5, 30: 1}, [30], {}),  # copied without its times: the job will come by it again
+        ({20: 5, 10: 1}, [], {}),
+        ({20: 5, 10: 9}, [], {"order": "step"}),
+        ({20: 5, 30: 1}, [30], {"order": "step"}),
+        ({20: 5, 30: 9}, [], {"max_step": 20}),
+        ({20: 5, 30: 9}, [30], {"max_step": 30}),
+        ({20: 5, 30: 9}, [30], {"kind": Kind.PERIODIC}),
+    ],
+    ids=str,
+)
+def test_newer_by_time_or_by_step(tmp_path: Path, times: dict[int, int], left: list[int], options: dict[str, object]) -> None:
+    for step, at in times.items():
+        save(tmp_path, step, at, whole=step == 20)
+    made = plan(str(tmp_path), Selection(**options))  # type: ignore[arg-type]
+    assert made.resume_step == 20 and said(made.warnings, tmp_path) == [beyond(step) for step in left]
+
+
+def test_many_are_counted(tmp_path: Path) -> None:
+    save(tmp_path, 10, 0)
+    for step in range(20, 100, 10):
+        save(tmp_path, step, step, whole=False)
+    told = said(plan(str(tmp_path)).warnings, tmp_path)
+    assert told == [*(beyond(step) for step in (90, 80, 70, 60, 50)), ("3 more saves like these never finished", ".")]
+
+
+def test_another_run_says_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "a", 20, 5)
+    save(tmp_path / "b", 30, 9, whole=False)
+    assert said(plan(str(tmp_path)).warnings, tmp_path) == []
+    assert said(plan(str(tmp_path), Selection(run="a")).warnings, tmp_path) == []
+
+
+def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for at, step in enumerate((10, 20, 30)):
+        save(tmp_path, step, at, whole=step == 20)
+    victim = next(p for p in (tmp_path / "step-20").glob("*.distcp"))
+    put(victim, victim.read_bytes()[:-40], 1)
+    all_of_them = [(f"the periodic checkpoint of step {n} has no metadata file, which is written last", f"step-{n}") for n in (30, 10)]
+    with pytest.raises(NoneUsable) as caught:
+        plan(str(tmp_path))
+    assert caught.value.plan is not None and said(caught.value.plan.warnings, tmp_path) == all_of_them
+    assert cli.execute(["plan", str(tmp_path), "--json"]) == 4
+    answer = json.loads(capfd.readouterr().out)
+    assert [f["message"] for f in answer["warnings"] if f["code"] == "unfinished-save"] == [text for text, _ in all_of_them]
+    assert cli.execute(["plan", str(tmp_path), "--explain"]) == 4
+    assert f"  unfinished-save: {all_of_them[0][0]} (step-30)\n" in capfd.readouterr().out
+
+
+def test_nothing_but_unfinished_saves(tmp_path: Path) -> None:
+    save(tmp_path, 10, 0, whole=False)
+    wanted = [("the periodic checkpoint of step 10 has no metadata file, which is written last", "step-10")]
+    with pytest.raises(NoCheckpoint) as caught:
+        plan(str(tmp_path))
+    assert caught.value.plan is not None and said(caught.value.plan.warnings, tmp_path) == wanted
+    assert said(plan(str(tmp_path), Selection(allow_none=True)).warnings, tmp_path) == wanted
+
+
+def test_a_dying_gasp_that_never_finished_belongs_to_the_run_beside_it(tmp_path: Path) -> None:
+    """MindIO TTP renames its directory last; it may lie beside the run, which is then the one that died."""
+    put(tmp_path / "run/net-1_10.ckpt", mindspore(True, 0, epoch_num=1, step_num=10), 0)
+    put(tmp_path / "gasps/tft_saved_checkpoints-step_17_tmp/rank_0/ttp_rank_0-2_7.ckpt", mindspore(True, 0, epoch_num=2, step_num=17), 9)
+    told = said(plan(str(tmp_path)).warnings, tmp_path)
+    assert told == [
+        (
+            "the dying-gasp checkpoint of step 17 is newer than the choice, but never reached its commit rename",
+            "gasps/tft_saved_checkpoints-step_17_tmp",
+        )
+    ]
+    put(tmp_path / "other/ttp_saved_checkpoints-step_18_tmp/rank_0/ttp_rank_0-2_8.ckpt", mindspore(True, 0, epoch_num=2, step_num=18), 9)
+    assert said(plan(str(tmp_path)).warnings, tmp_path) == []  # of two it is not known whose they are
+
+
+def test_a_whole_run_has_no_such_warning(tmp_path: Path) -> None:
+    put(tmp_path / "iter_0000010/mp_rank_00/model_optim_rng.pt", megatron(10, 0, 1, 1, 1), 0)
+    assert said(plan(str(tmp_path)).warnings, tmp_path) == []

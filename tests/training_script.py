@@ -1,0 +1,97 @@
+"""A training job as users write them: model parallel, one file per rank under Megatron-LM's names, resumed by --load and --ckpt-step.
+
+Every rank trains a shard of its own and the loss couples them, so a rank that starts from another step changes everybody's weights.
+Faults are asked for by variables: FAULT="generation:step:what" with what one of kill-in-save, corrupt-and-kill; they strike rank FAULT_RANK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SAVE_EVERY = 2
+
+
+def shard(base: Path, step: int, rank: int) -> Path:
+    return base / f"iter_{step:07d}" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt"
+
+
+def strike(what: str, path: Path, data: bytes, base: Path, step: int, rank: int) -> None:
+    if what == "corrupt-and-kill":  # the newest finished save has rotted meanwhile
+        before = shard(base, step - SAVE_EVERY, rank)
+        weight = torch.load(before, weights_only=True)["model"]["weight"]
+        old = bytearray(before.read_bytes())
+        old[old.find(bytes(weight.flatten().view(torch.uint8).tolist())) + 5] ^= 4  # torch.load accepts that in silence
+        before.write_bytes(old)
+    with path.open("wb") as f:  # a save in place, as torch.save does it, that ends half way
+        f.write(data[: len(data) // 2])
+        f.flush()
+        os.fsync(f.fileno())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def save(base: Path, step: int, rank: int, state: dict[str, object], fault: list[str]) -> None:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path = shard(base, step, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if fault and int(fault[1]) == step and rank == int(os.environ["FAULT_RANK"]):
+        strike(fault[2], path, buffer.getvalue(), base, step, rank)
+    path.write_bytes(buffer.getvalue())
+    dist.barrier()
+    if rank == 0:
+        (base / "latest_checkpointed_iteration.txt").write_text(str(step))
+    dist.barrier()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--load", type=Path)
+    parser.add_argument("--ckpt-step", type=int)
+    args = parser.parse_args()
+    generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # torchrun's store outlives its workers (torch 2.13), and gloo would look for those of the generation before.
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"generation-{generation}", store), rank=rank, world_size=world)
+    wanted = os.environ.get("FAULT", "").split(":")
+    fault = wanted if len(wanted) == 3 and int(wanted[0]) == generation else []
+
+    torch.manual_seed(1234 + rank)
+    layer = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    first = 0
+    if args.load is not None:
+        state = torch.load(shard(args.load, args.ckpt_step, rank), weights_only=True)
+        layer.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["iteration"]
+    with (args.notes / f"rank-{rank}.jsonl").open("a") as f:
+        f.write(json.dumps({"generation": generation, "resumed": first, **{k: v for k, v in os.environ.items() if k.startswith("CKPT_")}}) + "\n")
+    for step in range(first + 1, args.steps + 1):
+        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world + rank))
+        loss = layer(inputs).square().mean()
+        dist.all_reduce(total := loss.detach().clone())
+        optimizer.zero_grad()
+        (loss * total).backward()
+        optimizer.step()
+        if step % SAVE_EVERY == 0:
+            state = {"iteration": step, "model": layer.state_dict(), "optimizer": optimizer.state_dict()}
+            save(args.save, step, rank, state, fault)
+    weights = [p.detach().flatten().tolist() for p in layer.parameters()]
+    (args.notes / f"final-{rank}.json").write_text(json.dumps(weights))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
