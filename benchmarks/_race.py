@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+
+os.environ["CKPT_CACHE_DIR"] = tempfile.mkdtemp(prefix="ckpt-bench-")  # not the user's own
+atexit.register(shutil.rmtree, os.environ["CKPT_CACHE_DIR"], ignore_errors=True)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:

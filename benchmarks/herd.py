@@ -65,7 +65,9 @@ def below(root: str, call: list[str], env: dict[str, str], log: str) -> int | No
     """Bytes that the system delivered from files below ``root``; None without strace."""
     if shutil.which("strace") is None:
         return None
-    subprocess.run(["strace", "-f", "-y", "-e", "trace=read,pread64,preadv,preadv2", "-o", log, *call], env=env, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        ["strace", "-f", "-y", "-e", "trace=read,pread64,preadv,preadv2", "-o", log, *call], env=env, stdout=subprocess.DEVNULL, check=True
+    )
     with open(log, encoding="utf-8", errors="replace") as f:
         rows = [re.search(r"\(\d+<([^>]*)>.*= (\d+)$", line) for line in f]
     return sum(int(row[2]) for row in rows if row and row[1].startswith(root + "/"))
@@ -110,7 +112,9 @@ def main() -> None:
         print(f"  read by all calls / bytes of the checkpoint  {facts['bytes_read_by_all_over_checkpoint']:8.3f}   goal at most 1.05")
         print(f"  read by a second start                       {facts['bytes_read_by_a_second_start']:8,} bytes   goal at most 1,000,000")
         print(f"  the same below ROOT, as strace sees it       {rows[-1][2] if rows[-1][2] is not None else 'strace is not installed':>8} bytes")
-        print(f"  all calls: cold {facts['seconds_cold']:.2f} s, warm {facts['seconds_warm']:.2f} s, --no-cache {facts['seconds_without_cache']:.2f} s")
+        print(
+            f"  all calls: cold {facts['seconds_cold']:.2f} s, warm {facts['seconds_warm']:.2f} s, --no-cache {facts['seconds_without_cache']:.2f} s"
+        )
     finally:
         shutil.rmtree(directory)
 

@@ -12,7 +12,11 @@ import small_files
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_"))}
-SAY = [sys.executable, "-c", "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"]
+SAY = [
+    sys.executable,
+    "-c",
+    "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))",
+]
 """A command that prints its words and the variables it sees."""
 OLD = 1_700_000_000
 
@@ -25,7 +29,8 @@ def megatron(root: Path, steps: Sequence[int] = (10, 20), world: int = 2, tracke
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(small_files.megatron(step, rank, world, 1, world))
             os.utime(path, (OLD + step * 360, OLD + step * 360))
-    if tracker:
+    root.mkdir(parents=True, exist_ok=True)
+    if tracker and steps:
         (root / "latest_checkpointed_iteration.txt").write_text(str(max(steps)))
     return root
 

@@ -185,7 +185,7 @@ def test_a_deeper_look_answers_a_shallower_question(tmp_path: Path) -> None:
     asked(root, level=Level.VALUES)
     made = asked(root, level=Level.CONTENT)
     assert made.bytes_read <= 10
-    asked(root, level=Level.STRUCTURE)  # does not replace what is deeper
+    verify([str(root)], Level.STRUCTURE, cache=True)  # does not replace what is deeper
     assert asked(root, level=Level.VALUES).bytes_read <= 10
 
 
@@ -201,6 +201,16 @@ def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
     settle()
     assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
     assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
+
+
+def test_what_needs_another_package_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numpy", None)
+        assert asked(root, level=Level.VALUES).below_level == 2
+    made = asked(root, level=Level.VALUES)
+    assert made.below_level == 0 and made.bytes_read > 4 * BIG
 
 
 def test_a_small_tree_is_read_without_the_cache(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +481,7 @@ def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
     settle()
     asked(root)
     db = sqlite3.connect(database(home))
-    db.execute("UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'ok', 'no') AS BLOB) WHERE depth > 1")
+    db.execute("UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'tensors\":1', 'tensors\":2') AS BLOB) WHERE depth > 1")
     db.commit()
     db.close()
     assert asked(root).bytes_read > 2 * BIG
@@ -613,6 +623,22 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
         assert [f["path"] for f in answers[-1]["ranks"][0]["files"]] == [str(part(root, i % 8))]
     assert len({a["fingerprint"] for a in answers}) == 1
     assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
+
+
+def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have read the file between our look into the cache and our turn."""
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    real, seen = Cache.get, set[tuple[str, bytes, int]]()
+
+    def late(self: Cache, path: str, question: bytes, depth: int, identity: Identity) -> Entry | None:
+        first = (path, question, depth) not in seen
+        seen.add((path, question, depth))
+        return None if first else real(self, path, question, depth, identity)
+
+    monkeypatch.setattr(Cache, "get", late)
+    assert asked(root).bytes_read <= 10
 
 
 HOLDER = """

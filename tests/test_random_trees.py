@@ -181,7 +181,7 @@ def ask(root: str, question: Selection) -> None:
 
 
 @given(TREES, QUESTIONS)
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Selection) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "tree"

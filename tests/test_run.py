@@ -57,7 +57,9 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
     (tmp_path / "run").mkdir()
     assert ckpt("run", tmp_path / "run", "--plan-dir", plans, "--", *SAY).returncode == 3
     inherited = {"CKPT_STEP": "99", "CKPT_PATH": "/old", "CKPT_EPOCH": "3"}
-    words, env = said(ckpt("run", tmp_path / "run", "--allow-none", "--plan-dir", plans, "--", *SAY, "a", "{ckpt.args}", "{ckpt.step}b", env=inherited))
+    words, env = said(
+        ckpt("run", tmp_path / "run", "--allow-none", "--plan-dir", plans, "--", *SAY, "a", "{ckpt.args}", "{ckpt.step}b", env=inherited)
+    )
     assert words == ["a", "b"]
     assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")  # nothing shines through
 
@@ -189,7 +191,9 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
 @pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
     env = {**CLEAN, **torchrun_env(0, 2, job="j")}
-    process = subprocess.Popen([*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"], env=env, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"], env=env, stderr=subprocess.DEVNULL
+    )
     time.sleep(delay)
     process.kill()
     process.wait()
@@ -213,7 +217,9 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import time\nfrom ckpt_tools.job.decision import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
+    code = (
+        f"import time\nfrom ckpt_tools.job.decision import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
         with pytest.raises(CannotLook, match="deciding for more than"), locked(str(lock), 0.2):
@@ -285,7 +291,10 @@ def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
     root = megatron(tmp_path / "many", world=8)
     start = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--replicas", "all", "--", *SAY]
     running = [
-        subprocess.Popen(start, env={**CLEAN, **torchrun_env(r, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(64)
+        subprocess.Popen(
+            start, env={**CLEAN, **torchrun_env(r, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for r in range(64)
     ]
     answers = [(p.communicate(timeout=240), p.returncode) for p in running]
     assert {code for _, code in answers} == {0}, [err for (_, err), code in answers if code][:1]
@@ -353,8 +362,64 @@ def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: list[st
 
 def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_options(root: Path, plans: Path) -> None:
     assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
-    done = ckpt("run", root, "--plan-dir", plans, "--", "torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--max_restarts", "3", env={"PATH": "/nowhere"})
+    done = ckpt(
+        "run",
+        root,
+        "--plan-dir",
+        plans,
+        "--",
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node=2",
+        "train.py",
+        "--max_restarts",
+        "3",
+        env={"PATH": "/nowhere"},
+    )
     assert done.returncode == 127  # it would have been started
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> dict[str, str]:
+    """A stand-in of that name that only says what it sees: here the command line is what counts, test_run_torchrun.py starts the real one."""
+    path = tmp_path / "bin/torchrun"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
+
+
+def nodes(root: Path, plans: Path, env: dict[str, str], *more: str, rdzv: str = "--rdzv-id=same") -> list[dict[str, str]]:
+    def one(n: int) -> dict[str, str]:
+        line = ["torchrun", "--nnodes=2", f"--node-rank={n}", "--nproc-per-node=1", rdzv, "train.py"]
+        return said(ckpt("run", root, "--plan-dir", plans, "--timeout", "30", *more, "--", *line, env=env))[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+def test_two_launchers_that_share_a_directory(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    first = nodes(root, plans, torchrun)
+    assert {n["CKPT_STEP"] for n in first} == {"20"} and len({n["CKPT_FINGERPRINT"] for n in first}) == 1
+    megatron(root, steps=(30,))
+    again = nodes(root, plans, torchrun)  # the same rendezvous id, as a requeued job has it
+    assert {n["CKPT_STEP"] for n in again} == {"30"}
+
+
+def test_an_id_of_this_start_alone_needs_no_meeting(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    """With --job the first to come decides, and the other may come much later."""
+    line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
+    first = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 0, "--", *line, env=torchrun))[1]
+    megatron(root, steps=(30,))
+    late = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 1, "--", *line, env=torchrun))[1]
+    assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
+    assert said(ckpt("run", root, "--plan-dir", plans, "--job", "start-2", "--node", 1, "--", *line, env=torchrun))[1]["CKPT_STEP"] == "30"
+
+
+def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    line = ["torchrun", "--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--rdzv-id=same", "train.py"]
+    done = ckpt("run", root, "--plan-dir", plans, "--timeout", "1", "--", *line, env=torchrun)
+    assert done.returncode == 5 and "node 1 did not come" in done.stderr and done.stdout == ""
 
 
 # -- hooks, and who reads the decision ---------------------------------------------------------------------------------------------------

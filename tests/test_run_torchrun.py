@@ -62,7 +62,9 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(un
     """Killed in the save of step 6, while step 4 rots: torchrun restarts the workers, and they go on from step 2."""
     job = Job(tmp_path, uninterrupted.processes)
     worker = job.ckpt("--worker", "--allow-none", "--settle", "0")
-    done = job.start(*job.torchrun("--max-restarts=2", "--no-python"), *worker, "--", sys.executable, *job.script, "{ckpt.args}", fault="0:6:corrupt-and-kill")
+    done = job.start(
+        *job.torchrun("--max-restarts=2", "--no-python"), *worker, "--", sys.executable, *job.script, "{ckpt.args}", fault="0:6:corrupt-and-kill"
+    )
     assert done.returncode == 0, done.stderr
     assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
     assert job.starts[0]["CKPT_RESUME"] == "0" and job.starts[1]["CKPT_RESUME"] == "1"
@@ -87,7 +89,14 @@ def test_new_launch_resumes_and_ends_with_the_same_weights(uninterrupted: Job, t
 def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
     """A requeued job often keeps its rendezvous id and begins again with restart count 0."""
     job = Job(tmp_path, 2)
-    line = [*job.torchrun("--rdzv-id=same", "--no-python"), *job.ckpt("--worker", "--allow-none", "--settle", "0"), "--", sys.executable, *job.script, "{ckpt.args}"]
+    line = [
+        *job.torchrun("--rdzv-id=same", "--no-python"),
+        *job.ckpt("--worker", "--allow-none", "--settle", "0"),
+        "--",
+        sys.executable,
+        *job.script,
+        "{ckpt.args}",
+    ]
     assert job.start(*line, fault="0:4:kill-in-save").returncode == 1
     assert job.start(*line).returncode == 0
     assert [s["resumed"] for s in job.starts] == [0, 2]

@@ -20,6 +20,8 @@ from ckpt_tools.errors import CannotLook, CkptError, UsageError
 
 COMMANDS = ("ls", "verify", "latest", "plan", "run", "hook", "show", "diff", "explain", "formats", "layouts", "launchers")
 """Each is the function of that name in the module of that name."""
+WITHIN = {("hook", "install"): "hook_install"}
+"""Commands of two words; a directory of the second one's name is said as ./install."""
 
 BUG = 70
 INTERRUPTED = 130
@@ -71,11 +73,13 @@ def _dispatch(argv: list[str]) -> int:
     # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two for every crash.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
     settings = {"help_option_names": ["-h", "--help"]}
-    for name in argv[:1] if single else COMMANDS:
+    within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
+    for name in ([within] if within else argv[:1]) if single else COMMANDS:
         module = import_module(f"ckpt_tools.cli.{name}")
         app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(getattr(module, name))
     if single:  # an app of one command takes no command name
-        result = app(argv[1:], prog_name=f"ckpt {argv[0]}", standalone_mode=False)
+        words = 2 if within else 1
+        result = app(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
     else:
         app.callback(context_settings=settings, no_args_is_help=True)(_top)
         result = app(argv, prog_name="ckpt", standalone_mode=False)

@@ -80,7 +80,7 @@ def asked_format(argv: Sequence[str]) -> str:
             asked = options[i + 1] if i + 1 < len(options) else ""
         elif option.startswith("--format="):
             asked = option.partition("=")[2]
-    return asked or ("shell" if argv[:1] == ["hook"] else "")  # its first format: eval must see that it failed
+    return asked or ("shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else "")  # its first format: eval must see that it failed
 
 
 def terminal(stream: TextIO | None) -> bool:

@@ -54,8 +54,9 @@ class Taken:
         decision = self.decision
         checkpoint, told = decision.body.get("checkpoint"), (decision.body.get("resume") or {}).get("path")
         if checkpoint and told and decision.body.get("shared") and not decision.body.get("ranks"):
-            return [checkpoint["path"] if checkpoint["path"].startswith(f"{told}/") else told]
-        return list(dict.fromkeys(f["path"] for f in decision.files(self.rank)))
+            path = (decision.body.get("view") or {}).get("checkpoint") or checkpoint["path"]
+            return [path if path.startswith(f"{told}/") else told]
+        return list(dict.fromkeys(decision.links(self.rank)))
 
     @property
     def body(self) -> Body:
@@ -63,6 +64,8 @@ class Taken:
         body = dict(self.decision.body)
         if self.rank is not None and body.get("ranks"):
             body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
+            if view := body.get("view"):
+                body["view"] = {**view, "ranks": {str(self.rank): view["ranks"][str(self.rank)]}} if str(self.rank) in view["ranks"] else view
         return body
 
 
@@ -75,7 +78,7 @@ def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken
         started = launchers.detect(os.environ)
         rank = started.rank.value if started and started.rank else None
     ranks = decision.body.get("ranks") or []
-    if needed and rank is None and len({tuple(f["path"] for f in r["files"]) for r in ranks}) > 1:
+    if needed and rank is None and len({tuple(decision.links(r["rank"])) for r in ranks}) > 1:
         raise UsageError(f"{len(ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
     if rank is not None and ranks and all(r["rank"] != rank for r in ranks):
         raise UsageError(f"rank {rank} is outside the world of {len(ranks)} ranks that the decision {decision.path} is for", "start the job anew")
@@ -104,10 +107,9 @@ def decide(
     decisions = Decisions(terms.plan_dir or state_dir(env), root)
     maker = Maker(root, replace(selection, rank=None), terms, party, decisions, env, say, progress, note, line, _world(env))
     about = {**(party.about or {}), "nodes": party.nodes, "asked": asked(selection)}
-    # Those who meet conclude one by one on every node; of those who share a directory the first concludes for all.
-    decision = decisions.once(
-        party.key or f"node-{party.node}", party.member, unique=party.unique and bool(party.key), timeout=terms.timeout, make=maker.make, about=about
-    )
+    # Of those who share a directory and a key the first decides for all; those who meet have a key each, or one would wait for the lock of the other.
+    key = f"{party.key}.node-{party.node}" if terms.agree or not party.key else party.key
+    decision = decisions.once(key, party.member, unique=party.unique and bool(party.key), timeout=terms.timeout, make=maker.make, about=about)
     if decision.about.get("asked") != about["asked"]:
         raise UsageError(
             f"the processes of this job ask different questions: the decision {decision.path} was made with other options",

@@ -50,11 +50,19 @@ class Decision:
         mine = [f for r in self.body.get("ranks") or () if rank in (None, r["rank"]) for f in r["files"]]
         return [*(self.body.get("shared") or ()), *mine]
 
+    def links(self, rank: int | None = None) -> list[str]:
+        """Where the entries of ``files`` are to be opened: links in the view where there is one; what lies on other nodes has none."""
+        view = self.body.get("view")
+        if not view:
+            return [f["path"] for f in self.files(rank)]
+        numbers = [str(r["rank"]) for r in self.body.get("ranks") or () if rank in (None, r["rank"])]
+        return [*view["shared"], *(link for number in numbers for link in view["ranks"].get(number, ()))]
+
     def path_of(self, rank: int | None) -> str | None:
-        """What CKPT_PATH says: what the framework is given, else the one file that this rank loads."""
+        """What CKPT_PATH says: what the framework is given, else the one file that this rank loads, else of a view the checkpoint in it."""
         told: str | None = (self.body.get("resume") or {}).get("path")
-        files = [] if told or rank is None or (self.body.get("shared") and not self.body.get("ranks")) else self.files(rank)
-        return files[0]["path"] if len(files) == 1 else told
+        files = [] if told or rank is None or (self.body.get("shared") and not self.body.get("ranks")) else self.links(rank)
+        return files[0] if len(files) == 1 else told or (self.body.get("view") or {}).get("checkpoint")
 
     def check(self, ranks: Iterable[int] | None = None) -> None:
         """Whether the planned files of ``ranks`` (None: all) are still what was verified: size and modification time, one stat each. Raises CannotLook."""
@@ -68,6 +76,22 @@ class Decision:
                 ) from e
             if (st.st_size, st.st_mtime_ns) != (f["size"], f["mtime_ns"]):
                 raise CannotLook(f"{f['path']} has changed since it was chosen and verified", "start again: a new start decides anew")
+        if self.body.get("view"):
+            numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
+            for rank in numbers or [None]:
+                self._check_links(rank)
+
+    def _check_links(self, rank: int | None) -> None:
+        """Whether the view is still the one that was built for this decision."""
+        for link, f in zip(self.links(rank), self.files(rank), strict=False):  # a rank of another node has no links here
+            try:
+                said = os.readlink(link)
+            except OSError as e:
+                hint = "every node must see --view DIR, or build its own with --agree"
+                raise CannotLook(f"{link} of the view that was built cannot be looked at: {e.strerror}", hint) from e
+            if said != f["path"]:
+                hint = "start again, and give each job a --view of its own"
+                raise CannotLook(f"the view has been replaced by another start: {link} leads to {said}", hint)
 
 
 def read(path: str) -> Decision:

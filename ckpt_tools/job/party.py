@@ -87,8 +87,9 @@ def of_node(
         unique = bool(job)
     generation = str(_value(started.restart) or 0) if started else "0"
     member = f"node-{node}" if node is not None else f"host-{Process.here().host}"
-    if job:
-        return Party(safe(f"{job}.{generation}"), member, unique, None, node, nodes, ranks, safe(job), {"job": job, "generation": int(generation)})
+    if job:  # an id of this start alone is a key for all nodes; under any other each has its own, and they meet
+        key = f"{job}.{generation}" if unique else f"{job}.{generation}.{member}"
+        return Party(safe(key), member, unique, None, node, nodes, ranks, safe(job), {"job": job, "generation": int(generation)})
     if started is None:
         return Party("", member, False, None, node, nodes, ranks, "", {"job": "", "generation": 0})
     return _party(started, env, job, generation, member, None, node, nodes, ranks)

@@ -143,6 +143,16 @@ def named_step(checkpoint: Checkpoint) -> int | str | None:
     return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
 
 
+def plain_tracker(said: int | str) -> bytes:
+    """What most frameworks write: the number or the word, with nothing around it."""
+    return str(said).encode("utf-8", "surrogateescape")
+
+
+def nothing_beside(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """A layout whose loader asks for no other files."""
+    return ()
+
+
 def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """A layout whose siblings tell nothing about a part's step."""
     return None
@@ -153,7 +163,7 @@ class Layout:
     """How a directory is arranged.
 
     ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, a name, "release" or None (garbage), and
-    ``tracked`` says what it holds when it names a checkpoint. It is ``always_tracked`` when its framework never saves without writing it,
+    ``tracked`` says what it holds when it names a checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is ``always_tracked`` when its framework never saves without writing it,
     ``tracked_early`` when one rank writes it before the others have finished.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
     ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are roles without which nothing can be resumed.
@@ -161,7 +171,8 @@ class Layout:
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
     and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
     its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
-    ``records`` are the names of other notes about the checkpoints beside them. The files of a ``last_resort`` are checkpoints only where no other layout has any.
+    ``records`` are the names of other notes about the checkpoints beside them, ``write_record`` is what the first of them says when a part is the last one saved.
+    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. The files of a ``last_resort`` are checkpoints only where no other layout has any.
     """
 
     name: str
@@ -181,11 +192,14 @@ class Layout:
     commit: str = ""
     needs: tuple[str, ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
+    write_tracker: Callable[[int | str], bytes] = plain_tracker
     epoch_base: int | None = None
     committed: bool = False
     reshardable: bool = False
     compare_steps: bool = True
     records: tuple[str, ...] = ()
+    write_record: Callable[[Part], bytes] | None = None
+    beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
     last_resort: bool = False
 
     def piece(self, name: str) -> Piece:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from ckpt_tools.layouts._base import Layout, Piece
 from ckpt_tools.layouts._mindspore_steps import check, place, steps
-from ckpt_tools.model import Checkpoint, Kind, Resume
+from ckpt_tools.model import Checkpoint, Kind, Part, Resume
 
 CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 ST = ("safetensors",)
@@ -13,6 +15,12 @@ NAME = "{prefix}[_{generation}]-{epoch}_{step_in_epoch}"
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path)  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
+
+
+def _write_record(part: Part) -> bytes:
+    """MindFormers' meta.json (mindformers/core/callback: last_epoch and last_step are those of the file's name)."""
+    name = json.dumps(part.path.rpartition("/")[2])
+    return f'{{"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}, "last_ckpt_file": {name}}}'.encode()
 
 
 def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
@@ -39,6 +47,7 @@ LAYOUT = Layout(
     check=check,
     epoch_base=1,
     records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
+    write_record=_write_record,
     reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",
     limits=(
         "names count the step inside the epoch; the global step comes from step_num or global_step in the file, else it is unknown",

@@ -13,6 +13,7 @@ from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
 FORMATS = ("tf_bundle",)
 _STEP = ("step", "global_step")
 _LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -41,7 +42,22 @@ def prefix(checkpoint: Checkpoint) -> str:
 
 def _read_tracker(data: bytes) -> str | None:
     m = _LATEST.search(data)
-    return m[1].decode("utf-8", "replace").rpartition("/")[2] or None if m else None
+    return _ESCAPE.sub(_plain, m[1]).decode("utf-8", "replace").rpartition("/")[2] or None if m else None
+
+
+def _plain(m: re.Match[bytes]) -> bytes:
+    """Protobuf's text form writes bytes that are not ASCII in octal."""
+    return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
+
+
+def _write_tracker(said: int | str) -> bytes:
+    """A CheckpointState with one prefix, relative to the file's directory, as update_checkpoint_state writes it (its times may be missing)."""
+    name = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in str(said).encode("utf-8", "surrogateescape"))
+    return f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'.encode()
+
+
+def _beside(checkpoint: Checkpoint) -> tuple[str, ...]:
+    return (f"{prefix(checkpoint)}.meta",)  # the graph, for import_meta_graph of TensorFlow 1
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -64,7 +80,9 @@ LAYOUT = Layout(
     check=_check,
     tracker="checkpoint",
     read_tracker=_read_tracker,
+    write_tracker=_write_tracker,
     tracked=prefix,
+    beside=_beside,
     commit="index",
     reshardable=True,
     compare_steps=False,

@@ -122,8 +122,6 @@ def _unlike(a: _Pages, b: _Pages) -> bool:
 def _sound(p: Part, s: Session) -> bool | None:
     """Whether a file that differs does so because it holds something else, and not because it is damaged; None when no checksum can tell."""
     report = s.report(p, Level.CONTENT) if BY_NAME[p.layout].piece(p.piece).role == p.role else s.reports[p.path]
-    if p.path in s.reader.unread:
-        return None
     return False if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) else True if report.coverage > 0.5 else None
 
 

@@ -1,0 +1,252 @@
+"""A directory of links, put in its place whole: built aside and renamed, whoever else builds it; nothing that is not ours is ever replaced or removed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from ckpt_tools import __version__
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.process import Process
+
+MARKER = ".ckpt-view.json"
+SCHEMA = "ckpt-tools/view/v1"
+_TRIES, _DAY = 1000, 86400
+_EXCHANGE, _HERE = 2, -100
+"""renameat2(2): RENAME_EXCHANGE, AT_FDCWD."""
+
+
+def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], about: Mapping[str, object]) -> None:
+    """Let ``directory`` hold exactly these links and small files. Raises UsageError when something else is there, CannotLook when it cannot be written."""
+    stamp = hashlib.sha256(repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")).hexdigest()
+    note = {"schema": SCHEMA, "tool_version": __version__, **about, "content": stamp, "files": sorted(texts),
+            "made_by": f"{socket.gethostname()}/{os.getpid()}", "made_at": time.time()}  # fmt: skip
+    files = {**texts, MARKER: json.dumps(note, indent=1).encode()}
+    try:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        _sweep(directory)
+        for _ in range(_TRIES):
+            if _holds(directory, stamp, links, texts):
+                return
+            with _aside(directory) as new:
+                _build(new, links, files)
+                if _placed(new, directory):
+                    return
+    except OSError as e:
+        raise CannotLook(f"the view {directory} could not be built: {e.strerror}", "make room, or name another directory with --view") from e
+    raise CannotLook(f"the view {directory} is being replaced by others again and again", "give each job a directory of its own with --view")
+
+
+# ---- what is there
+
+
+def _holds(directory: str, stamp: str, links: Mapping[str, str], texts: Mapping[str, bytes]) -> bool:
+    """Whether the very view is there already. Raises UsageError for anything that is not a view, or holds more than one."""
+    try:
+        if os.path.islink(directory):
+            raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        raise UsageError(f"--view {directory} is a file", "name a directory that is not there yet") from None
+    try:
+        try:
+            note = _ours(fd, directory)
+            if note is None or note.get("content") != stamp:
+                return False
+            return all(os.readlink(name, dir_fd=fd) == path for name, path in links.items()) and all(_read(n, fd) == b for n, b in texts.items())
+        except OSError:
+            return False  # something is gone from it
+        except UsageError:
+            if _same(fd, directory):
+                raise
+            return False  # another builder has replaced it while we looked, and is removing it
+    finally:
+        os.close(fd)
+
+
+def _same(fd: int, directory: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(directory))
+    except OSError:
+        return False
+
+
+def _read(name: str, fd: int) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as f:
+        return f.read()
+
+
+def _ours(fd: int, directory: str) -> Mapping[str, object] | None:
+    """The note in a view of ours; None for an empty directory. Raises UsageError for anything else, so that no file of anybody is lost."""
+    names = os.listdir(fd)
+    if not names:
+        return None
+    try:
+        note = json.loads(_read(MARKER, fd))
+        schema, files = note["schema"], {MARKER, *note["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        schema = ""
+    if schema != SCHEMA:
+        raise UsageError(f"--view {directory} is not empty, and no view that ckpt has built", "name a directory that is not there yet")
+    for above, _, inside, at in os.fwalk(dir_fd=fd):  # links to directories are not followed
+        for name in inside:
+            path = os.path.normpath(f"{above}/{name}")
+            if path not in files and not name.startswith(".nfs") and not _is_link(name, at):
+                raise UsageError(
+                    f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
+                    "move it, and let the job save elsewhere",
+                )
+    return dict(note)
+
+
+def _is_link(name: str, at: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(name, dir_fd=at).st_mode)
+    except FileNotFoundError:
+        return True  # gone already
+
+
+def _discard(path: str) -> None:
+    """Remove a view, whole or half built, from a place aside; anything else stays."""
+    with suppress(OSError, UsageError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.listdir(fd) != [MARKER]:  # alone it may be half written: it comes first and goes last
+                _ours(fd, path)
+        finally:
+            os.close(fd)
+        for entry in sorted(os.listdir(path), key=lambda name: name == MARKER):
+            inside = os.path.join(path, entry)
+            if os.path.isdir(inside) and not os.path.islink(inside):
+                shutil.rmtree(inside)  # follows no links
+            else:
+                os.unlink(inside)
+        os.rmdir(path)
+
+
+# ---- building and swapping
+
+
+@contextmanager
+def _aside(directory: str) -> Iterator[str]:
+    """A new directory in the same place, which is gone afterwards unless it was renamed."""
+    path = f"{directory}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    os.mkdir(path)
+    try:
+        yield path
+    finally:
+        _discard(path)
+
+
+def _build(new: str, links: Mapping[str, str], files: Mapping[str, bytes]) -> None:
+    made = {new}
+
+    def place(name: str) -> str:
+        path = f"{new}/{name}"
+        if (home := os.path.dirname(path)) not in made:
+            os.makedirs(home, exist_ok=True)
+            made.add(home)
+        return path
+
+    for name in sorted(files, key=lambda n: n != MARKER):  # first, so that what a killed builder leaves is known as ours
+        with open(place(name), "xb") as f:
+            f.write(files[name])
+            f.flush()
+            os.fsync(f.fileno())
+    for name, path in links.items():
+        os.symlink(path, place(name))
+
+
+def _placed(new: str, directory: str) -> bool:
+    """Put ``new`` where ``directory`` is; False when another builder was quicker and it must be looked at again."""
+    try:
+        os.rename(new, directory)  # succeeds where nothing is, or an empty directory
+        return True
+    except OSError as e:
+        if e.errno == errno.EBUSY:
+            raise UsageError(f"--view {directory} is a mount point, which cannot be replaced", f"name a directory in it: {directory}/view") from e
+        if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    if _exchanged(new, directory):
+        old = new
+        back = _exchanged
+    else:  # no such call here (NFS, musl): for a moment there is no view
+        old = f"{new[:-4]}.old.tmp"
+        try:
+            os.rename(directory, old)
+        except FileNotFoundError:
+            return False
+        back = _renamed
+    fd = os.open(old, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _ours(fd, directory)  # what was there when we looked may have been replaced since
+    except UsageError:
+        back(old, directory)
+        raise
+    finally:
+        os.close(fd)
+    try:
+        if old != new:
+            os.rename(new, directory)
+    except OSError as e:
+        if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    finally:
+        _discard(old)
+    return True
+
+
+def _renamed(a: str, b: str) -> bool:
+    os.rename(a, b)
+    return True
+
+
+def _exchanged(a: str, b: str) -> bool:
+    """Exchange two directories in one step; False where the system or the file system cannot."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(call(_HERE, os.fsencode(a), _HERE, os.fsencode(b), _EXCHANGE) == 0)
+
+
+def _host() -> str:
+    """Where a pid means something: this boot and this container of this machine."""
+    return hashlib.sha256(Process.here().host.encode()).hexdigest()[:8]
+
+
+def _sweep(directory: str) -> None:
+    """Remove what killed builders left: those of this machine that run no more, others after a day."""
+    parent, name = os.path.split(directory)
+    pattern = re.compile(re.escape(name) + r"\.([0-9a-f]{8})\.(\d{1,9})\.[0-9a-f]{8}(\.old)?\.tmp")
+    for entry in os.listdir(parent):
+        if not (m := pattern.fullmatch(entry)):
+            continue
+        path = os.path.join(parent, entry)
+        with suppress(OSError):
+            if time.time() - os.lstat(path).st_mtime > _DAY or (m[1] == _host() and not _runs(int(m[2]))):
+                _discard(path)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

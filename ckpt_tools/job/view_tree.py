@@ -1,0 +1,189 @@
+"""What a view holds: each planned file under the name that its framework looks for, the files that go with them, and a tracker that names this checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ckpt_tools.discover import _TEMPORARY, discover
+from ckpt_tools.errors import UsageError
+from ckpt_tools.job.view_swap import MARKER
+from ckpt_tools.layouts import BY_NAME, Layout
+from ckpt_tools.layouts._own_name import named_for
+from ckpt_tools.model import Checkpoint, FileLoad, LoadPlan, Part, Resume
+
+
+@dataclass
+class Tree:
+    """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files; ``ranks`` and ``shared`` are the links of the plan's file entries, in their order."""
+
+    plan: LoadPlan
+    checkpoint: Checkpoint
+    directory: str
+    links: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, bytes] = field(default_factory=dict)
+    ranks: dict[int, list[str]] = field(default_factory=dict)
+    shared: list[str] = field(default_factory=list)
+    moved: dict[str, Part] = field(default_factory=dict)
+
+    # ---- where a file goes
+
+    @cached_property
+    def layout(self) -> Layout:
+        return BY_NAME[self.checkpoint.layout]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        return {p.path: p for p in self.checkpoint.parts}
+
+    @cached_property
+    def above(self) -> str:
+        """The directory that the view stands for: above everything that the templates match, and above those that each hold one rank."""
+        part = self.checkpoint.parts[0]
+        return os.path.dirname(part.base) if self.base_of(part) else part.base
+
+    def base_of(self, part: Part, rank: int | None = None) -> str:
+        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each (naming.py, _numbered_siblings), that directory's name."""
+        directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
+        if directory != f"{part.base}_{part.rank}":
+            return ""
+        return f"{os.path.basename(part.base)}_{part.rank if rank is None else rank}/"
+
+    def name_of(self, part: Part) -> str:
+        """Where a file lies, as the template tells it: a file that was brought from another node lies elsewhere on this one."""
+        return self.base_of(part) + "/".join(part.path.split("/")[-self.layout.piece(part.piece).depth - 1 :])
+
+    @cached_property
+    def _of_rank(self) -> Mapping[tuple[str, int], list[Part]]:
+        out: dict[tuple[str, int], list[Part]] = {}
+        for p in self.checkpoint.parts:
+            if p.rank is not None:
+                out.setdefault((p.piece, p.rank), []).append(p)
+        return out
+
+    @cached_property
+    def _coords(self) -> Mapping[int, Mapping[str, int]]:
+        """The coordinates of the ranks that have a file anywhere in the run; those of this checkpoint count first."""
+        run = [c for c in self.plan.candidates if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)]
+        return {p.rank: dict(p.coords) for c in (*run[::-1], self.checkpoint) for p in c.parts if p.rank is not None}
+
+    def named(self, part: Part, rank: int | None) -> str:
+        """What the framework calls the file that ``rank`` loads, whosever it is. Raises UsageError where no name is known."""
+        if rank is None or part.rank is None:
+            return self.name_of(part)
+        own = self._of_rank.get((part.piece, rank), [])
+        if own:  # even where it is broken: several are copies, of which the rank keeps the one in its own directory
+            return self.name_of(min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part)))
+        if base := self.base_of(part, rank):
+            return base + self.name_of(part).partition("/")[2]
+        if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
+            return name
+        raise UsageError(
+            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank} cannot have one", "start without --view"
+        )
+
+    # ---- filling it
+
+    def link(self, name: str, path: str) -> str:
+        """Put a link in, and say where it will be. Raises UsageError when another file has that name."""
+        if ".." in name.split("/") or self.links.setdefault(name, path) != path:
+            raise UsageError(f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it", "start without --view")
+        return f"{self.directory}/{name}"
+
+    def load(self, f: FileLoad, rank: int | None) -> str | None:
+        """The link to a planned file; None for one that lies on another node."""
+        part = self.parts.get(f.path)
+        if part is None:
+            if f.node is not None and rank is not None:
+                return None
+            return self.link(_below(f.path, self.above).rstrip("/"), f.path)  # data that an index names
+        name = self.named(part, rank)
+        link = self.link(name, f.path)
+        piece, base = self.layout.piece(part.piece), f"{self.directory}/{name}".rsplit("/", self.layout.piece(part.piece).depth + 1)[0]
+        home = "/".join(link.split("/")[: base.count("/") + 1 + piece.home]) if piece.home else link.rpartition("/")[0] if piece.here else ""
+        self.moved.setdefault(name, part._replace(path=link, base=base, home=home, rank=part.rank if rank is None or part.rank is None else rank))
+        return link
+
+    def fill(self) -> None:
+        """Everything: what the plan loads, copies that one name stands for, what is not loaded but goes with it, the tracker."""
+        for f in self.plan.shared:
+            self.shared += filter(None, [self.load(f, None)])
+        for r in self.plan.ranks:
+            links = [link for f in r.files if (link := self.load(f, r.rank))]
+            if len(links) == len(r.files):
+                self.ranks[r.rank] = links
+        for name, path in self._rest():
+            self.links.setdefault(name, path)
+        self._tracker()
+
+    def _rest(self) -> Iterator[tuple[str, str]]:
+        good = {part.role: f.path for f in self.plan.shared if (part := self.parts.get(f.path)) and self.layout.piece(part.piece).single}
+        for part in self.checkpoint.parts:
+            piece = self.layout.piece(part.piece)
+            if piece.single and part.role in good:  # copies of each other: the good one under every name
+                yield self.name_of(part), good[part.role]
+            elif not piece.loaded and part.size >= 0:
+                yield self.name_of(part), part.path
+        for home in sorted({p.home for p in self.checkpoint.parts if p.home and os.path.isdir(p.home)}):
+            yield from ((f"{_below(home, self.above)}{name}", path) for name, path in self._others(home, ""))
+        for name in self.layout.beside(self.checkpoint):
+            if os.path.isfile(path := os.path.join(self.above, name)):
+                yield name, path
+
+    def _others(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
+        """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data that only an index describes."""
+        own = directory == self.above
+        with os.scandir(directory) as entries:
+            for e in sorted(entries, key=lambda e: e.name):
+                name = f"{above}{e.name}"
+                if e.name == MARKER or _TEMPORARY.search(e.name) or (own and e.name in (self.layout.tracker, *self.layout.records)):
+                    continue
+                if not e.is_dir():
+                    if e.path not in self.parts and e.is_file():
+                        yield name, e.path
+                elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
+                    yield name, e.path
+                elif not (self._scattered and discover(e.path).parts):
+                    yield from self._others(e.path, f"{name}/")
+
+    @cached_property
+    def _scattered(self) -> bool:
+        """Whether the checkpoint's directory may have others in it: a model's own one is often that of the whole training."""
+        return any(self.layout.piece(p.piece).here for p in self.checkpoint.parts)
+
+    def _tracker(self) -> None:
+        layout, said = self.layout, self.layout.tracked(self.checkpoint)
+        if layout.tracker and said is not None and (layout.always_tracked or os.path.isfile(os.path.join(self.above, layout.tracker))):
+            self.texts[layout.tracker] = layout.write_tracker(said)
+        if layout.write_record and any(os.path.isfile(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts):
+            for name, part in self.moved.items():
+                self.texts[f"{name.rpartition('/')[0]}/{layout.records[0]}".lstrip("/")] = layout.write_record(part)
+        if twice := next((name for name in self.texts if name in self.links), None):
+            raise UsageError(f"no view can be made: {self.links[twice]} has the name of the tracker", "start without --view")
+
+    # ---- what the framework is told
+
+    @cached_property
+    def rebased(self) -> Checkpoint:
+        """The checkpoint as it is in the view."""
+        c, parts = self.checkpoint, tuple(self.moved.values())
+        at = {self.parts[self.links[name]].path: part.path for name, part in self.moved.items()}
+        apart = len({tuple(links) for links in self.ranks.values()}) > 1
+        if apart or not c.path.startswith(f"{self.above.rstrip('/')}/"):
+            path = parts[0].home or self.directory
+        else:
+            path = at.get(c.path) or f"{self.directory}/{_below(c.path, self.above)}".rstrip("/")
+        return replace(c, parts=parts, path=path)
+
+    @cached_property
+    def resume(self) -> Resume:
+        """What the layout tells its framework about the checkpoint in the view."""
+        paths = {part.path for part in self.moved.values()}
+        return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
+
+
+def _below(path: str, above: str) -> str:
+    name = os.path.relpath(path, above)
+    return "" if name == "." else f"{name}/"

@@ -1,0 +1,293 @@
+"""``--agree``: nodes with disks of their own come to one checkpoint, or all fail. Two real processes, each with a directory as its disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from run_helpers import CKPT, CLEAN, OLD, SAY, broken, megatron
+
+from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.job.meeting import Files, Meeting
+
+WORLD = 4
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Nodes:
+    """Two nodes: node 0 runs the ranks 0 and 1, node 1 the ranks 2 and 3, and each disk holds the files of its ranks only."""
+
+    def __init__(self, tmp: Path, steps: Sequence[int] = (10, 20)) -> None:
+        self.disks = [megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)]
+        self.shared, self.tmp = tmp / "shared", tmp
+
+    def start(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()) -> subprocess.Popen[str]:
+        where = ["--rendezvous", meet] if meet else ["--plan-dir", str(self.shared), "--job", "j"]
+        words = [
+            *CKPT,
+            "run",
+            str(self.disks[n]),
+            "--agree",
+            "--nodes",
+            "2",
+            "--node",
+            str(n),
+            "--world-size",
+            str(WORLD),
+            "--timeout",
+            "30",
+            *where,
+            *options,
+        ]
+        env = {**CLEAN, "XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen([*inside, *words, "--", *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *options: str, meet: str = "") -> list[tuple[int, dict[str, str], str]]:
+        """(exit code, variables the command saw, stderr) of each node."""
+        running = [self.start(n, *options, meet=meet) for n in range(2)]
+        out = [(p.communicate(timeout=120), p.returncode) for p in running]
+        return [(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out]
+
+
+def together(answers: list[tuple[int, dict[str, str], str]]) -> dict[str, str]:
+    """What both nodes saw, which must be the same checkpoint."""
+    assert [code for code, _, _ in answers] == [0, 0], answers
+    keys = ("CKPT_STEP", "CKPT_FINGERPRINT", "CKPT_RESUME")
+    assert [[env[k] for k in keys] for _, env, _ in answers][0] == [[env[k] for k in keys] for _, env, _ in answers][1]
+    return answers[0][1]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    return Nodes(tmp_path)
+
+
+def test_both_disks_are_sound(nodes: Nodes) -> None:
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "20"
+    for n, (_, env, _) in enumerate(answers):
+        plan = json.loads(Path(env["CKPT_PLAN"]).read_text())
+        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(nodes.disks[n])
+        assert len({f["node"] for r in plan["ranks"] for f in r["files"]}) == 2
+        assert plan["ranks"][3]["files"][0]["path"].startswith(str(nodes.disks[1]))
+
+
+def test_through_torch(nodes: Nodes) -> None:
+    broken(nodes.disks[1], 20, 3)
+    answers = nodes.run(meet=f"127.0.0.1:{free_port()}")
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert all("step 20" in err and "truncated" in err for _, _, err in answers)  # also on the node whose own disk is fine
+
+
+def test_what_is_broken_on_one_node_is_given_up_by_all(nodes: Nodes) -> None:
+    broken(nodes.disks[0], 20, 1)
+    assert together(nodes.run())["CKPT_STEP"] == "10"
+    broken(nodes.disks[1], 10, 2)
+    assert [code for code, _, _ in nodes.run()] == [4, 4]
+
+
+def test_what_is_only_on_one_node_is_no_candidate(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1] / "iter_0000020")
+    assert together(nodes.run())["CKPT_STEP"] == "10"
+
+
+def test_one_disk_is_empty(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].mkdir()
+    answers = nodes.run("--allow-none")
+    assert [code for code, _, _ in answers] == [4, 4] and all("no checkpoint at all" in err for _, _, err in answers)
+
+
+def test_all_disks_are_empty(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, steps=())
+    assert [code for code, _, _ in nodes.run()] == [3, 3]
+    assert together(nodes.run("--allow-none"))["CKPT_RESUME"] == "0"
+
+
+def test_a_disk_that_cannot_be_looked_at_fails_all(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].symlink_to(nodes.disks[1])
+    answers = nodes.run()
+    assert [code for code, _, _ in answers] == [5, 5] and "node 1" in answers[0][2]
+
+
+def test_different_questions(nodes: Nodes) -> None:
+    running = [nodes.start(0), nodes.start(1, "--max-step", "10")]
+    out = [(p.communicate(timeout=120), p.returncode) for p in running]
+    assert [code for _, code in out] == [2, 2] and all("different questions" in err for (_, err), _ in out)
+
+
+@pytest.mark.parametrize("skew", [-40 * 86400, 3000, 40 * 86400])
+def test_clocks_that_are_off(nodes: Nodes, skew: int) -> None:
+    """Of each node the order is right; across nodes only differences over the same nodes count."""
+    for path in nodes.disks[1].rglob("*.pt"):
+        at = path.stat().st_mtime + skew
+        os.utime(path, (at, at))
+    assert together(nodes.run())["CKPT_STEP"] == "20"
+
+
+def test_a_node_that_never_comes(nodes: Nodes) -> None:
+    with nodes.start(0, "--timeout", "1") as alone:
+        _, err = alone.communicate(timeout=60)
+    assert alone.returncode == 5 and "node 1 did not come" in err
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_node_that_dies_fails_the_other(nodes: Nodes, who: int) -> None:
+    """Stopped before it could answer, then killed: the other one ends with a clear error, and starts nothing."""
+    doomed = nodes.start(who)
+    time.sleep(0.1)
+    os.kill(doomed.pid, signal.SIGSTOP)
+    with nodes.start(1 - who, "--timeout", "2") as other:
+        out, err = other.communicate(timeout=60)
+    doomed.kill()
+    doomed.communicate()
+    assert other.returncode == 5 and out == "" and "no agreement within 2 s" in err
+
+
+def test_what_an_earlier_start_left_is_not_trusted(nodes: Nodes) -> None:
+    assert together(nodes.run())["CKPT_STEP"] == "20"
+    with nodes.start(1, "--timeout", "1") as alone:  # comes, and gives up
+        alone.communicate(timeout=60)
+    for n, disk in enumerate(nodes.disks):
+        megatron(disk, steps=(30,), world=WORLD, ranks=(2 * n, 2 * n + 1))
+    assert together(nodes.run())["CKPT_STEP"] == "30"
+
+
+@pytest.fixture
+def carrier(tmp_path: Path) -> str:
+    script = tmp_path / "bring.sh"
+    script.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/brought\nexec cp "$2" "$3"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path) -> None:
+    """Rank 2 was moved to node 1 after a repair; its file stayed on node 0."""
+    lost = nodes.disks[1] / "iter_0000020/mp_rank_02"
+    shutil.move(lost, nodes.disks[0] / "iter_0000020/mp_rank_02")
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert all("on-other-node" in err or "step 20" in err for _, _, err in answers)
+    plan = json.loads(Path(answers[0][1]["CKPT_PLAN"]).read_text())
+    assert "on-other-node" in {f["code"] for r in plan["rejected"] for f in r["findings"]}
+    answers = nodes.run("--transfer", carrier)
+    assert together(answers)["CKPT_STEP"] == "20"
+    plan = json.loads(Path(answers[1][1]["CKPT_PLAN"]).read_text())
+    brought = plan["ranks"][2]["files"][0]["path"]
+    assert (
+        not brought.startswith(str(nodes.disks[1]))
+        and Path(brought).read_bytes() == (nodes.disks[0] / "iter_0000020/mp_rank_02/model_optim_rng.pt").read_bytes()
+    )
+    assert (tmp_path / "brought").read_text().count("\n") == 1
+    assert not lost.exists()  # the disk itself is not written
+
+
+def test_a_transfer_that_brings_garbage_or_fails(nodes: Nodes, tmp_path: Path) -> None:
+    shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
+    bad = tmp_path / "bad.sh"
+    for body in ("head -c 100 $2 > $3", "exit 3", "kill -9 $$"):
+        bad.write_text(f"#!/bin/sh\n{body}\n")
+        bad.chmod(0o755)
+        assert together(nodes.run("--transfer", str(bad)))["CKPT_STEP"] == "10"
+
+
+def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
+    shutil.copytree(nodes.disks[1], nodes.disks[0], dirs_exist_ok=True)  # node 0 keeps a copy of all
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].mkdir()
+    assert together(nodes.run("--transfer", carrier))["CKPT_STEP"] == "20"
+
+
+def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
+    """As it is in real life: every node mounts its own disk in the same place, here in mount namespaces of their own."""
+    root = tmp_path / "scratch"
+    root.mkdir()
+    real = list(nodes.disks)
+    nodes.disks = [root, root]
+    inside = [["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", f'mount --bind {disk} {root} && exec "$@"', "x"] for disk in real]
+    running = [nodes.start(n, inside=inside[n]) for n in range(2)]
+    out = [(p.communicate(timeout=120), p.returncode) for p in running]
+    seen = together([(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out])
+    assert seen["CKPT_STEP"] == "20"
+
+
+# -- the meeting itself ------------------------------------------------------------------------------------------------------------------
+
+MEET = """
+import sys
+from ckpt_tools.job.meeting import Files, meeting
+from ckpt_tools.errors import CkptError
+try:
+    with meeting(Files(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])) as m:
+        for n in range(int(sys.argv[5])):
+            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)})
+        print(got["sum"])
+except CkptError as e:
+    print(type(e).__name__, e)
+"""
+
+
+def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", MEET, str(tmp_path / "m"), str(i), "9", "60", "5"], stdout=subprocess.PIPE, text=True)
+        for i in range(9)
+    ]
+    assert {p.communicate(timeout=120)[0] for p in running} == {f"{9 * 400 + 36}\n"}
+    left = [name for name in os.listdir(tmp_path / "m") if "." in name and not name.startswith(("join.", "offer"))]
+    assert len(left) <= 20  # a session does not stay behind
+
+
+def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def member(i: int) -> str:
+        m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
+        m.join()
+
+        def conclude(values: object) -> dict[str, object]:
+            raise NoneUsable("nothing", "look")
+
+        with pytest.raises(NoneUsable) as raised:
+            m.exchange({}, conclude)
+        return f"{raised.value} {raised.value.hint}"
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(member, range(3))) == {"nothing look"}
+
+
+def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ckpt_tools.job.meeting import failure
+
+    def member(i: int) -> str:
+        m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
+        m.join()
+        with pytest.raises(UsageError) as raised:
+            m.exchange(failure(UsageError("what?", "say")) if i == 2 else {}, lambda values: {})
+        return str(raised.value)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(member, range(3))) == {"node 2: what?"}
+
+
+def test_a_board_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotLook):
+        Files(str(tmp_path / "file/below"))
+    assert OLD < time.time()

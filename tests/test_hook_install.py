@@ -1,0 +1,270 @@
+"""The snippets of ``ckpt hook install``, run as they stand: with a checkpoint, with none, and with none that is usable."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import run_helpers
+from hook_job import BIN, Job, free_port
+
+from ckpt_tools.cli.hook_install import snippets
+
+SHELL = [name for name, s in snippets().items() if not s.yaml]
+
+
+def printed(name: str, root: object) -> str:
+    """What the command prints."""
+    done = run_helpers.ckpt("hook", "install", name, "--root", root)
+    assert done.returncode == 0 and done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_list_names_every_snippet() -> None:
+    done = run_helpers.ckpt("hook", "install")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(snippets())
+    assert {"slurm", "torchrun", "msrun", "kubernetes", "mindcluster"} <= set(snippets())
+
+
+def test_help_says_that_nothing_is_edited() -> None:
+    assert "Nothing is edited" in run_helpers.ckpt("hook", "install", "--help").stdout
+    assert "ckpt hook install" in run_helpers.ckpt("hook", "--help").stdout.replace("\n  ", " ")
+
+
+def test_an_unknown_one_is_a_usage_error_with_the_nearest() -> None:
+    done = run_helpers.ckpt("hook", "install", "torchrn")
+    assert (done.returncode, done.stdout) == (2, "")  # what is redirected into a file must not look like a script
+    assert "did you mean torchrun?" in done.stderr
+    assert "one of: " in run_helpers.ckpt("hook", "install", "x").stderr
+
+
+def test_a_directory_named_install_can_still_be_asked_about(tmp_path: Path) -> None:
+    run_helpers.megatron(tmp_path / "install")
+    done = run_helpers.ckpt("hook", "./install", "--plan-dir", tmp_path / "plans", cwd=tmp_path)
+    assert done.returncode == 0 and "CKPT_STEP=20" in done.stdout
+
+
+def test_a_manifest_cannot_say_a_line_break() -> None:
+    done = run_helpers.ckpt("hook", "install", "kubernetes", "--root", "/a\nb")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("name", SHELL)
+@pytest.mark.parametrize("root", ["/data/run-7", '/data/it\'s a "run" of 50 %;&'])
+def test_the_shell_accepts_it_and_shellcheck_has_nothing_to_say(name: str, root: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.sh"
+    script.write_text(printed(name, root))
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    done = subprocess.run([BIN / "shellcheck", "--severity=style", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    line = next(x for x in script.read_text().splitlines() if x.startswith("ROOT="))
+    said = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$ROOT"'], capture_output=True, text=True)
+    assert said.stdout == root
+
+
+# ---- Slurm: srun is a stand-in here; with the real Slurm the same script runs in test_slurm.py
+
+
+def slurm(job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str) -> subprocess.CompletedProcess[str]:
+    port = free_port()
+    env = job.env(
+        "srun",
+        "scontrol",
+        SLURM_JOB_ID=str(port - 10000),
+        SLURM_JOB_NUM_NODES=str(nodes),
+        SLURM_JOB_NODELIST="n[1-2]",
+        WORKERS="1",
+        STAND_IN_NODES=str(nodes),
+        **more,
+    )
+    assert 20000 + (port - 10000) % 10000 == port
+    return job.bash(printed(name, root or job.root), env)
+
+
+def test_slurm_tasks_read_what_the_script_decided(job: Job) -> None:
+    job.holds("found")
+    done = slurm(job)
+    assert done.returncode == 0, done.stderr
+    assert {t["rank"] for t in job.resumed(2, "20")} == {"0", "1"}
+
+
+def test_slurm_first_launch(job: Job) -> None:
+    done = slurm(job)
+    assert done.returncode == 0, done.stderr
+    job.resumed(2, "")
+
+
+def test_slurm_stops_before_srun_when_none_is_usable(job: Job) -> None:
+    job.holds("unusable")
+    assert slurm(job).returncode == 4
+    assert job.told == []
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 127", 127), ("kill -9 $$", 137)])
+def test_slurm_stops_when_ckpt_is_missing_or_killed(job: Job, script: str, code: int) -> None:
+    """eval of nothing would succeed: the training would start from step 0."""
+    job.holds("found")
+    (job.tmp / "stand-ins").mkdir()
+    (job.tmp / "stand-ins/ckpt").write_text(f"#!/bin/bash\n{script}\n")
+    (job.tmp / "stand-ins/ckpt").chmod(0o755)
+    assert slurm(job).returncode == code
+    assert job.told == []
+
+
+def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> None:
+    job.holds("found")
+    script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
+    done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
+    assert done.returncode == 1 and "task prolog failed with 5" in done.stderr and "has changed since it was chosen" in done.stderr
+    assert job.told == []
+
+
+def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
+    """Real torchruns, one per node. Every worker fails once: the next generation has a decision of its own, common to both nodes."""
+    job.holds("older")
+    done = slurm(job, "slurm-torchrun", nodes=2, FAIL_FIRST="1")
+    assert done.returncode == 0, done.stderr
+    first, second = job.resumed(2, "10", generation=0), job.resumed(2, "10", generation=1)
+    assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
+    assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in first + second)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_slurm_nodes_with_disks_of_their_own_agree(job: Job, damaged: bool) -> None:
+    """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not used by the other one."""
+    for node in range(2):
+        run_helpers.megatron(job.cwd / f"node-{node}/ckpt", ranks=[node])
+        shutil.copy(job.cwd / "train.py", job.cwd / f"node-{node}")
+    if damaged:
+        run_helpers.broken(job.cwd / "node-1/ckpt", 20, rank=1)
+    done = slurm(job, "slurm-agree", nodes=2, root="ckpt")
+    assert done.returncode == 0, done.stderr
+    assert len(job.told) == 2
+    assert {t["CKPT_STEP"] for t in job.told} == {"10" if damaged else "20"}
+
+
+# ---- torchrun
+
+
+def test_torchrun_starts_with_the_arguments_of_the_framework(job: Job) -> None:
+    job.holds("older")
+    done = job.bash(printed("torchrun", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port())))
+    assert done.returncode == 0, done.stderr
+    assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in job.resumed(2, "10"))
+
+
+def test_torchrun_first_launch(job: Job) -> None:
+    done = job.bash(printed("torchrun", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port())))
+    assert done.returncode == 0, done.stderr
+    assert all(t["args"] == [] for t in job.resumed(2, ""))
+
+
+def test_torchrun_is_not_started_when_none_is_usable(job: Job) -> None:
+    job.holds("unusable")
+    done = job.bash(printed("torchrun", job.root), job.env(WORKERS="2"))
+    assert done.returncode == 4 and job.told == []
+
+
+def both_nodes(job: Job, name: str, **more: str) -> list[int]:
+    script = job.tmp / "script.sh"
+    script.write_text(printed(name, job.root))
+    common = dict(NNODES="2", WORKERS="1", MASTER_PORT=str(free_port()), PLANS=str(job.tmp / "plans"), JOB_ID="start-1", **more)
+    nodes = [subprocess.Popen(["bash", script], cwd=job.cwd, env=job.env(NODE_RANK=str(i), **common), stderr=subprocess.DEVNULL) for i in range(2)]
+    return [p.wait(timeout=300) for p in nodes]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "torchrun-restarts"])
+def test_torchrun_on_two_nodes(job: Job, name: str) -> None:
+    job.holds("found")
+    assert both_nodes(job, name) == [0, 0]
+    assert {t["rank"] for t in job.resumed(2, "20")} == {"0", "1"}
+
+
+def test_torchrun_on_two_nodes_stops_on_both(job: Job) -> None:
+    job.holds("unusable")
+    assert both_nodes(job, "torchrun") == [4, 4]
+    assert job.told == []
+
+
+@pytest.mark.parametrize("name", ["torchrun", "torchrun-restarts", "msrun"])
+def test_more_than_one_node_needs_a_shared_directory(job: Job, name: str) -> None:
+    done = job.bash(printed(name, job.root), job.env(NNODES="2", MS_WORKER_NUM="4", MS_LOCAL_WORKER="2"))
+    assert done.returncode != 0 and "PLANS: a directory that all nodes see" in done.stderr
+
+
+def test_torchrun_restarts_decide_anew(job: Job) -> None:
+    job.holds("found")
+    done = job.bash(printed("torchrun-restarts", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port()), FAIL_FIRST="1"))
+    assert done.returncode == 0, done.stderr
+    first, second = job.resumed(2, "20", generation=0), job.resumed(2, "20", generation=1)
+    assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
+
+
+def test_torchrun_restarts_ends_with_torchruns_own_code_when_none_is_usable(job: Job) -> None:
+    job.holds("unusable")
+    done = job.bash(printed("torchrun-restarts", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port()), RESTARTS="0"))
+    assert done.returncode == 1 and job.told == []
+    assert "exitcode  : 4" in done.stderr and "none is usable" in done.stderr
+
+
+# ---- msrun and MPI
+
+
+@pytest.mark.parametrize(("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 1, None)])
+def test_msrun(job: Job, holds: str, code: int, step: str | None) -> None:
+    """The real msrun where it is installed (it was run with mindspore 2.10.0), else what its source says."""
+    job.holds(holds)
+    env = job.env(*([] if shutil.which("msrun") else ["msrun"]), MS_WORKER_NUM="2", MASTER_PORT=str(free_port()))
+    done = job.bash(printed("msrun", job.root), env)
+    assert done.returncode == code, done.stderr + done.stdout
+    if step is None:
+        assert job.told == []
+        assert "none is usable" in (job.cwd / "msrun_log/worker_1.log").read_text()
+    else:
+        told = job.resumed(3, step)
+        assert sorted((t["role"], t["rank"]) for t in told if t["role"] == "MS_WORKER") == [("MS_WORKER", "0"), ("MS_WORKER", "1")]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (Debian: openmpi-bin)")
+@pytest.mark.parametrize(("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 4, None)])
+def test_mpi(job: Job, holds: str, code: int, step: str | None) -> None:
+    job.holds(holds)
+    options = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    done = job.bash(printed("mpi", job.root), job.env(RANKS="2", **options))
+    assert done.returncode == code, done.stderr
+    if step is None:
+        assert job.told == []
+    else:
+        assert {t["rank"] for t in job.resumed(2, step)} == {"0", "1"}
+
+
+# ---- MindCluster: the variables of its operator, a real torchrun, and no Ascend, no TaskD and no MindIO
+
+
+@pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
+def test_mindcluster(job: Job, holds: str, step: str) -> None:
+    job.holds(holds)
+    (job.cwd / "manager.py").write_text("import os; open('manager-was-started', 'w').write(os.environ['TASKD_PROCESS_ENABLE'])")
+    pod = {"MINDX_TASK_ID": "6f1c", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0,1", "POD_IP": "127.0.0.1"}
+    own = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "PLANS": str(job.tmp / "plans"),
+        "LOGS": str(job.tmp / "logs"),
+        "TTP_PORT": "8000",
+    }
+    done = job.bash(printed("mindcluster", job.root), job.env(**pod, **own, FAIL_FIRST="1"))
+    assert done.returncode == 0, done.stderr
+    assert (job.cwd / "manager-was-started").read_text() == "on"
+    first, second = job.resumed(2, step, generation=0), job.resumed(2, step, generation=1)
+    assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
+    resume = ["--load", str(job.root), "--ckpt-step", "10"] if step else []
+    assert all(t["args"] == ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root), *resume] for t in first + second)

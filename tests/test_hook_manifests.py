@@ -1,0 +1,242 @@
+"""The Kubernetes manifests of ``ckpt hook install``: valid against published schemas, and their shell run as it stands, with a pod's environment.
+
+No cluster: a pod's mounts are directories put in place of /plans and /decision, and torchrun is a stand-in, because only a cluster
+resolves the names of its pods (the real one runs in test_hook_install.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from hook_job import Job
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+
+from ckpt_tools.cli.hook_install import snippets
+
+Manifest = dict[str, Any]
+ROOTS = ["/data/run-7", '/data/it\'s: a "run" # 50 %']
+WHOLE = {"type": "integer", "minimum": 0}
+POLICIES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["action"],
+        "properties": {
+            "action": {"enum": ["AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob"]},
+            "event": {
+                "enum": [
+                    "*",
+                    "PodPending",
+                    "PodRunning",
+                    "PodFailed",
+                    "PodEvicted",
+                    "Unknown",
+                    "TaskCompleted",
+                    "OutOfSync",
+                    "CommandIssued",
+                    "JobUpdated",
+                    "TaskFailed",
+                ]
+            },
+            "exitCode": {"type": "integer", "not": {"const": 0}},
+            "timeout": {"type": "string"},
+        },
+        "oneOf": [{"required": ["event"]}, {"required": ["exitCode"]}],
+    },
+}
+VOLCANO = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "batch.volcano.sh/v1alpha1"},
+        "kind": {"const": "Job"},
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "schedulerName": {"type": "string"},
+                "minAvailable": WHOLE,
+                "maxRetry": WHOLE,
+                "queue": {"type": "string"},
+                "plugins": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+                "policies": POLICIES,
+                "tasks": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {
+                            "name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}, "replicas": WHOLE, "minAvailable": WHOLE, "maxRetry": WHOLE,
+                            "policies": POLICIES, "template": {"type": "object"},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}  # fmt: skip
+"""The fields of Volcano's Job that we use, written down from its CRD (volcano-sh/volcano, config/crd/volcano/bases/batch.volcano.sh_jobs.yaml), which no
+package on PyPI has; stricter than the CRD, which lets unknown fields pass. The pods within are checked against Kubernetes' own schema."""
+
+
+def manifests(name: str, root: object = "/data/run-7") -> list[Manifest]:
+    return list(yaml.safe_load_all(snippets()[name].filled(str(root))))
+
+
+def pod(template: Manifest) -> Manifest:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", **template.get("metadata", {})}, "spec": template["spec"]}
+
+
+def kubernetes(manifest: Manifest) -> None:
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def whole(manifest: Manifest) -> None:
+    """Kubeflow's own models (PyPI: kubeflow-trainer-api) drop what they do not know, so nothing may be missing when they give it back."""
+    assert TrainerV1alpha1TrainJob.from_dict(manifest).to_dict() == manifest
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_indexed_job_is_valid(root: str) -> None:
+    service, job = manifests("kubernetes", root)
+    kubernetes(service)
+    kubernetes(job)
+    spec = job["spec"]["template"]["spec"]
+    assert [c["env"][0]["value"] for c in spec["initContainers"] + spec["containers"]] == [root, root]
+    assert service["metadata"]["name"] == spec["subdomain"]  # or train-0.train is no name
+    assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == spec["initContainers"][0]["name"]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_volcano_job_is_valid(root: str) -> None:
+    (job,) = manifests("volcano", root)
+    jsonschema.validate(job, VOLCANO)
+    kubernetes(pod(job["spec"]["tasks"][0]["template"]))
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_train_job_is_valid(root: str) -> None:
+    (job,) = manifests("kubeflow", root)
+    whole(job)
+    (patch,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    spec = patch["template"]["spec"]["template"]["spec"]
+    kubernetes(
+        pod(
+            {
+                "spec": {
+                    **spec,
+                    "containers": [{**spec["containers"][0], **{k: job["spec"]["trainer"][k] for k in ("env", "command", "args", "image")}}],
+                }
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("kubernetes", "parallelsm: 2"), ("volcano", "minAvailabel: 2"), ("kubeflow", "runtimReff: {}")])
+def test_a_misspelt_field_is_seen(name: str, wrong: str) -> None:
+    """The checks above can fail."""
+    job = manifests(name)[-1]
+    job["spec"] |= yaml.safe_load(wrong)
+    with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError, AssertionError)):
+        {"kubernetes": kubernetes, "volcano": lambda j: jsonschema.validate(j, VOLCANO), "kubeflow": whole}[name](job)
+
+
+# ---- the shell inside
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    (tmp_path / "plans").mkdir()
+    return Job(tmp_path)
+
+
+def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a container of pod ``index`` runs: its command with its arguments, in its environment."""
+    decision = job.tmp / f"pod-{index}"
+    decision.mkdir(exist_ok=True)
+    own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    words = [w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision)) for w in (*container["command"], *container["args"])]
+    for word in words[2:]:
+        subprocess.run(["bash", "-n"], input=word, text=True, check=True)
+    return subprocess.run(words, cwd=job.cwd, env=job.env("torchrun", **own, **env), capture_output=True, text=True, timeout=120)
+
+
+def pods(job: Job, name: str) -> list[list[int]]:
+    """The exit codes of the containers of two pods, one after the other; none is started after one that fails."""
+    (*_, manifest) = manifests(name, job.root)
+    codes: list[list[int]] = [[], []]
+    for i in range(2):
+        if name == "kubernetes":
+            spec = manifest["spec"]["template"]["spec"]
+            containers, env = spec["initContainers"] + spec["containers"], {"JOB_UID": "1c6e", "JOB_COMPLETION_INDEX": str(i)}
+        elif name == "volcano":
+            containers = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"]
+            env = {"GROUP": "train-1c6e", "VERSION": "0", "VC_TASK_INDEX": str(i), "VK_TASK_INDEX": str(i), "VC_WORKER_NUM": "2"}
+            env["VC_WORKER_HOSTS"] = "train-worker-0.train,train-worker-1.train"
+        else:
+            containers, env = (
+                [manifest["spec"]["trainer"]],
+                {"JOB_UID": "1c6e", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": str(i)},
+            )
+            env |= {"PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29400"}
+        for container in containers:
+            done = run(job, container, i, env)
+            codes[i].append(done.returncode)
+            if done.returncode:
+                print(done.stderr)
+                break
+    return codes
+
+
+ALL = ["kubernetes", "volcano", "kubeflow"]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
+def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step: str) -> None:
+    job.holds(holds)
+    assert pods(job, name) == ([[0, 0]] * 2 if name == "kubernetes" else [[0]] * 2)
+    told = job.resumed(2, step)
+    assert len({t["CKPT_PLAN"] for t in told}) == 1  # the second pod read what the first one wrote
+    if name != "kubernetes":
+        assert all(t["args"] == (["--load", str(job.root), "--ckpt-step", "10"] if step else []) for t in told)
+    if name == "volcano":
+        assert "--master-addr=train-worker-0.train" in told[0]["TORCHRUN_OPTIONS"] and "--nnodes=2 --node-rank=1" in told[1]["TORCHRUN_OPTIONS"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_pod_starts_when_none_is_usable(job: Job, name: str) -> None:
+    job.holds("unusable")
+    assert pods(job, name) == [[4], [4]]  # the code that podFailurePolicy and Volcano's policies name
+    assert job.told == []
+
+
+def test_a_file_replaced_between_the_containers_stops_the_pod(job: Job) -> None:
+    job.holds("found")
+    (*_, manifest) = manifests("kubernetes", job.root)
+    spec = manifest["spec"]["template"]["spec"]
+    env = {"JOB_UID": "1c6e", "JOB_COMPLETION_INDEX": "0"}
+    assert run(job, spec["initContainers"][0], 0, env).returncode == 0
+    next(job.root.glob("iter_0000020/*/*.pt")).touch()
+    assert run(job, spec["containers"][0], 0, env).returncode == 5
+    assert job.told == []
+
+
+def test_replaced_pods_decide_anew(job: Job) -> None:
+    """The pods of a Job that failed are replaced under the same uid: what was saved meanwhile counts."""
+    import run_helpers
+
+    run_helpers.megatron(job.root, steps=(10,))
+    assert pods(job, "kubernetes") == [[0, 0]] * 2
+    run_helpers.megatron(job.root, steps=(20,))
+    assert pods(job, "kubernetes") == [[0, 0]] * 2
+    assert [t["CKPT_STEP"] for t in job.told] == ["10", "10", "20", "20"]
