@@ -68,13 +68,13 @@ class Job:
         """What each training process saw, in no order."""
         return [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
 
-    def resumed(self, processes: int, step: str, **more: object) -> list[dict[str, Any]]:
-        """What they saw, after a check that they are so many and were all told the same step and fingerprint."""
+    def resumed(self, processes: int, step: str, plans: int = 1, **more: object) -> list[dict[str, Any]]:
+        """What they saw, after a check that they are so many and were all told the same by one decision; nodes that meet write it down once each."""
         told = [t for t in self.told if all(t.get(k) == v for k, v in more.items())]
         assert len(told) == processes, self.told
         assert {t["CKPT_STEP"] for t in told} == {step}
         assert {t["CKPT_RESUME"] for t in told} == {"1" if step else "0"}
-        assert len({t["CKPT_FINGERPRINT"] for t in told}) == 1  # nodes that meet write down the same decision, each in a file of its own
+        assert (len({t["CKPT_FINGERPRINT"] for t in told}), len({t["CKPT_PLAN"] for t in told})) == (1, plans)
         return told
 
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -80,13 +81,16 @@ class Slurm:
         )  # fmt: skip
         assert self.keeper.stdout
         if (said := self.keeper.stdout.readline()) != "ready\n":
+            said += self.keeper.stdout.read()
             self.stop()
-            pytest.fail(f"Slurm does not start: {said}{self.keeper.stdout.read()}", pytrace=False)
+            pytest.fail(f"Slurm does not start: {said}", pytrace=False)
 
     def stop(self) -> None:
         assert self.keeper.stdin
         self.keeper.stdin.close()
         self.keeper.wait(60)
+        assert self.keeper.stdout
+        self.keeper.stdout.close()
 
     def env(self, env: Mapping[str, str]) -> dict[str, str]:
         return {**env, "SLURM_CONF": f"{self.home}/slurm.conf"}
@@ -164,7 +168,8 @@ def keep(home: Path) -> None:
                     raise
                 _end_all()
         print("ready", flush=True)
-        sys.stdin.read()
+        while not select.select([sys.stdin], [], [], 0.1)[0]:
+            _reap()  # proctrack/pgid takes a process group for alive as long as a zombie is in it
     except RuntimeError as e:
         print(e, flush=True)
     finally:
@@ -176,7 +181,8 @@ def _start(home: Path) -> None:
     root = os.geteuid() == 0
     munge = home / "munge"
     munge.mkdir(mode=0o711, exist_ok=True)
-    (munge / "key").unlink(missing_ok=True)
+    for name in ("key", "socket"):
+        (munge / name).unlink(missing_ok=True)
     (munge / "key").write_bytes(secrets.token_bytes(128))
     (munge / "key").chmod(0o400)
     if root:  # munged wants a user of its own, to whom all this belongs
@@ -212,17 +218,21 @@ def _until(done: object, daemons: Sequence[subprocess.Popen[bytes]], home: Path,
         time.sleep(0.1)
 
 
+def _reap() -> bool:
+    """Whether there are still children, after those that have ended are gone."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
 def _end_all() -> None:
     """Kill our children until there are none: those of a killed one become ours."""
-    while True:
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        for pid in children:
+    while _reap():
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG if children else 0)[0]:
-                pass
-        except ChildProcessError:
-            return
         time.sleep(0.02)
 
 

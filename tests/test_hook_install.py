@@ -70,7 +70,7 @@ def test_the_shell_accepts_it_and_shellcheck_has_nothing_to_say(name: str, root:
     assert said.stdout == root
 
 
-# ---- Slurm: srun is a stand-in here; with the real Slurm the same script runs in test_slurm.py
+# ---- Slurm: srun is a stand-in here; with the real Slurm the same script runs in test_run_slurm.py
 
 
 def slurm(job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str) -> subprocess.CompletedProcess[str]:
@@ -132,8 +132,8 @@ def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
     job.holds("older")
     done = slurm(job, "slurm-torchrun", nodes=2, FAIL_FIRST="1")
     assert done.returncode == 0, done.stderr
-    first, second = job.resumed(2, "10", generation=0), job.resumed(2, "10", generation=1)
-    assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
+    first, second = job.resumed(2, "10", plans=2, generation=0), job.resumed(2, "10", plans=2, generation=1)
+    assert {t["CKPT_PLAN"] for t in first}.isdisjoint(t["CKPT_PLAN"] for t in second)
     assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in first + second)
 
 
@@ -181,11 +181,11 @@ def both_nodes(job: Job, name: str, **more: str) -> list[int]:
     return [p.wait(timeout=300) for p in nodes]
 
 
-@pytest.mark.parametrize("name", ["torchrun", "torchrun-restarts"])
-def test_torchrun_on_two_nodes(job: Job, name: str) -> None:
+@pytest.mark.parametrize(("name", "plans"), [("torchrun", 1), ("torchrun-restarts", 2)])
+def test_torchrun_on_two_nodes(job: Job, name: str, plans: int) -> None:
     job.holds("found")
     assert both_nodes(job, name) == [0, 0]
-    assert {t["rank"] for t in job.resumed(2, "20")} == {"0", "1"}
+    assert {t["rank"] for t in job.resumed(2, "20", plans)} == {"0", "1"}
 
 
 def test_torchrun_on_two_nodes_stops_on_both(job: Job) -> None:

@@ -192,7 +192,6 @@ def pods(job: Job, name: str) -> list[list[int]]:
             done = run(job, container, i, env)
             codes[i].append(done.returncode)
             if done.returncode:
-                print(done.stderr)
                 break
     return codes
 

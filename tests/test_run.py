@@ -20,7 +20,9 @@ import pytest
 from run_helpers import CKPT, CLEAN, OLD, SAY, broken, ckpt, megatron, torchrun_env
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.job.decision import Decisions, locked, read
+from ckpt_tools.job.decision import read
+from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.files import locked
 
 
 @pytest.fixture
@@ -218,7 +220,7 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        f"import time\nfrom ckpt_tools.job.decision import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
+        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"

@@ -17,6 +17,12 @@ import torch
 import torch.distributed as dist
 
 SAVE_EVERY = 2
+PLACE = (
+    ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"),
+    ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+)
+"""Rank, world size and generation, as torchrun, mpirun and srun say them."""
 
 
 def shard(base: Path, step: int, rank: int) -> Path:
@@ -59,10 +65,10 @@ def main() -> None:
     parser.add_argument("--load", type=Path)
     parser.add_argument("--ckpt-step", type=int)
     args = parser.parse_args()
-    generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    # torchrun's store outlives its workers (torch 2.13), and gloo would look for those of the generation before.
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
+    rank, world, generation = (next((int(os.environ[k]) for k in names if k in os.environ), 0) for names in PLACE)
+    # torchrun's store outlives its workers (torch 2.13), and gloo would look for those of the generation before. Others keep none for them.
+    keeps = "TORCHELASTIC_RUN_ID" not in os.environ and rank == 0
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=keeps)
     dist.init_process_group("gloo", store=dist.PrefixStore(f"generation-{generation}", store), rank=rank, world_size=world)
     wanted = os.environ.get("FAULT", "").split(":")
     fault = wanted if len(wanted) == 3 and int(wanted[0]) == generation else []

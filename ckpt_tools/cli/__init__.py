@@ -135,8 +135,8 @@ def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) 
         from ckpt_tools.emit import json
 
         console.out(json.problem(name, message, hint, code, one_line=asked == "jsonl"))
-    elif asked == "shell":
+    elif asked in ("shell", "slurm"):
         from ckpt_tools.emit import shell
 
-        console.out(shell.failure(code))
+        console.out(shell.failure(code) if asked == "shell" else shell.prolog_failure(message, hint))
     return code

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from ckpt_tools.emit._words import printable
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import LoadPlan
 
@@ -44,6 +45,12 @@ def task_prolog(values: Mapping[str, str]) -> str:
 def failure(exit_code: int) -> str:
     """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of nothing would succeed."""
     return f"(exit {exit_code})\n"
+
+
+def prolog_failure(message: str, hint: str) -> str:
+    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere, but puts the rest of a line with print into the task's stdout."""
+    lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
+    return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())
 
 
 def _quote(value: object) -> str:

@@ -15,14 +15,15 @@ from ckpt_tools.cache import Cache
 from ckpt_tools.choose import Judgement, choose, rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.job import wire
 from ckpt_tools.job.meeting import Meeting, Value, failure
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, LoadPlan, Part, RankLoad, Severity, Verdict
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, LoadPlan, Part, RankLoad, Verdict
 from ckpt_tools.pipeline import remembering
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.storage import counted
 
 if TYPE_CHECKING:
-    from ckpt_tools.job import Maker
+    from ckpt_tools.job.maker import Maker
 
 LISTED = 32
 """Candidates that a node names, at most: the newest ones."""
@@ -82,7 +83,7 @@ class _Node:
         if choice.checkpoint is None:
             raise self.planner.failure(choice, ranked)  # on every node alike: the judgements were common
         plan = self.planner.finish(choice, taken[id(choice.checkpoint)])
-        done = self._tell(lambda: {"ranks": [_row(r, self.hosts[self.meeting.me]) for r in plan.ranks], "fingerprint": plan.fingerprint}, _merged)
+        done = self._tell(lambda: {"ranks": [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks], "fingerprint": plan.fingerprint}, _merged)
         ranks = tuple(RankLoad(r["rank"], tuple(FileLoad(**{**f, "level": Level(f["level"])}) for f in r["files"])) for r in done["ranks"])
         self._tell(dict, lambda _: {})  # nobody starts before all know
         return replace(plan, ranks=ranks, fingerprint=done["fingerprint"])
@@ -103,7 +104,7 @@ class _Node:
             ranked = self.planner.candidates()
         except NoCheckpoint:
             ranked = []
-        self.mine = {_identity(c, self.planner.root): c for c in ranked[:LISTED]}
+        self.mine = {wire.identity(c, self.planner.root): c for c in ranked[:LISTED]}
         rows = [{"id": i, "mtime": c.mtime_ns, "kind": str(c.kind), "step": self.planner.step(c)} for i, c in self.mine.items()]
         return {"host": socket.gethostname(), "asked": self.maker.asked, "ranks": [self.ranks.start, self.ranks.stop], "candidates": rows}
 
@@ -135,14 +136,14 @@ class _Node:
 
     def _seen(self, key: str, at: dict[int, Value]) -> Checkpoint:
         """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out over the same nodes."""
-        layout, base, _, step, epoch, step_in_epoch, generation = _parts_of(key)
+        layout, base, _, step, epoch, step_in_epoch, generation = wire.parts_of(key)
         mtime_ns = sum(row["mtime"] for row in at.values()) // len(at)
         return Checkpoint(layout, base, Kind(at[min(at)]["kind"]), (), key, mtime_ns, step, epoch, None, step_in_epoch, generation)
 
     def _known(self, entry: Value) -> Checkpoint:
         """This node's checkpoint of that identity, or one without parts where it has none."""
         mine = self.mine.get(entry["id"])
-        layout, base, _, step, epoch, step_in_epoch, generation = _parts_of(entry["id"])
+        layout, base, _, step, epoch, step_in_epoch, generation = wire.parts_of(entry["id"])
         home = os.path.join(self.planner.root, base)
         c = mine or Checkpoint(layout, home, Kind(entry["kind"]), (), home, 0, step, epoch, None, step_in_epoch, generation)
         return replace(c, kind=Kind(entry["kind"]))
@@ -156,7 +157,7 @@ class _Node:
             nonlocal mine
             if c.parts:
                 mine = self.planner.judge.judge(c)
-            return {"ok": mine.usable, "read": mine.read, "findings": [_told(f) for f in mine.findings]}
+            return {"ok": mine.usable, "read": mine.read, "findings": [wire.told(f) for f in mine.findings]}
 
         def common(values: Sequence[Value]) -> Value:
             rows = [{**f, "message": f"{self.hosts[i]}: {f['message']}"} for i, v in enumerate(values) if not v["ok"] for f in v["findings"]]
@@ -173,8 +174,8 @@ class _Node:
             if self.maker.terms.transfer:
                 c = self._brought(c, identity, offers)
                 answer = self._tell(look, common)
-            answer["findings"] += [_told(f) for f in self._elsewhere(offers)] if not answer["ok"] else []
-        told = Judgement(answer["ok"], tuple(_finding(f) for f in answer["findings"]), answer["read"])
+            answer["findings"] += [wire.told(f) for f in self._elsewhere(offers)] if not answer["ok"] else []
+        told = Judgement(answer["ok"], tuple(wire.untold(f) for f in answer["findings"]), answer["read"])
         if told.usable:
             taken[id(asked)] = c
             told = Judgement(True, mine.findings, answer["read"])
@@ -185,7 +186,7 @@ class _Node:
         want = self._tell(lambda: {"want": self._wanted(c)}, lambda values: {"want": [v["want"] for v in values]})["want"]
         others, mine = {r for i in lacking if i != self.meeting.me for r in want[i]}, self.mine.get(identity)
         rows = [
-            {"node": self.meeting.me, "below": os.path.relpath(p.path, self.planner.root), "part": _packed(p), "ranks": ranks}
+            {"node": self.meeting.me, "below": os.path.relpath(p.path, self.planner.root), "part": wire.packed(p), "ranks": ranks}
             for p in (mine.parts if mine else ())
             if others.intersection(ranks := list(self.planner.ranks_of(p))) and p.size > 0
         ]
@@ -202,7 +203,7 @@ class _Node:
         return [p for p in c.parts if p.path not in seen or seen[p.path].verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)]
 
     def _elsewhere(self, offers: Sequence[Value]) -> list[Finding]:
-        told = [(o["ranks"][0], _unpacked(o["part"]), self.hosts[o["node"]]) for o in offers[:NAMED]]
+        told = [(o["ranks"][0], wire.unpacked(o["part"]), self.hosts[o["node"]]) for o in offers[:NAMED]]
         return [
             finding("on-other-node", f"the {p.role} file of rank {r} lies on {host}, where that rank does not run", path=p.path)
             for r, p, host in told
@@ -212,7 +213,7 @@ class _Node:
         """The checkpoint with the files that --transfer brings from other nodes to this one."""
         have, wanted, new = {(p.rank, p.coords, p.role) for p in self._sound(c)}, set(self._wanted(c)), list[Part]()
         for offer in offers:
-            p = _unpacked(offer["part"])
+            p = wire.unpacked(offer["part"])
             if offer["node"] != self.meeting.me and wanted.intersection(offer["ranks"]) and (p.rank, p.coords, p.role) not in have:
                 new.append(self._bring(p, self.hosts[offer["node"]], offer["below"]))
                 have.add((p.rank, p.coords, p.role))
@@ -220,7 +221,7 @@ class _Node:
             return replace(c, parts=(*c.parts, *(p for p in new if p.size > 0)))
         # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in any other.
         self.planner = Planner(self._brought_to, self.selection, self.maker.progress, self.cache)
-        found = {_identity(o, self.planner.root): o for o in self.planner.candidates()}
+        found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
         return replace(found[identity], kind=c.kind) if identity in found else c
 
     @property
@@ -248,38 +249,3 @@ def _merged(values: Sequence[Value]) -> Value:
 
     ranks = sorted((r for v in values for r in v["ranks"]), key=lambda r: int(r["rank"]))
     return {"ranks": ranks, "fingerprint": xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())}
-
-
-def _identity(c: Checkpoint, root: str) -> str:
-    first = c.parts[0]
-    return repr((c.layout, os.path.relpath(first.base, root), first.prefix, c.step, c.epoch, c.step_in_epoch, c.generation))
-
-
-def _parts_of(identity: str) -> tuple[str, str, str, int | None, int | None, int | None, int | None]:
-    from ast import literal_eval
-
-    layout, base, prefix, step, epoch, step_in_epoch, generation = literal_eval(identity)
-    return layout, base, prefix, step, epoch, step_in_epoch, generation
-
-
-def _row(load: RankLoad, host: str) -> Value:
-    return {
-        "rank": load.rank,
-        "files": [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files],
-    }
-
-
-def _told(f: Finding) -> Value:
-    return {"code": f.code, "severity": int(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, "path": f.path}
-
-
-def _finding(row: Value) -> Finding:
-    return Finding(row["code"], Severity(row["severity"]), row["message"], row["offset"], row["hint"], row["path"])
-
-
-def _packed(p: Part) -> Value:
-    return {**p._asdict(), "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
-
-
-def _unpacked(row: Value) -> Part:
-    return Part(**{**row, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.decision import safe
+from ckpt_tools.job.files import safe
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.torchrun_line import TorchrunLine
 from ckpt_tools.launchers import Started
@@ -106,7 +106,8 @@ def _party(
     nodes: int,
     ranks: range | None,
 ) -> Party:
-    unique = bool(job) or started.launcher in _ONCE
+    # torchrun's agents start their workers again under the same id, and may count that differently: --job names the job there, and no single start
+    unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
     name = job or started.job
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     here = Process.here()
@@ -116,7 +117,7 @@ def _party(
     elif not name:
         return Party("", member, False, rank, node, nodes, ranks, "", {"job": "", "generation": int(generation)})
     key = ".".join(safe(w) for w in (started.launcher, name, step, generation) if w)
-    if nodes > 1 and not unique:  # each node's processes decide under a key of their own, and the nodes meet
+    if not unique:  # each node's processes decide under a key of their own, and the nodes meet
         key += f".{node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
     return Party(
         key, member, unique and bool(name), rank, node, nodes, ranks, safe(f"{started.launcher}.{name}"), {"job": name, "generation": int(generation)}

@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +18,8 @@ from contextlib import contextmanager, suppress
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
+from ckpt_tools.job.view_look import MARKER, SCHEMA, holds, ours
 
-MARKER = ".ckpt-view.json"
-SCHEMA = "ckpt-tools/view/v1"
 _TRIES, _DAY = 1000, 86400
 _EXCHANGE, _HERE = 2, -100
 """renameat2(2): RENAME_EXCHANGE, AT_FDCWD."""
@@ -37,7 +35,7 @@ def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], ab
         os.makedirs(os.path.dirname(directory), exist_ok=True)
         _sweep(directory)
         for _ in range(_TRIES):
-            if _holds(directory, stamp, links, texts):
+            if holds(directory, stamp, links, texts):
                 return
             with _aside(directory) as new:
                 _build(new, links, files)
@@ -48,84 +46,13 @@ def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], ab
     raise CannotLook(f"the view {directory} is being replaced by others again and again", "give each job a directory of its own with --view")
 
 
-# ---- what is there
-
-
-def _holds(directory: str, stamp: str, links: Mapping[str, str], texts: Mapping[str, bytes]) -> bool:
-    """Whether the very view is there already. Raises UsageError for anything that is not a view, or holds more than one."""
-    try:
-        if os.path.islink(directory):
-            raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        raise UsageError(f"--view {directory} is a file", "name a directory that is not there yet") from None
-    try:
-        try:
-            note = _ours(fd, directory)
-            if note is None or note.get("content") != stamp:
-                return False
-            return all(os.readlink(name, dir_fd=fd) == path for name, path in links.items()) and all(_read(n, fd) == b for n, b in texts.items())
-        except OSError:
-            return False  # something is gone from it
-        except UsageError:
-            if _same(fd, directory):
-                raise
-            return False  # another builder has replaced it while we looked, and is removing it
-    finally:
-        os.close(fd)
-
-
-def _same(fd: int, directory: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(directory))
-    except OSError:
-        return False
-
-
-def _read(name: str, fd: int) -> bytes:
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as f:
-        return f.read()
-
-
-def _ours(fd: int, directory: str) -> Mapping[str, object] | None:
-    """The note in a view of ours; None for an empty directory. Raises UsageError for anything else, so that no file of anybody is lost."""
-    names = os.listdir(fd)
-    if not names:
-        return None
-    try:
-        note = json.loads(_read(MARKER, fd))
-        schema, files = note["schema"], {MARKER, *note["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        schema = ""
-    if schema != SCHEMA:
-        raise UsageError(f"--view {directory} is not empty, and no view that ckpt has built", "name a directory that is not there yet")
-    for above, _, inside, at in os.fwalk(dir_fd=fd):  # links to directories are not followed
-        for name in inside:
-            path = os.path.normpath(f"{above}/{name}")
-            if path not in files and not name.startswith(".nfs") and not _is_link(name, at):
-                raise UsageError(
-                    f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
-                    "move it, and let the job save elsewhere",
-                )
-    return dict(note)
-
-
-def _is_link(name: str, at: int) -> bool:
-    try:
-        return stat.S_ISLNK(os.lstat(name, dir_fd=at).st_mode)
-    except FileNotFoundError:
-        return True  # gone already
-
-
 def _discard(path: str) -> None:
     """Remove a view, whole or half built, from a place aside; anything else stays."""
     with suppress(OSError, UsageError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if os.listdir(fd) != [MARKER]:  # alone it may be half written: it comes first and goes last
-                _ours(fd, path)
+                ours(fd, path)
         finally:
             os.close(fd)
         for entry in sorted(os.listdir(path), key=lambda name: name == MARKER):
@@ -135,9 +62,6 @@ def _discard(path: str) -> None:
             else:
                 os.unlink(inside)
         os.rmdir(path)
-
-
-# ---- building and swapping
 
 
 @contextmanager
@@ -190,14 +114,15 @@ def _placed(new: str, directory: str) -> bool:
         except FileNotFoundError:
             return False
         back = _renamed
-    fd = os.open(old, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _ours(fd, directory)  # what was there when we looked may have been replaced since
-    except UsageError:
+    try:  # what was there when we looked may have been replaced since, even by a file
+        fd = os.open(old, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            ours(fd, directory)
+        finally:
+            os.close(fd)
+    except (OSError, UsageError):
         back(old, directory)
         raise
-    finally:
-        os.close(fd)
     try:
         if old != new:
             os.rename(new, directory)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ckpt_tools.discover import _TEMPORARY, discover
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.view_swap import MARKER
+from ckpt_tools.job.view_look import MARKER
 from ckpt_tools.layouts import BY_NAME, Layout
 from ckpt_tools.layouts._own_name import named_for
 from ckpt_tools.model import Checkpoint, FileLoad, LoadPlan, Part, Resume

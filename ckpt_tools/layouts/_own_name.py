@@ -33,6 +33,8 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
                 continue
             if field == "prefix":
                 new = _prefix(old, part, rank)
+            elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
+                new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
             elif field in wanted:
                 new = str(wanted[field]).zfill(max(widths.get(field, 0), len(old) if old[0] == "0" and len(old) > 1 else 0))
                 ranks += field == "rank"
@@ -55,4 +57,4 @@ def _prefix(text: str, part: Part, rank: int) -> str:
     """``pangu3`` is what rank 3 calls the run ``pangu`` (naming.py, _common_prefixes)."""
     stem = text.removesuffix(str(part.rank))
     common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
-    return f"{stem}{rank}" if stem != text and part.prefix in common else text
+    return f"{stem}{rank}" if stem != text and (part.prefix in common or stem.endswith("rank_")) else text

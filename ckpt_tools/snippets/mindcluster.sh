@@ -21,12 +21,14 @@ export TTP_ADDR="$MASTER_ADDR"
 export HCCL_ASYNC_ERROR_HANDLING=0 # its watchdog would end processes that MindIO wants to save from
 export TASKD_PROCESS_ENABLE=on
 if [ "$RANK" -eq 0 ]; then
+    # What no restart can mend ends the job here, with ckpt's exit code, before it is tried 32767 times.
+    ckpt plan "$ROOT" --allow-none --save-interval "$SAVE_INTERVAL" --quiet >/dev/null || exit $?
     export TTP_ADDR="$POD_IP" MASTER_ADDR="$POD_IP"
     python manager.py 2>>"$LOGS/taskd/error.log" &
 fi
 
 # --load "$ROOT" is always there, because MindCluster recovers processes only with it; what follows in {ckpt.args} wins.
-# --rdzv-id and no --job: after a fault the pods' restart counts differ.
+# By --rdzv-id the pods find each other at every restart, also when their restart counts differ after a fault.
 exec torchrun --nnodes="$((WORLD_SIZE / LOCAL_WORLD_SIZE))" --nproc_per_node="$LOCAL_WORLD_SIZE" --node_rank="$RANK" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" --max_restarts=32767 --rdzv-id="$MINDX_TASK_ID" \
     --no-python ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow-none --save-interval "$SAVE_INTERVAL" -- \

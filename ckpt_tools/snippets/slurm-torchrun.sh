@@ -20,7 +20,7 @@ port="$((20000 + SLURM_JOB_ID % 10000))"
 # torch 2.13: the store outlives the workers, and init_process_group("gloo") of a restart would look for those before it.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
-# --rdzv-id names the job for torchrun and for ckpt. No --job here: torchrun's restart counts may differ from node to node.
+# --rdzv-id names the job for torchrun and for ckpt: by it the nodes find each other, also when their restart counts differ.
 srun torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$WORKERS" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID" \
     --no-python ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'

@@ -8,8 +8,8 @@ ROOT=@ROOT@
 TRAIN=(python train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
 WORKERS="${WORKERS:-8}" # on each node
 
-# More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID the same on every node. It goes to torchrun, not
-# to ckpt's --job: torchrun's restart counts may differ from node to node, and then --job would take them for different starts.
+# More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID the same on every node: by it they find each other
+# at every restart, also when torchrun's restart counts differ from node to node.
 shared=()
 id=()
 if [ "${NNODES:-1}" -gt 1 ]; then

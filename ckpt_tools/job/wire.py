@@ -1,0 +1,42 @@
+"""What the nodes of an agreement tell each other, as values that JSON can hold."""
+
+from __future__ import annotations
+
+import os
+from ast import literal_eval
+
+from ckpt_tools.job.meeting import Value
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Part, RankLoad, Severity
+
+
+def identity(c: Checkpoint, root: str) -> str:
+    first = c.parts[0]
+    return repr((c.layout, os.path.relpath(first.base, root), first.prefix, c.step, c.epoch, c.step_in_epoch, c.generation))
+
+
+def parts_of(identity: str) -> tuple[str, str, str, int | None, int | None, int | None, int | None]:
+    layout, base, prefix, step, epoch, step_in_epoch, generation = literal_eval(identity)
+    return layout, base, prefix, step, epoch, step_in_epoch, generation
+
+
+def row(load: RankLoad, host: str) -> Value:
+    return {
+        "rank": load.rank,
+        "files": [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files],
+    }
+
+
+def told(f: Finding) -> Value:
+    return {"code": f.code, "severity": int(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, "path": f.path}
+
+
+def untold(row: Value) -> Finding:
+    return Finding(row["code"], Severity(row["severity"]), row["message"], row["offset"], row["hint"], row["path"])
+
+
+def packed(p: Part) -> Value:
+    return {**p._asdict(), "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
+
+
+def unpacked(row: Value) -> Part:
+    return Part(**{**row, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})
