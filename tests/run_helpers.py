@@ -35,6 +35,17 @@ def megatron(root: Path, steps: Sequence[int] = (10, 20), world: int = 2, tracke
     return root
 
 
+def one_file_per_rank(root: Path, steps: Sequence[int] = (10, 20)) -> Path:
+    """MindSpore checkpoints of two ranks: no path that both load, so that each is told its own file."""
+    for step in steps:
+        for rank in range(2):
+            path = root / f"rank_{rank}/net-1_{step}.ckpt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(small_files.mindspore(True, rank, step_num=step))
+            os.utime(path, (OLD + step * 360, OLD + step * 360))
+    return root
+
+
 def broken(root: Path, step: int, rank: int = 0) -> None:
     """Cut off the end of a file, and keep its modification time."""
     path = root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"

@@ -54,6 +54,7 @@ SlurmdParameters=config_overrides
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=2
+FirstJobId={first}
 JobRequeue=1
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=8
@@ -120,16 +121,19 @@ class Batch:
         """``scontrol show job``: it knows a job that has ended for five minutes (MinJobAge), without accounting."""
         return dict(re.findall(r"(\w+)=(\S*)", self.slurm.run("scontrol", "-o", "show", "job", self.number)))
 
-    def wait(self, timeout: float = 90) -> str:
-        """The job's exit code when it has ended, as Slurm writes it: "4:0" is exit code 4 and no signal."""
-        end, seen = time.monotonic() + timeout, self.show()
-        while seen["JobState"] not in _ENDED:
-            assert time.monotonic() < end, (
-                f"the job is still {seen['JobState']} ({seen.get('Reason')}) after {timeout:g} s\n{self.said}{self.slurm_logs}"
-            )
-            time.sleep(0.2)
+    def wait(self, timeout: float = 90, until: Path | None = None) -> str:
+        """The job's exit code when it has ended, as Slurm writes it: "4:0" is exit code 4 and no signal. Or "" as soon as a file is there."""
+        end = time.monotonic() + timeout
+        while True:
+            if until and until.exists():
+                return ""
             seen = self.show()
-        return seen["ExitCode"]
+            if seen["JobState"] in _ENDED:
+                assert until is None, f"{until} did not appear\n{self.said}"
+                return seen["ExitCode"]
+            late = f"the job is still {seen['JobState']} ({seen.get('Reason')}) after {timeout:g} s\n{self.said}{self.slurm_logs}"
+            assert time.monotonic() < end, late
+            time.sleep(0.2)
 
     @property
     def said(self) -> str:
@@ -167,14 +171,19 @@ def keep(home: Path) -> None:
                 if attempt == 2:
                     raise
                 _end_all()
-        print("ready", flush=True)
+        _say("ready\n")
         while not select.select([sys.stdin], [], [], 0.1)[0]:
             _reap()  # proctrack/pgid takes a process group for alive as long as a zombie is in it
     except RuntimeError as e:
-        print(e, flush=True)
+        _say(f"{e}\n")
     finally:
         _end_all()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _start(home: Path) -> None:
@@ -192,15 +201,16 @@ def _start(home: Path) -> None:
         (home / name).mkdir(exist_ok=True)
     host = socket.gethostname().partition(".")[0]
     user = "root" if root else os.environ.get("USER") or str(os.getuid())
-    (home / "slurm.conf").write_text(_CONF.format(home=home, host=host, ports=free_ports(3), user=user))
+    first = 1 + secrets.randbelow(50000)  # job scripts make port numbers of it, and other clusters may run beside this one
+    (home / "slurm.conf").write_text(_CONF.format(home=home, host=host, ports=free_ports(3), user=user, first=first))
     os.environ["SLURM_CONF"] = f"{home}/slurm.conf"
     files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
     as_munge = {"user": "munge", "group": "munge", "extra_groups": []} if root else {}
     log = (home / "start.log").open("ab")
     daemons = [subprocess.Popen(["munged", "-F", f"--socket={munge}/socket", *files], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **as_munge)]  # type: ignore[call-overload]
-    _until(lambda: (munge / "socket").exists(), daemons, home)
-    for words in (["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in NODES)):
-        daemons.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+    _until((munge / "socket").exists, daemons, home)
+    slurm = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in NODES)]
+    daemons += [subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log) for words in slurm]
 
     def idle() -> bool:
         return subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True).stdout.split() == ["idle"] * len(NODES)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hook_job
 import pytest
 import run_helpers
-from hook_job import BIN, HERE, Job
-from run_helpers import OLD, broken, megatron
-from slurm_cluster import Batch, Slurm, free_ports
-from small_files import mindspore
+from hook_job import HERE, Job
+from run_helpers import broken, megatron, one_file_per_rank
+from slurm_cluster import PACKAGES, Batch, Slurm, free_ports, needs
 
 from ckpt_tools.job.maker import first_host
 
@@ -54,20 +52,9 @@ def batch(slurm: Slurm, job: Job, script: str, *options: str, **env: str) -> Bat
     return slurm.submit(f"#!/bin/bash\nset -euo pipefail\n{script}", job.cwd, job.env(**given), options or ("-N1", "-n2"))
 
 
-def one_file_per_rank(root: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
-    """MindSpore checkpoints: no path that all ranks load, so that each is told its own."""
-    for step in steps:
-        for rank in range(2):
-            path = root / f"rank_{rank}/net-1_{step}.ckpt"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(mindspore(True, rank, step_num=step))
-            os.utime(path, (OLD + step * 360, OLD + step * 360))
-    return root
-
-
 # ---- decided in the batch script, read in the tasks
 
-PROLOG = 'printf \'#!/bin/bash\\nexec ckpt hook --read --format slurm\\n\' >prolog && chmod +x prolog && touch srun-was-reached\n'
+PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog && chmod +x prolog && touch srun-was-reached\n"
 
 
 def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
@@ -83,14 +70,20 @@ def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> Non
 def test_a_file_replaced_after_the_decision_stops_its_task_alone(slurm: Slurm, job: Job) -> None:
     """Slurm starts no task whose prolog fails, and the other one is not told anything else."""
     one_file_per_rank(job.root)
-    replaced = f'touch "$ROOT/rank_1/net-1_20.ckpt"\n'
+    replaced = 'touch "$ROOT/rank_1/net-1_20.ckpt"\n'
     run = batch(slurm, job, f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replaced}srun -n2 --task-prolog="$PWD/prolog" python train.py')
     assert run.wait() != "0:0"
     assert "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
     assert {t["rank"] for t in job.told} <= {"0"}
 
 
-@pytest.mark.parametrize("form", ['eval "$(ckpt hook "$ROOT" --allow-none)"\ntouch srun-was-reached\nsrun python train.py', 'ckpt run "$ROOT" --allow-none -- srun python train.py'])
+@pytest.mark.parametrize(
+    "form",
+    [
+        'eval "$(ckpt hook "$ROOT" --allow-none)"\ntouch srun-was-reached\nsrun python train.py',
+        'ckpt run "$ROOT" --allow-none -- srun python train.py',
+    ],
+)
 def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str) -> None:
     job.holds("unusable")
     run = batch(slurm, job, form)
@@ -99,7 +92,13 @@ def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str)
     assert job.told == [] and not (job.cwd / "srun-was-reached").exists()
 
 
-@pytest.mark.parametrize("form", [f'eval "$(ckpt hook "$ROOT" --allow-none)"\n{PROLOG}srun --task-prolog="$PWD/prolog" python train.py', 'ckpt run "$ROOT" --allow-none -- srun python train.py {ckpt.args}'])
+@pytest.mark.parametrize(
+    "form",
+    [
+        f'eval "$(ckpt hook "$ROOT" --allow-none)"\n{PROLOG}srun --task-prolog="$PWD/prolog" python train.py',
+        'ckpt run "$ROOT" --allow-none -- srun python train.py {ckpt.args}',
+    ],
+)
 def test_first_launch(slurm: Slurm, job: Job, form: str) -> None:
     run = batch(slurm, job, form)
     assert run.wait() == "0:0", run.said
@@ -118,14 +117,33 @@ def test_the_snippet_as_it_is_printed(slurm: Slurm, job: Job) -> None:
     assert run.wait() == "4:0" and len(job.told) == 2
 
 
+@pytest.mark.parametrize("name", ["slurm-torchrun", "slurm-agree"])
+def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
+    """A real torchrun on each node. Only what translates the nodes' names is a stand-in, because n1 and n2 are in no DNS; and what gives each its own disk."""
+    (job.cwd / "train.py").write_text(hook_job.TRAIN)
+    snippet = run_helpers.ckpt("hook", "install", name, "--root", job.root).stdout
+    if name == "slurm-agree":
+        for node in range(2):
+            megatron(job.tmp / f"node-{node}{job.root}", ranks=[node])
+        broken(job.tmp / f"node-1{job.root}", 20, rank=1)
+        snippet = snippet.replace('srun ckpt run "$ROOT"', f'srun bash -c \'exec ckpt run "{job.tmp}/node-$SLURM_NODEID$0" "$@"\' "$ROOT"')
+    else:
+        job.holds("older")
+    fails = "1" if name == "slurm-torchrun" else "0"
+    run = slurm.submit(snippet, job.cwd, job.env("scontrol", WORKERS="1", FAIL_FIRST=fails), ())
+    assert run.wait(110) == "0:0", run.said
+    for generation in range(1 + int(fails)):
+        job.resumed(2, "10", plans=1 if name == "slurm-torchrun" else 2, generation=generation)
+
+
 # ---- decided by the tasks of a step
 
 
 def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
-    more = shlex.join([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(HERE)!r}); from pathlib import Path; import test_run_slurm as t; t.one_file_per_rank(Path(sys.argv[1]), (30,))"])
+    more = "import os, sys; sys.path.insert(0, os.environ['HELPERS']); import pathlib, run_helpers as h; h.one_file_per_rank(pathlib.Path(sys.argv[1]), [30])"
     step = 'srun -n2 ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py latest'
-    run = batch(slurm, job, f'{step}\n{more} "$ROOT"\nFAIL=7 {step}')
+    run = batch(slurm, job, f'{step}\npython -c {shlex.quote(more)} "$ROOT"\nFAIL=7 {step}', HELPERS=str(HERE))
     assert run.wait() == "7:0", run.said
     first, second = ([t for t in job.told if t["step_id"] == s] for s in "01")
     for told, step in ((first, "20"), (second, "30")):
@@ -144,6 +162,18 @@ def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
     told = job.resumed(2, "10")
     assert all(t["args"] == ["--at=10", "--load", str(job.root), "--ckpt-step", "10"] for t in told)
     assert len({t["CKPT_PLAN"] for t in told}) == 1 and len(list((job.tmp / "plans").glob("*/*/*.json"))) == 1
+
+
+def test_ranks_of_an_mpirun_inside_the_job(slurm: Slurm, job: Job) -> None:
+    """It has Slurm's numbers of the batch script around it, and its own count."""
+    one_file_per_rank(job.root)
+    needs("mpirun")
+    root = "--allow-run-as-root" if os.geteuid() == 0 else ""
+    step = f'mpirun {root} --oversubscribe -n 2 ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c \'SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_STEP_ID=m python train.py\''
+    run = batch(slurm, job, f"{step}\n{step}")
+    assert run.wait() == "0:0", run.said
+    told = job.resumed(4, "20", plans=2)  # one of each mpirun
+    assert sorted((t["rank"], t["CKPT_PATH"]) for t in told) == sorted((str(r), f"{job.root}/rank_{r}/net-1_20.ckpt") for r in (0, 1, 0, 1))
 
 
 def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None:
@@ -182,7 +212,7 @@ def test_one_task_per_node_is_a_question(slurm: Slurm, job: Job) -> None:
 def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     rank = '--rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"'  # as the message of the test before says
-    step = f"srun bash -c 'ckpt run \"$ROOT\" --worker {rank} --plan-dir \"$PLANS\" -- python train.py'"
+    step = f'srun bash -c \'ckpt run "$ROOT" --worker {rank} --plan-dir "$PLANS" -- python train.py\''
     run = batch(slurm, job, step, "-N2", "--ntasks-per-node=1")
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
@@ -199,10 +229,12 @@ def disks(job: Job, steps: tuple[int, ...] = (10, 20)) -> None:
         megatron(job.tmp / "disks" / node, steps, world=4, ranks=(2 * i, 2 * i + 1))
 
 
-AGREE = 'srun bash -c \'ckpt run "$DISKS/$SLURMD_NODENAME" --agree --timeout 60 {} -- python train.py\''
+AGREE = "srun bash -c 'ckpt run \"$DISKS/$SLURMD_NODENAME\" --agree --timeout 60 {} -- python train.py'"
 
 
-@pytest.mark.parametrize(("tasks", "options"), [(1, '--world-size 4 --rendezvous "$MEET"'), (1, '--world-size 4 --plan-dir "$PLANS"'), (2, '--worker --plan-dir "$PLANS"')])
+@pytest.mark.parametrize(
+    ("tasks", "options"), [(1, '--world-size 4 --rendezvous "$MEET"'), (1, '--world-size 4 --plan-dir "$PLANS"'), (2, '--worker --plan-dir "$PLANS"')]
+)
 def test_nodes_with_disks_of_their_own_agree(slurm: Slurm, job: Job, tasks: int, options: str) -> None:
     """By a starter on each node (through torch, and through files), and by the ranks themselves. Rank 3's newest file is damaged, which only n2 can see."""
     disks(job)
@@ -210,7 +242,7 @@ def test_nodes_with_disks_of_their_own_agree(slurm: Slurm, job: Job, tasks: int,
     meet = f"127.0.0.1:{free_ports(1)[0]}"
     run = batch(slurm, job, AGREE.format(options), "-N2", f"--ntasks-per-node={tasks}", DISKS=str(job.tmp / "disks"), MEET=meet)
     assert run.wait() == "0:0", run.said
-    told = job.resumed(2 * tasks, "10")
+    told = job.resumed(2 * tasks, "10", plans=2)
     assert {t["CKPT_PATH"] for t in told if t["node"] == "n2"} == {str(job.tmp / "disks/n2")}
 
 
@@ -220,13 +252,15 @@ def test_one_nodes_disk_is_lost(slurm: Slurm, job: Job) -> None:
     lost = job.tmp / "disks/n1"
     lost.rename(job.tmp / "lost")
     lost.mkdir()
-    run = batch(slurm, job, AGREE.format('--world-size 4 --allow-none --plan-dir "$PLANS"'), "-N2", "--ntasks-per-node=1", DISKS=str(job.tmp / "disks"))
+    run = batch(
+        slurm, job, AGREE.format('--world-size 4 --allow-none --plan-dir "$PLANS"'), "-N2", "--ntasks-per-node=1", DISKS=str(job.tmp / "disks")
+    )
     assert run.wait() == "4:0", run.said
     assert run.said.count("no checkpoint has parts on every node") == 2 and job.told == []
 
 
 def test_the_first_host_is_slurms_own(slurm: Slurm) -> None:
-    for nodes in ("n1", "n[1-2]", "node[03-05,9],other", "a,b", "x[7-8]-ib0,y", "rack[1-2]n[3-4]", "n[008-012]s,z"):
+    for nodes in ("n1", "n[1-2]", "node[03-05,9],other", "a,b", "rack[1-2]n[3-4]", "z[008-012]"):
         assert first_host(nodes) == slurm.run("scontrol", "show", "hostnames", nodes).split()[0], nodes
 
 
@@ -256,7 +290,12 @@ def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
     """``scontrol requeue`` kills the tasks. The second run has the same job id and begins with the same step id, and must not take the first one's decision."""
     job.holds("found")
     (job.cwd / "saves.py").write_text(SAVES)
-    run = batch(slurm, job, 'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec python saves.py"', HELPERS=str(HERE))
+    run = batch(
+        slurm,
+        job,
+        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec python saves.py"',
+        HELPERS=str(HERE),
+    )
     run.wait(until=job.cwd / "in-save")
     slurm.run("scontrol", "requeue", run.number)
     assert run.wait() == "0:0", run.said
@@ -293,5 +332,4 @@ def test_what_is_said_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("slurm_cluster.PATH", str(tmp_path))
     with pytest.raises(pytest.fail.Exception, match=r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"):
         Slurm()
-    assert re.search("slurm-wlm munge openmpi-bin", (HERE.parent / ".ci/run").read_text())
-    assert BIN.is_dir()
+    assert f'packages="{PACKAGES}"' in (HERE.parent / ".ci/run").read_text()

@@ -20,7 +20,7 @@ Read = Annotated[
 
 @options.question("shell", "json", "slurm", worker=(Worker, False), read=(Read, False), **options.JOB)
 def hook(asked: options.Question) -> int:
-    """Choose and verify a checkpoint once per job, and print what the job has to know: eval "$(ckpt hook ROOT)" || exit.
+    """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook ROOT)" || exit; eval "$decision".
 
     --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt hook install' prints ready lines for
     slurm, torchrun, msrun, kubernetes and mindcluster.
@@ -33,7 +33,7 @@ def hook(asked: options.Question) -> int:
         path = os.environ.get("CKPT_PLAN")
         if not path:
             raise UsageError(
-                "CKPT_PLAN is not set, so there is no decision to read", 'decide before the tasks start: eval "$(ckpt hook ROOT)" || exit'
+                "CKPT_PLAN is not set, so there is no decision to read", 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"'
             )
         taken = job.taken(read(path), asked.selection.rank, needed=False)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from typing import Annotated, Any
 
@@ -34,13 +33,9 @@ def run(asked: options.Question) -> int:
     command = asked.given["command"] or []
     if not command:
         raise UsageError("there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py")
-    terms = job.Terms(worker=asked.given["worker"], **asked.terms)
-    try:
-        with progress(asked.output) as meter:
-            taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=options.noted(asked.output))
-    except job.Restarting as e:
-        inside = e.line.inside(["ckpt", "run", *_own(sys.argv[2:]), "--worker"])
-        raise UsageError(str(e), f"every restart decides anew with: {shlex.join(inside)}") from None
+    terms = job.Terms(words=["ckpt", "run", *_own(sys.argv[2:])], worker=asked.given["worker"], **asked.terms)
+    with progress(asked.output) as meter:
+        taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=options.noted(asked.output))
     words = substituted(command, taken.decision, taken.rank)
     if not asked.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))

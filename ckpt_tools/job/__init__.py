@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from ckpt_tools.job.party import Party, of_node, of_worker
 from ckpt_tools.pipeline.session import Progress
 from ckpt_tools.question import Selection
 
-__all__ = ["Restarting", "Taken", "Terms", "decide", "taken"]
+__all__ = ["Taken", "Terms", "decide", "taken"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def _party(selection: Selection, terms: Terms, line: torchrun_line.TorchrunLine 
         return of_worker(started, env, job=terms.job, rank=selection.rank)
     if line and (line.restarts or line.elastic):
         why = f"restarts its workers up to {line.restarts} times" if line.restarts else "starts its workers again when nodes come and go"
-        raise Restarting(f"torchrun {why} on its own, and they would all get today's decision", line)
+        inside = shlex.join(line.inside([*terms.words, "--worker"]))
+        raise UsageError(f"torchrun {why} on its own, and they would all get today's decision", f"every restart decides anew with: {inside}")
     world = selection.world_size if selection.world_size is not None else started.world_size.value if started and started.world_size else None
     return of_node(started, line, env, job=terms.job, node=terms.node, nodes=terms.nodes, world=world)
 
@@ -112,14 +114,6 @@ def _party(selection: Selection, terms: Terms, line: torchrun_line.TorchrunLine 
 def _world(env: Mapping[str, str]) -> int | None:
     started = launchers.detect(env)
     return started.world_size.value if started and started.world_size else None
-
-
-class Restarting(UsageError):
-    """The outer form around a launcher that restarts in place; ``line`` is that launcher's, so that the caller can say what to write instead."""
-
-    def __init__(self, message: str, line: torchrun_line.TorchrunLine) -> None:
-        super().__init__(message, "put 'ckpt run --worker' between torchrun and the workers")
-        self.line = line
 
 
 def _require_mount(root: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -26,8 +26,9 @@ Say = Callable[[LoadPlan], None]
 
 @dataclass(frozen=True)
 class Terms:
-    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds; ``plan_dir`` None: this user's own, on this machine."""
+    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds; ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages."""
 
+    words: Sequence[str] = ("ckpt", "run")
     worker: bool = False
     plan_dir: str | None = None
     job: str = ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from ckpt_tools.layouts._base import Layout, Piece
 from ckpt_tools.layouts._mindspore_steps import check, place, steps
 from ckpt_tools.model import Checkpoint, Kind, Part, Resume
@@ -19,6 +17,8 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 def _write_record(part: Part) -> bytes:
     """MindFormers' meta.json (mindformers/core/callback: last_epoch and last_step are those of the file's name)."""
+    import json  # only for a view: it costs start-up time
+
     name = json.dumps(part.path.rpartition("/")[2])
     return f'{{"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}, "last_ckpt_file": {name}}}'.encode()
 
