@@ -55,7 +55,9 @@ def main() -> None:
         for _ in range(options.runs + 1):
             took.setdefault("import torch, twice at once", []).append(pair([[sys.executable, "-c", "import torch.distributed"]] * 2, states))
             took.setdefault("--agree through torch", []).append(pair(agents("--rendezvous", f"127.0.0.1:{free_port()}"), states))
-            took.setdefault("--agree through a shared directory", []).append(pair(agents("--plan-dir", os.path.join(directory, "plans"), "--job", "b"), states))
+            took.setdefault("--agree through a shared directory", []).append(
+                pair(agents("--plan-dir", os.path.join(directory, "plans"), "--job", "b"), states)
+            )
         medians = {name: statistics.median(times[1:]) for name, times in took.items()}
         base = medians["import torch, twice at once"]
         print("two nodes agree on one of two checkpoints, 4 ranks each")

@@ -33,7 +33,9 @@ def until_exec(root: str, plans: str, runs: int) -> list[float]:
     said = []
     for _ in range(runs + 1):
         start = time.clock_gettime(time.CLOCK_BOOTTIME)
-        done = subprocess.run([ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "cat", "/proc/uptime"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "cat", "/proc/uptime"], capture_output=True, text=True, check=True
+        )
         said.append(float(done.stdout.split()[0]) - start)  # hundredths of a second
     return sorted(said[1:])
 

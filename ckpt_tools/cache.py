@@ -130,8 +130,11 @@ class Cache:
         """What ``do`` returns; None when the cache cannot be used, which is said once."""
         if not self.usable:
             return None
-        import sqlite3
-
+        try:
+            import sqlite3
+        except ImportError:  # some builds of Python are without it
+            self._off("no verdicts are kept between runs: this Python has no sqlite3")
+            return None
         try:
             if self._db is None:
                 self._db = self._open()

@@ -521,7 +521,11 @@ def open_to_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chmod(directory(os.environ), 0o777)
 
 
-@pytest.mark.parametrize("trouble", [nowhere, a_file, a_directory, without_end, full, open_to_all], ids=lambda t: t.__name__)
+def no_module(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+
+
+@pytest.mark.parametrize("trouble", [no_module, nowhere, a_file, a_directory, without_end, full, open_to_all], ids=lambda t: t.__name__)
 def test_a_cache_that_cannot_be_had_is_one_note(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[[Path, pytest.MonkeyPatch], None]
 ) -> None:

@@ -60,7 +60,14 @@ def test_a_whole_selection(here):
 
 
 def test_every_selection_field_can_be_set():
-    settable = {key.replace("-", "_") for key in config.BY_KEY} | {"sizes", "replicas_all", "cache"}
+    settable = {key.replace("-", "_") for key in config.BY_KEY} | {
+        "sizes",
+        "replicas_all",
+        "cache",
+        "witness",
+        "world_from",
+        "ranks",
+    }  # the last ones follow from others
     assert set(Selection.__dataclass_fields__) <= settable
 
 

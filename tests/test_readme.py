@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_example_s_output_is_real() -> None:
     command = [sys.executable, "-m", "ckpt_tools", "plan", "fixtures/demo", "--order", "step", "--quiet"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "CKPT_NO_CACHE": "1"})  # as on the first run
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "CKPT_NO_CACHE": "1"}
+    )  # as on the first run
     shown = done.stdout.replace(str(ROOT / "fixtures" / "demo"), "…/fixtures/demo").rstrip()
     assert f"```text\n{shown}\n```" in (ROOT / "README.md").read_text()
 

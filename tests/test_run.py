@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import CKPT, CLEAN, OLD, SAY, broken, ckpt, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.decision import read
@@ -186,7 +186,7 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
 
     done = ckpt("run", root, "--plan-dir", plans, "--no-cache", "--", *SAY, preexec_fn=small)
     assert done.returncode == 5 and "could not be written" in done.stderr and "--plan-dir" in done.stderr
-    assert [p for p in plans.rglob("*.json*")] == []
+    assert list(plans.rglob("*.json*")) == []
     said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
 
 
@@ -219,9 +219,7 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = (
-        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
-    )
+    code = f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
         with pytest.raises(CannotLook, match="deciding for more than"), locked(str(lock), 0.2):
@@ -444,7 +442,7 @@ def test_a_task_prolog_only_reads(root: Path, plans: Path) -> None:
     env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
     before = sorted(plans.rglob("*"))
     done = ckpt("hook", "--read", "--format", "slurm", "--rank", 1, env=env)
-    assert done.returncode == 0 and f"export CKPT_STEP=20\n" in done.stdout
+    assert done.returncode == 0 and "export CKPT_STEP=20\n" in done.stdout
     assert all(re.fullmatch(r"export \w+=.*", line) for line in done.stdout.splitlines())
     assert sorted(plans.rglob("*")) == before
     assert ckpt("hook", "--read").returncode == 2  # without a decision
@@ -493,4 +491,3 @@ def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
 def test_the_question_of_a_decision_is_checked_before_the_lock(root: Path) -> None:
     with pytest.raises(UsageError, match="lies inside"):
         Decisions(str(root / "below"), str(root))
-    assert OLD < time.time()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hook_job import BIN, HERE
 from run_helpers import CLEAN, broken, megatron, one_file_per_rank
-from slurm_cluster import free_ports, needs
+from slurm_cluster import needs
+from slurm_keeper import free_ports
 
 SAY = """\
 import json, os, sys

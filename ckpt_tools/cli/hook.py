@@ -33,7 +33,8 @@ def hook(asked: options.Question) -> int:
         path = os.environ.get("CKPT_PLAN")
         if not path:
             raise UsageError(
-                "CKPT_PLAN is not set, so there is no decision to read", 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"'
+                "CKPT_PLAN is not set, so there is no decision to read",
+                'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
         taken = job.taken(read(path), asked.selection.rank, needed=False)
     else:
