@@ -88,6 +88,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_TRANSFER", "--transfer", "command that brings a file from another node: it gets the node, the path there and the target as three more words", _values.text),
     Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", _values.path, in_file=False),
     Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),
+    Variable("CKPT_PLAN", "", "the job's decision, as 'ckpt run' and 'ckpt hook' export it: 'ckpt latest' and 'ckpt hook --read' answer from it", None),
     Variable("CKPT_DEBUG", "", "1: print the traceback of an internal error", None),
     Variable("NO_COLOR", "", "any value: no colour (no-color.org)", None),
     Variable("FORCE_COLOR", "", "any value: colour even when the output is no terminal", None),

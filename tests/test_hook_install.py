@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import run_helpers
 from hook_job import BIN, Job, free_port
+from slurm_cluster import needs
 
 from ckpt_tools.cli.hook_install import snippets
 
@@ -233,9 +234,9 @@ def test_msrun(job: Job, holds: str, code: int, step: str | None) -> None:
         assert sorted((t["role"], t["rank"]) for t in told if t["role"] == "MS_WORKER") == [("MS_WORKER", "0"), ("MS_WORKER", "1")]
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (Debian: openmpi-bin)")
 @pytest.mark.parametrize(("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 4, None)])
 def test_mpi(job: Job, holds: str, code: int, step: str | None) -> None:
+    needs("mpirun")
     job.holds(holds)
     options = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     done = job.bash(printed("mpi", job.root), job.env(RANKS="2", **options))

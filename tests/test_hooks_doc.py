@@ -136,6 +136,7 @@ def test_what_the_page_names_is_there() -> None:
         "--load",
         "--save",
         "--ckpt-step",
+        "--kill-on-bad-exit",
     }
     others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join"}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_the_ranks_share_a_decision_and_each_is_told_its_own_file(mpi: Mpi) -> N
     assert [str(p) for p in mpi.decisions] == [told["0"]["CKPT_PLAN"]] and told["1"]["CKPT_PLAN"] == told["0"]["CKPT_PLAN"]
     one_file_per_rank(mpi.root, (30,))
     assert mpi.start(*mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say, "second").returncode == 0
-    assert {t["CKPT_STEP"] for t in mpi.told("second").values()} == {"30"} and len(mpi.decisions) == 2  # another mpirun decides anew
+    assert {t["CKPT_STEP"] for t in mpi.told("second").values()} == {"30"}  # another mpirun decides anew
+    assert len(mpi.decisions) == len({p.parent for p in mpi.decisions}) == 2  # by its own id, whoever of the first one was told
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -123,17 +125,23 @@ def test_first_launch(mpi: Mpi) -> None:
 
 def test_training_killed_in_a_save_ends_with_the_same_weights(mpi: Mpi) -> None:
     """Each process is a rank of a real training with torch. Rank 1 dies in the save of step 6, and the next mpirun goes on from step 4."""
-    finals = {}
-    for name, faults in (("whole", [""]), ("killed", ["0:6:kill-in-save", ""])):
-        root, notes = mpi.tmp / name, mpi.tmp / f"notes-{name}"
-        root.mkdir()
-        notes.mkdir()
-        train = [sys.executable, str(HERE / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes), "{ckpt.args}"]
-        for fault in faults:
-            env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "FAULT": fault, "FAULT_RANK": "1"}
-            done = mpi.start(*mpi.mpirun(), "ckpt", "run", str(root), "--worker", "--allow-none", "--", *train, **env)
-            assert (done.returncode == 0) is (fault == ""), done.stderr
-        finals[name] = [json.loads((notes / f"final-{r}.json").read_text()) for r in range(2)]
-        starts = [json.loads(line)["resumed"] for line in (notes / "rank-0.jsonl").read_text().splitlines()]
-        assert starts == ([0] if name == "whole" else [0, 4]), done.stderr
-    assert finals["killed"] == finals["whole"]
+    notes = {name: mpi.tmp / f"notes-{name}" for name in ("whole", "killed")}
+
+    def train(name: str, fault: str) -> subprocess.CompletedProcess[str]:
+        root = mpi.tmp / name
+        root.mkdir(exist_ok=True)
+        notes[name].mkdir(exist_ok=True)
+        script = [sys.executable, str(HERE / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes[name]), "{ckpt.args}"]
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "FAULT": fault, "FAULT_RANK": "1"}
+        return mpi.start(*mpi.mpirun(), "ckpt", "run", str(root), "--worker", "--allow-none", "--", *script, **env)
+
+    with ThreadPoolExecutor(2) as pool:
+        whole, died = pool.submit(train, "whole", ""), pool.submit(train, "killed", "0:6:kill-in-save")
+        assert died.result().returncode != 0
+        done = train("killed", "")
+        assert (whole.result().returncode, done.returncode) == (0, 0), whole.result().stderr + done.stderr
+    for rank in range(2):
+        starts = [[json.loads(line)["resumed"] for line in (n / f"rank-{rank}.jsonl").read_text().splitlines()] for n in notes.values()]
+        assert starts == [[0], [0, 4]], done.stderr
+        finals = [json.loads((n / f"final-{rank}.json").read_text()) for n in notes.values()]
+        assert finals[0] == finals[1]

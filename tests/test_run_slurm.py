@@ -20,14 +20,15 @@ from ckpt_tools.job.maker import first_host
 
 # One process of training: it writes down what it sees. With a second word it also asks for its files, as a script does that knows only the command line.
 TRAIN = """\
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 seen = {k: v for k, v in os.environ.items() if k.startswith("CKPT_")}
-seen |= {"rank": os.environ["SLURM_PROCID"], "node": os.environ["SLURMD_NODENAME"], "step_id": os.environ["SLURM_STEP_ID"]}
+seen |= {"rank": os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["SLURM_PROCID"], "node": os.environ["SLURMD_NODENAME"], "step_id": os.environ["SLURM_STEP_ID"]}
 seen |= {"restart": os.environ.get("SLURM_RESTART_COUNT", "0"), "args": sys.argv[1:]}
 if sys.argv[1:] == ["latest"]:
     seen["latest"] = subprocess.run(["ckpt", "latest"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
 with open(os.environ["NOTES"], "a") as f:
     f.write(json.dumps(seen) + "\\n")
+time.sleep(float(os.environ.get("SECONDS_LONG", "0")))
 sys.exit(int(os.environ.get("FAIL", "0")))
 """
 
@@ -68,13 +69,19 @@ def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> Non
     assert {t["rank"]: t["CKPT_PATH"] for t in told} == {str(r): f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)}
 
 
-def test_a_file_replaced_after_the_decision_stops_its_task_alone(slurm: Slurm, job: Job) -> None:
-    """Slurm starts no task whose prolog fails, and the other one is not told anything else."""
+@pytest.mark.parametrize("snippet", [False, True])
+def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Job, snippet: bool) -> None:
+    """Slurm starts no task whose prolog fails, and shows its stderr to nobody. The snippet does not leave the other task alone, which would wait for it."""
     one_file_per_rank(job.root)
-    replaced = 'touch "$ROOT/rank_1/net-1_20.ckpt"\n'
-    run = batch(slurm, job, f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replaced}srun -n2 --task-prolog="$PWD/prolog" python train.py')
-    assert run.wait() != "0:0"
-    assert "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
+    replace = f"touch {shlex.quote(str(job.root))}/rank_1/net-1_20.ckpt"
+    if snippet:
+        printed = run_helpers.ckpt("hook", "install", "slurm", "--root", job.root).stdout
+        run = slurm.submit(printed.replace("\nsrun ", f"\n{replace}\nsrun "), job.cwd, job.env(SECONDS_LONG="600"), ("-N1", "--ntasks-per-node=2"))
+    else:
+        run = batch(slurm, job, f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python train.py')
+    assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said  # the highest code of the tasks
+    assert "ckpt: error: " in run.said and "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
+    assert "hint: start again: a new start decides anew" in run.said
     assert {t["rank"] for t in job.told} <= {"0"}
 
 
@@ -152,7 +159,7 @@ def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(sl
         assert {t["CKPT_STEP"] for t in told} == {step} and len({t["CKPT_PLAN"] for t in told}) == 1
         assert [t["CKPT_PATH"] for t in told] == [t["latest"][0] for t in told]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (first, second)]
-    assert [p.parent.name for p in plans] == [f"slurm.{run.number}.{s}.0" for s in "01"]
+    assert [p.parent.name for p in plans] == [f"slurm.ckpt-{run.number}.{s}.0" for s in "01"]
     assert all([p.name for p in plan.parent.glob("*.json")] == ["1.json"] for plan in plans)  # one each
 
 
@@ -165,16 +172,19 @@ def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
     assert len({t["CKPT_PLAN"] for t in told}) == 1 and len(list((job.tmp / "plans").glob("*/*/*.json"))) == 1
 
 
-def test_ranks_of_an_mpirun_inside_the_job(slurm: Slurm, job: Job) -> None:
-    """It has Slurm's numbers of the batch script around it, and its own count."""
-    one_file_per_rank(job.root)
+def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None:
+    """mpirun has srun start a daemon on each node: Slurm's numbers there are those of the daemons, not of the ranks."""
     needs("mpirun")
-    root = "--allow-run-as-root" if os.geteuid() == 0 else ""
-    step = f'mpirun {root} --oversubscribe -n 2 ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c \'SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_STEP_ID=m python train.py\''
-    run = batch(slurm, job, f"{step}\n{step}")
-    assert run.wait() == "0:0", run.said
-    told = job.resumed(4, "20", plans=2)  # one of each mpirun
-    assert sorted((t["rank"], t["CKPT_PATH"]) for t in told) == sorted((str(r), f"{job.root}/rank_{r}/net-1_20.ckpt") for r in (0, 1, 0, 1))
+    megatron(job.root, world=4)
+    mpirun = f'mpirun {"--allow-run-as-root" if os.geteuid() == 0 else ""} --oversubscribe --map-by node -n 4 ckpt run "$ROOT" --worker'
+    step = f'{mpirun} --plan-dir "$PLANS" -- python train.py latest'
+    script = f'{step}\n{step}\n{mpirun} -- python train.py || exit "$?"'
+    run = batch(slurm, job, script, "-N2", "--ntasks-per-node=1", SLURM_GPUS_ON_NODE="1")
+    assert run.wait() == "2:0" and "each would decide alone" in run.said, run.said
+    told = job.resumed(8, "20", plans=2)  # one of each mpirun
+    files = {(t["rank"], t["node"], *t["latest"]) for t in told}
+    assert files == {(str(r), f"n{r % 2 + 1}", f"{job.root}/iter_0000020/mp_rank_{r:02d}/model_optim_rng.pt") for r in range(4)}
+    assert len({Path(t["CKPT_PLAN"]).parent for t in told}) == 2
 
 
 def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None:
@@ -304,7 +314,7 @@ def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
     before, after = ([t for t in job.told if t["restart"] == n] for n in "01")
     assert [t["CKPT_STEP"] for t in before] == ["20", "20"] and [t["CKPT_STEP"] for t in after] == ["30", "30"]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (before, after)]
-    assert [p.parent.name for p in plans] == [f"slurm.{run.number}.0.{n}" for n in "01"]
+    assert [p.parent.name for p in plans] == [f"slurm.ckpt-{run.number}.0.{n}" for n in "01"]
     assert "iter_0000040" in run.said  # what was passed over is said
 
 

@@ -132,12 +132,17 @@ def test_every_view_has_all_layouts() -> None:
 # ---- names and trackers
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, *user.load([
-    {"name": "own", "tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]},
-    {"name": "named", "tracker": "newest", "tracker_holds": "name", "piece": [{"template": "s{step}/r{rank}.pt"}]},
-])], ids=lambda layout: layout.name)  # fmt: skip
+OWN = user.load(
+    [
+        {"name": "own", "tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]},
+        {"name": "named", "tracker": "newest", "tracker_holds": "name", "piece": [{"template": "s{step}/r{rank}.pt"}]},
+    ]
+)
+user.use(())  # for the tests of other modules
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *OWN], ids=lambda layout: layout.name)
 def test_a_written_tracker_is_read_as_what_it_was(layout: Any) -> None:
-    user.use(())
     if layout.tracker is None:
         return
     assert layout.read_tracker is not None

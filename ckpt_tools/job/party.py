@@ -110,6 +110,8 @@ def _party(
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
     name = job or started.job
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
+    if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
+        name = f"{cluster}-{name}"  # two clusters count their jobs alike
     here = Process.here()
     if nodes == 1 and not (unique and name):
         # The launcher is our parent: its pid and start time tell two launches of the same name apart.

@@ -24,4 +24,5 @@ prolog="$PWD/.ckpt/task-prolog-$SLURM_JOB_ID.sh"
 printf '#!/bin/bash\nexec %q hook --read --format slurm\n' "$(command -v ckpt)" >"$prolog"
 chmod +x "$prolog"
 
-srun --task-prolog="$prolog" "${TRAIN[@]}"
+# A task that is not started must not leave the others waiting for it.
+srun --kill-on-bad-exit=1 --task-prolog="$prolog" "${TRAIN[@]}"
