@@ -3,7 +3,7 @@
     python benchmarks/startup.py [--runs 21]
 
 Goals: at most 1.4 times the empty typer app (ratio at least 0.71), under 0.2 times the import of torch (ratio above 5);
-torch, numpy, rich, fsspec and sqlite3 stay out of sys.modules.
+torch, numpy, rich and fsspec stay out of sys.modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ try:
     main()
 except SystemExit as e:
     assert not e.code, e.code
-print("loaded:", *(m for m in ("torch", "numpy", "rich", "fsspec", "sqlite3") if m in sys.modules), file=sys.stderr)
+print("loaded:", *(m for m in ("torch", "numpy", "rich", "fsspec") if m in sys.modules), file=sys.stderr)
 """
 
 

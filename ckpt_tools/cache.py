@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 Note = Callable[[str], object]
 """Called with a sentence for the user."""
 
-FREE = 256 * 1024
-"""A tree of no more bytes than this is read without the cache: loading SQLite takes longer."""
 UNUSED = 30 * 86400
 """Seconds after which an entry that nobody asked for is dropped."""
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20

@@ -22,7 +22,7 @@ from test_duplicates import copy, optimizer, shard
 from ckpt_tools import errors
 from ckpt_tools.checksum import Extent, Sum, mismatches
 from ckpt_tools.model import Level, LoadPlan, Severity
-from ckpt_tools.pipeline import plan, session, verify
+from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.pipeline.reader import Reader
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import BytesSource, LocalSource, Stopped
@@ -34,7 +34,6 @@ ASKED = Selection(world_size=2, sizes={"tp": 2}, settle=0.0)
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(session, "FREE", -1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
-from ckpt_tools.cache import FREE, Cache
+from ckpt_tools.cache import Cache
 from ckpt_tools.codes import finding
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
@@ -52,9 +52,6 @@ class Session:
         self.reader = Reader(jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget)
         self.found: Discovery = discover(root, listing)
         self.indexes = Indexes(self.found.indexes)
-        if self.reader.cache is not None and not self.indexes.known:  # an index may name more
-            sizes = (*(p.size for p in self.found.parts), *(b[1] for b in self.found.bare))
-            self.reader.cache = None if sum(size for size in sizes if size > 0) <= FREE else self.reader.cache
         self.reports: dict[str, Report] = {}
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_done = self.bytes_total = 0
