@@ -93,6 +93,17 @@ def duration(value: object, base: str = "") -> float:
     return sum(float(n) * units[u] for n, u in pieces)
 
 
+def size(value: object, base: str = "") -> int:
+    """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
+    units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    m = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?b?)\s*", value.lower()) if isinstance(value, str) else None
+    if m is None or (m[3].startswith("i") and not m[2]) or m[3] == "i" or float(m[1]) == 0:
+        raise ValueError(f"{value!r} is not a size: say bytes (1000000) or a unit (200MB, 50GiB)")
+    return max(1, int(float(m[1]) * (1000 if m[3] == "b" else 1024) ** units[m[2]]))
+
+
 def _ranks(texts: Iterable[str]) -> list[int]:
     ranks: list[int] = []
     for text in texts:

@@ -43,6 +43,8 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", _values.level),
     Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes", _values.path),
     Variable("CKPT_JOBS", "--jobs", "threads that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
+    Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
+    Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", _values.one_of("tracker", "mtime", "step")),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", _values.kind),

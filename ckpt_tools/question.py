@@ -19,6 +19,7 @@ class Selection:
     ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
     With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it is not older than ``max_age`` seconds;
     after ``budget`` seconds no more contents are read, and the plan says of what.
+    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     """
 
@@ -53,6 +54,8 @@ class Selection:
     cache: bool = False
     max_age: float = 86400.0
     budget: float | None = None
+    io: str = "auto"
+    limit_rate: float | None = None
     world_from: str = "--world-size"
     witness: bool = False
     ranks: range | None = None

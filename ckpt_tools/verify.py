@@ -14,7 +14,7 @@ from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, zero_pages
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
-from ckpt_tools.storage import LocalSource, ShortRead, Stopped
+from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _KEYS = (16, 24, 32)
@@ -80,10 +80,11 @@ def look(
     require: Sequence[str] = (),
     key: bytes | None = None,
     explain: bool = False,
+    io: str = "pread",
 ) -> tuple[Report, Anatomy]:
     """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
 
-    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes.
+    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is one of ``storage.IO``.
     Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown. When ``progress`` raises Stopped,
     the report has the level that was reached until then, and what was found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
@@ -92,7 +93,7 @@ def look(
     fmt: Format | None = None
     reached = Level.PRESENCE
     try:
-        source = LocalSource(path)
+        source = opened(path, io)
     except OSError as e:
         return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, None), anatomy
     with source:

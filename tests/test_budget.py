@@ -20,7 +20,7 @@ from test_cache import BIG, flip, megatron, part, settle
 from test_duplicates import copy, optimizer, shard
 
 from ckpt_tools import errors
-from ckpt_tools.checksum import Extent, Sum, mismatches
+from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
 from ckpt_tools.model import Level, LoadPlan, Severity
 from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.pipeline.reader import Reader
@@ -161,7 +161,7 @@ def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: in
     certain = after > (64 * MiB if jobs > 1 else 0) + 4 * MiB  # two other threads may have read their 32 MiB before
     assert found in ([["record 0"]] if certain else [["record 0"], []])
     assert threading.active_count() == threads
-    assert read[0] <= after + (2 * jobs + 1) * 512 * 1024  # a block of each piece of work under way or waiting
+    assert read[0] <= after + (2 * jobs + 1) * BUFFER  # a block of each piece of work under way or waiting
 
 
 def test_another_error_of_a_reader_thread_is_raised_as_it_is() -> None:

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import UNIT, Crc32c, Deflated, Extent, Piece, Sum, _compare, covered, mismatches, shifted
+from ckpt_tools.checksum import UNIT, Crc32c, Deflated, Extent, Piece, Sum, _compare, _work, covered, mismatches, shifted
 from ckpt_tools.storage import BytesSource, Window
 
 
@@ -86,7 +86,7 @@ def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jo
     data, sums = asked
     with pytest.MonkeyPatch.context() as m:
         m.setattr(_compare, "UNIT", unit)
-        m.setattr(_compare, "INLINE", 0)
+        m.setattr(_work, "INLINE", 0)
         assert list(mismatches(BytesSource(data), sums, jobs=jobs, gaps=gaps)) == []
         at = bit // 8 % len(data)
         damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
@@ -99,7 +99,7 @@ def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jo
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_byte_is_read_once(jobs: int, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compare, "UNIT", 100)
-    monkeypatch.setattr(_compare, "INLINE", 0)
+    monkeypatch.setattr(_work, "INLINE", 0)
     monkeypatch.setattr(_compare, "GAP", 1)
     body = deflated(DATA[:500])
     data = DATA + body + DATA

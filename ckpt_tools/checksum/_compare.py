@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress, buffer, crc32, crc32_combine, crc_of_deflated, crc_of_extent
-from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, covered
+from ckpt_tools.checksum._crc import UNIT, InflateError, Progress, crc32, crc32_combine
+from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Sum, Unit, covered
+from ckpt_tools.checksum._work import Outcome, Watch, outcomes
 from ckpt_tools.storage import Source, Stopped
 
-INLINE = 2 * 1024 * 1024
-"""Below this many bytes threads cost more than they save."""
-
-
-class Unit(NamedTuple):
-    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum (``piece`` -1); or bytes of no sum (``sum`` -1)."""
-
-    offset: int
-    length: int
-    sum: int
-    piece: int
-
-
-Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the call."""
-Outcome = int | bytes | InflateError
+MOST = 32
+"""Threads at most, unless somebody asks for more."""
+MIB = 1 << 20
 GAP = 4096
 """Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
 
 
-def _units(sums: Sequence[Sum], size: int, gap: int) -> list[Unit]:
-    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``."""
+def default_jobs() -> int:
+    """Threads that read when nobody says how many: one per CPU that this process may use, no more than the memory bus and memory itself bear."""
+    return min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _share(size: int, jobs: int) -> int:
+    """Bytes per unit: little enough for all threads to end at about the same time."""
+    return min(UNIT, max(MIB, size // (8 * jobs)))
+
+
+def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
+    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit is longer than ``most`` if it can be split."""
     units = []
     for i, s in enumerate(sums):
         if s.hash is not None:
@@ -45,114 +42,15 @@ def _units(sums: Sequence[Sum], size: int, gap: int) -> list[Unit]:
                 units.append(Unit(piece.offset, piece.length, i, j))
             elif isinstance(piece, Extent):
                 units += (
-                    Unit(at, min(UNIT, piece.offset + piece.length - at), i, j) for at in range(piece.offset, piece.offset + piece.length, UNIT)
+                    Unit(at, min(most, piece.offset + piece.length - at), i, j) for at in range(piece.offset, piece.offset + piece.length, most)
                 )
     end = 0
     for start, stop, _ in [*covered(sums, certain=False), (size, size, None)]:
         if start - end >= gap:
-            units += (Unit(at, min(UNIT, start - at), -1, 0) for at in range(end, start, UNIT))
+            units += (Unit(at, min(most, start - at), -1, 0) for at in range(end, start, most))
         end = stop
     units.sort()
     return units
-
-
-def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
-    batch: list[Unit] = []
-    size = 0
-    for u in units:
-        batch.append(u)
-        size += u.length
-        if size >= UNIT:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview | bytes], object], progress: Progress | None) -> None:
-    """All bytes of ``pieces``, in order, to ``update``."""
-    view = buffer()
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            update(piece)
-            continue
-        if isinstance(piece, Deflated):
-            raise TypeError("deflated data is only ever covered by a CRC-32")
-        at, end = piece.offset, piece.offset + piece.length
-        while at < end:
-            n = min(BUFFER, end - at)
-            source.readinto(at, view[:n])
-            update(view[:n])
-            at += n
-            if progress:
-                progress(n)
-
-
-def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
-    if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
-        at = u.offset
-
-        def passed(data: memoryview | bytes) -> None:
-            nonlocal at
-            if watch is not None:
-                watch(at, data)
-            at += len(data)
-
-        _feed(source, [Extent(u.offset, u.length)], passed, progress)
-        return 0
-    s = sums[u.sum]
-    if s.hash is not None:
-        running = s.hash()
-        _feed(source, s.pieces, running.update, progress)
-        return running.digest()
-    piece = s.pieces[u.piece]
-    try:
-        if isinstance(piece, Deflated):
-            return crc_of_deflated(source, piece, 0, progress)
-        return crc_of_extent(source, u.offset, u.length, 0, progress)
-    except InflateError as e:
-        return e
-
-
-def _outcomes(
-    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None, watch: Watch | None
-) -> Iterator[tuple[Unit, Outcome]]:
-    """Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
-
-    def run(batch: list[Unit]) -> tuple[list[tuple[Unit, Outcome]], Stopped | None]:
-        done = list[tuple[Unit, Outcome]]()
-        try:
-            for u in batch:
-                done.append((u, _work(source, sums, u, progress, watch)))
-        except Stopped as e:
-            return done, e
-        return done, None
-
-    if jobs < 2 or sum(u.length for u in units) < INLINE:
-        for u in units:
-            yield u, _work(source, sums, u, progress, watch)
-        return
-    from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor
-    from itertools import islice
-
-    pool = ThreadPoolExecutor(jobs)
-    waiting: deque[Future[tuple[list[tuple[Unit, Outcome]], Stopped | None]]] = deque()
-    batches, stopped = _batches(units), None
-    try:
-        while stopped is None:
-            # bounded: the queue never holds more than a few units per thread
-            waiting.extend(pool.submit(run, batch) for batch in islice(batches, 1 if waiting else 2 * jobs))
-            if not waiting:
-                return
-            done, stopped = waiting.popleft().result()
-            yield from done
-        for other in waiting:  # those under way see the end of time themselves
-            if not other.cancel():
-                yield from other.result()[0]
-        raise stopped
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the units under way are finished
 
 
 class _Tee:
@@ -184,12 +82,12 @@ class _Tee:
 
 
 def _joined(s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
-    """The CRC-32 of a sum from those of its units."""
+    """The CRC-32 of a sum from those of its units, in whatever order they came."""
     total = 0
     for j, piece in enumerate(s.pieces):
         if isinstance(piece, bytes):
             total = crc32(piece, total)
-        for u, crc in crcs.get(j, ()):
+        for u, crc in sorted(crcs.get(j, ())):
             total = crc32_combine(total, crc, piece.size if isinstance(piece, Deflated) else u.length)
     return total
 
@@ -203,18 +101,19 @@ def mismatches(
     a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
     found until then; no thread is left behind.
     """
-    jobs = jobs or os.cpu_count() or 1
+    jobs = jobs or default_jobs()
     everything = (Extent(0, source.size),)
     over = [s for s in sums if s.hash is not None and s.pieces == everything]
     if over and len(sums) > 1:  # one pass in file order by one thread feeds them all
         hashes = [s.hash() for s in over if s.hash is not None]
         tee, rest = _Tee(source, hashes), [s for s in sums if s not in over]
-        yield from _compare(tee, rest, _units(rest, source.size, 1), 1, progress, watch)
+        yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
         if tee.at == source.size:
             yield from ((s, got) for s, h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
             return
         sums = over
-    yield from _compare(source, sums, _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63), jobs, progress, watch)
+    units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
+    yield from _compare(source, sums, units, jobs, progress, watch)
 
 
 def _compare(
@@ -224,7 +123,7 @@ def _compare(
     done: dict[int, Outcome] = {}
     left, stopped = Counter(u.sum for u in units), None
     try:
-        for u, got in _outcomes(source, sums, units, jobs, progress, watch):
+        for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch):
             left[u.sum] -= 1
             if u.sum < 0:
                 continue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable
 
 from ckpt_tools.checksum._sums import Deflated
 from ckpt_tools.storage import Source
+from ckpt_tools.storage._buffers import BUFFER, buffer
 
 try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
     from isal.isal_zlib import crc32, crc32_combine
@@ -24,10 +24,8 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
         return a ^ alone ^ b
 
 
-__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc32", "crc32_combine", "crc_of_deflated", "crc_of_extent"]
+__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc32", "crc32_combine", "crc_of_deflated", "crc_of_extent", "step"]
 
-BUFFER = 512 * 1024
-"""Bytes per read: fits the L2 cache, so the CRC reads what preadv has just put there; 256 KiB cost more calls than it saved cache."""
 UNIT = 32 * 1024 * 1024
 """Bytes per unit of work handed to a thread."""
 
@@ -39,21 +37,16 @@ class InflateError(Exception):
     """A deflated piece is damaged, or inflates to another size than its directory says."""
 
 
-_local = threading.local()
-
-
-def buffer() -> memoryview:
-    view: memoryview | None = getattr(_local, "view", None)
-    if view is None:
-        view = _local.view = memoryview(bytearray(BUFFER))
-    return view
+def step(at: int, end: int) -> int:
+    """How many bytes to read at ``at``: up to where a buffer would end that began with the file, so that all reads but the first begin with a page."""
+    return min(BUFFER - at % BUFFER, end - at)
 
 
 def crc_of_extent(source: Source, offset: int, length: int, start: int = 0, progress: Progress | None = None) -> int:
     """CRC-32 of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
     view, crc, end = buffer(), start, offset + length
     while offset < end:
-        n = min(BUFFER, end - offset)
+        n = step(offset, end)
         part = view[:n]
         source.readinto(offset, part)
         crc = crc32(part, crc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,15 @@ class Sum:
     otherwise: tuple[Piece, ...] | None = None
     hash: Callable[[], Hash] | None = None
     code: str = "crc-mismatch"
+
+
+class Unit(NamedTuple):
+    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum (``piece`` -1); or bytes of no sum (``sum`` -1)."""
+
+    offset: int
+    length: int
+    sum: int
+    piece: int
 
 
 def shifted(s: Sum, by: int) -> Sum:

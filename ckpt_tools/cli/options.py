@@ -38,6 +38,8 @@ WorldSize = Annotated[str | None, _setting("world-size", "N")]
 Level = Annotated[str | None, _setting("level", "LEVEL")]
 KeyFile = Annotated[str | None, _setting("key-file", "FILE")]
 Jobs = Annotated[str | None, _setting("jobs", "N", "-j")]
+Io = Annotated[str | None, _setting("io", "auto|pread|mmap|direct")]
+LimitRate = Annotated[str | None, _setting("limit-rate", "SIZE")]
 Order = Annotated[str | None, _setting("order", "mtime|step")]
 ResumeFrom = Annotated[str | None, _setting("resume-from", "tracker|mtime|step")]
 Prefer = Annotated[str | None, _setting("prefer", "KIND")]
@@ -214,6 +216,8 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
             strict: Strict = False,
             explain: Explain = False,
             jobs: Jobs = None,
+            io: Io = None,
+            limit_rate: LimitRate = None,
             format: Format = None,
             json: Json = False,
             quiet: Quiet = False,

@@ -24,6 +24,8 @@ def verify(
     explain_bytes: options.ExplainBytes = False,
     strict: options.Strict = False,
     jobs: options.Jobs = None,
+    io: options.Io = None,
+    limit_rate: options.LimitRate = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -54,6 +56,8 @@ def verify(
             max_age=values.get("max-age", 0.0),
             note=options.noted(to),
             progress=meter,
+            io=values.get("io", "auto"),
+            limit_rate=values.get("limit-rate"),
         )
     if to.format == "table":
         from ckpt_tools.emit import table

@@ -27,17 +27,28 @@ _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64":
 
 def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
     """(start, stop) in bytes of the file of the whole zero pages in ``data``, which begins at ``offset``; adjacent ones are one run."""
-    first, at = -1, -offset % PAGE
-    while at + PAGE <= len(data):
-        if data[at] or data[at + PAGE - 1] or data[at : at + PAGE] != _ZEROS:
-            if first >= 0:
-                yield offset + first, offset + at
-                first = -1
-        elif first < 0:
-            first = at
-        at += PAGE
-    if first >= 0:
-        yield offset + first, offset + at
+    first = -offset % PAGE
+    count = (len(data) - first) // PAGE
+    if count < 1:
+        return
+    heads = data[
+        first : first + count * PAGE : PAGE
+    ].tobytes()  # the first byte of each page: that is seldom zero, so few pages are looked at further
+    run, i = -1, heads.find(0)
+    while i >= 0:
+        at = first + i * PAGE
+        if data[at + PAGE - 1] == 0 and data[at : at + PAGE].tobytes() == _ZEROS:
+            run = at if run < 0 else run
+            end = at + PAGE
+            if i + 1 < count and heads[i + 1] == 0:  # the run may go on
+                i += 1
+                continue
+        else:
+            end = at
+        if run >= 0:
+            yield offset + run, offset + end
+            run = -1
+        i = heads.find(0, i + 1)
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -47,7 +47,9 @@ def asked(selection: Selection) -> str:
     """A digest of the question, without what differs from rank to rank."""
     import xxhash
 
-    same = replace(selection, rank=None, jobs=0, world_size=None, world_from="", fault_ranks=frozenset(), cache=False, max_age=0)
+    same = replace(
+        selection, rank=None, jobs=0, io="auto", limit_rate=None, world_size=None, world_from="", fault_ranks=frozenset(), cache=False, max_age=0
+    )
     return xxhash.xxh3_64_hexdigest(f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass"))
 
 

@@ -65,11 +65,14 @@ def verify(
     cache: bool = False,
     max_age: float = 0.0,
     note: Note | None = None,
+    io: str = "auto",
+    limit_rate: float | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
+    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
     Raises CannotLook when a path does not exist or cannot be listed.
     """
     started = time.perf_counter()
@@ -79,7 +82,9 @@ def verify(
     roots = [os.path.abspath(p) for p in paths]
     for root in dict.fromkeys(roots):
         with counted() as read, remembering(root, cache, max_age, note) as kept:
-            s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept)
+            s = Session(
+                root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate
+            )  # fmt: skip
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
             for part in s.parts:

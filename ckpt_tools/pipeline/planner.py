@@ -70,6 +70,8 @@ class Planner:
                 key_file=selection.key_file,
                 cache=self.cache,
                 budget=selection.budget,
+                io=selection.io,
+                limit_rate=selection.limit_rate,
             )
         except CannotLook:
             if selection.allow_none and not os.path.lexists(self.root) and os.path.isdir(os.path.dirname(self.root)):

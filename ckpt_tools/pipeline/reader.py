@@ -13,6 +13,7 @@ from ckpt_tools.cache import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model import Level, Report, Verdict
 from ckpt_tools.pipeline.kept import Places, pack, unpack
+from ckpt_tools.pipeline.rate import Rate
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.verify import look
 
@@ -36,10 +37,15 @@ class Reader:
         progress: Callable[[int], None],
         cache: Cache | None,
         budget: float | None,
+        io: str = "auto",
+        limit_rate: float | None = None,
     ) -> None:
         self.jobs, self.require, self.key, self.explain, self.progress = jobs, require, key, explain, progress
         self.cache = None if key is not None or explain else cache  # what a key opened is not for a file that others may read
         self.ends = None if budget is None else time.monotonic() + budget
+        self.rate = Rate(limit_rate) if limit_rate else None
+        # Helpers that map a file take it in big pieces, which no rate holds back.
+        self.io = "pread" if limit_rate and io in ("auto", "mmap") else io
         self.unread: dict[str, int] = {}
         self._cost: dict[str, int] = {}
         self._stopped = False
@@ -66,6 +72,7 @@ class Reader:
             require=self.require,
             key=self.key,
             explain=self.explain,
+            io=self.io,
         )
         if self._stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
@@ -151,6 +158,8 @@ class Reader:
 
     def _advance(self, n: int) -> None:
         self.progress(n)
+        if self.rate is not None and n:
+            self.rate.took(n)
         if self.spent:
             self._stopped = True
             raise Stopped

@@ -46,10 +46,14 @@ class Session:
         listing: bool = False,
         cache: Cache | None = None,
         budget: float | None = None,
+        io: str = "auto",
+        limit_rate: float | None = None,
     ) -> None:
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
         key = read_key(key_file) if key_file else None
-        self.reader = Reader(jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget)
+        self.reader = Reader(
+            jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget, io=io, limit_rate=limit_rate
+        )
         self.found: Discovery = discover(root, listing)
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}

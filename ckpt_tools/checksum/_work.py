@@ -1,0 +1,131 @@
+"""Units of work, done: by this thread, by several, or by helpers that have the file mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ckpt_tools.checksum._crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
+from ckpt_tools.checksum._mapped import crcs_of_mapped, mappable
+from ckpt_tools.checksum._sums import Deflated, Extent, Piece, Sum, Unit
+from ckpt_tools.storage import LocalSource, Source, Stopped
+
+INLINE = 2 * 1024 * 1024
+"""Below this many bytes threads cost more than they save."""
+
+
+Watch = Callable[[int, "memoryview | bytes"], object]
+"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the call."""
+Outcome = int | bytes | InflateError
+
+
+def _batches(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
+    batch: list[Unit] = []
+    size = 0
+    for u in units:
+        batch.append(u)
+        size += u.length
+        if size >= most:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview | bytes], object], progress: Progress | None) -> None:
+    """All bytes of ``pieces``, in order, to ``update``."""
+    view = buffer()
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            update(piece)
+            continue
+        if isinstance(piece, Deflated):
+            raise TypeError("deflated data is only ever covered by a CRC-32")
+        at, end = piece.offset, piece.offset + piece.length
+        while at < end:
+            n = step(at, end)
+            source.readinto(at, view[:n])
+            update(view[:n])
+            at += n
+            if progress:
+                progress(n)
+
+
+def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
+    if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
+        at = u.offset
+
+        def passed(data: memoryview | bytes) -> None:
+            nonlocal at
+            if watch is not None:
+                watch(at, data)
+            at += len(data)
+
+        _feed(source, [Extent(u.offset, u.length)], passed, progress)
+        return 0
+    s = sums[u.sum]
+    if s.hash is not None:
+        running = s.hash()
+        _feed(source, s.pieces, running.update, progress)
+        return running.digest()
+    piece = s.pieces[u.piece]
+    try:
+        if isinstance(piece, Deflated):
+            return crc_of_deflated(source, piece, 0, progress)
+        return crc_of_extent(source, u.offset, u.length, 0, progress)
+    except InflateError as e:
+        return e
+
+
+def outcomes(
+    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, most: int, progress: Progress | None, watch: Watch | None
+) -> Iterator[tuple[Unit, Outcome]]:
+    """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
+    ended = False
+
+    def passed(n: int) -> None:
+        if ended:  # nobody waits for this any more, after Ctrl-C for one
+            raise Stopped
+        if progress:
+            progress(n)
+
+    def run(batch: list[Unit]) -> tuple[list[tuple[Unit, Outcome]], Stopped | None]:
+        done = list[tuple[Unit, Outcome]]()
+        try:
+            for u in batch:
+                done.append((u, _work(source, sums, u, passed, watch)))
+        except Stopped as e:
+            return done, e
+        return done, None
+
+    if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
+        read = set[Unit]()
+        for u, crc in crcs_of_mapped(source, large, jobs, progress):
+            read.add(u)
+            yield u, crc
+        units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
+    if jobs < 2 or sum(u.length for u in units) < INLINE:
+        for u in units:
+            yield u, _work(source, sums, u, progress, watch)
+        return
+    from collections import deque
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from itertools import islice
+
+    pool = ThreadPoolExecutor(jobs)
+    waiting: deque[Future[tuple[list[tuple[Unit, Outcome]], Stopped | None]]] = deque()
+    batches, stopped = _batches(units, most), None
+    try:
+        while stopped is None:
+            # bounded: the queue never holds more than a few units per thread
+            waiting.extend(pool.submit(run, batch) for batch in islice(batches, 1 if waiting else 2 * jobs))
+            if not waiting:
+                return
+            done, stopped = waiting.popleft().result()
+            yield from done
+        for other in waiting:  # those under way see the end of time themselves
+            if not other.cancel():
+                yield from other.result()[0]
+        raise stopped
+    finally:
+        ended = True
+        pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the reads under way are finished

@@ -1,0 +1,95 @@
+"""Where bytes come from: a Source is one file with ranged, counted reads; a Store lists directories. Nothing here interprets content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, counted
+
+__all__ = ["IO", "BytesSource", "Counter", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "counted", "opened", "walk"]
+
+IO = ("auto", "pread", "mmap", "direct")
+"""How contents are read: see ``opened`` and docs/environment.md."""
+
+
+def opened(path: str, io: str = "auto") -> LocalSource:
+    """A file, open for reading in one of the ways of ``IO``. Raises OSError."""
+    if io == "direct":
+        from ckpt_tools.storage._direct import DirectSource
+
+        return DirectSource(path)
+    source = LocalSource(path)
+    source.io = io
+    return source
+
+
+class BytesSource:
+    """Bytes in memory as a Source: for tests and for records that are already read."""
+
+    def __init__(self, data: bytes, path: str = "") -> None:
+        self.data, self.path = memoryview(data), path
+        self.size = len(data)
+        self.bytes_read = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = bytes(self.data[offset : offset + length]) if offset >= 0 else b""
+        if len(data) < length:
+            raise ShortRead(offset, length, len(data))
+        self.bytes_read += length
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+
+class Window:
+    """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets of the other one."""
+
+    def __init__(self, source: Source, start: int, size: int) -> None:
+        self.source, self.start, self.size, self.path = source, start, size, source.path
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def _within(self, offset: int, length: int) -> int:
+        if offset < 0 or offset + length > self.size:
+            raise ShortRead(self.start + offset, length, max(0, self.size - offset))
+        return self.start + offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.source.read(self._within(offset, length), length)
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        self.source.readinto(self._within(offset, len(buffer)), buffer)
+
+
+def walk(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]] | OSError]]:
+    """Every directory at and below ``root`` with its sorted entries, one scandir each; a directory that cannot be listed comes with its OSError.
+
+    Links to directories are followed, each real directory once, so loops end.
+    """
+    seen: set[tuple[int, int]] = set()
+    stack = [root]
+    while stack:
+        path = stack.pop()
+        try:
+            st = os.stat(path)
+            if (st.st_dev, st.st_ino) in seen:
+                continue
+            seen.add((st.st_dev, st.st_ino))
+            with os.scandir(path) as it:
+                entries = sorted(it, key=lambda e: e.name)
+        except OSError as e:
+            yield path, e
+            continue
+        yield path, entries
+        below = []
+        for entry in entries:
+            try:
+                if entry.is_dir():
+                    below.append(entry.path)
+            except OSError:  # a link loop: discover reports the entry itself
+                continue
+        stack.extend(reversed(below))

@@ -1,0 +1,317 @@
+"""Every way of reading sees the same, and a file that is cut or changed while it is read is said to be so, whatever happens to who reads it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools import _values
+from ckpt_tools.checksum import Extent, Sum, _mapped, mismatches
+from ckpt_tools.model import Level, Report, Verdict
+from ckpt_tools.pipeline import verify
+from ckpt_tools.pipeline.rate import Rate
+from ckpt_tools.storage import IO, LocalSource, ShortRead, _rule, opened
+from ckpt_tools.storage._direct import DirectSource
+from ckpt_tools.verify import look
+
+MIB = 1 << 20
+torch = pytest.importorskip("torch")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="mapped and direct reading need Linux")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Two records of 24 MiB, so that each is split into ranges, and one that is too small for a helper."""
+    generator = torch.Generator().manual_seed(1)
+    state = {name: torch.randn(6 * MIB, generator=generator) for name in ("one", "two")} | {"small": torch.ones(100)}
+    torch.save(state, tmp_path / "model.pt")
+    return str(tmp_path / "model.pt")
+
+
+@pytest.fixture
+def thread() -> Iterator[None]:
+    """Another thread in this process: then helpers are not forked but started."""
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    yield
+    end.set()
+    other.join()
+
+
+def codes(report: Report) -> list[str]:
+    return [f.code for f in report.findings]
+
+
+@linux
+@pytest.mark.parametrize("io", IO)
+def test_all_ways_see_the_same(path: str, io: str) -> None:
+    good, base = look(path, Level.CONTENT, io=io)[0], look(path, Level.CONTENT)[0]
+    assert good == base
+    assert good.verdict is Verdict.OK
+    with Path(path).open("r+b") as f:
+        f.seek(30 * MIB)
+        byte = f.read(1)[0]
+        f.seek(30 * MIB)
+        f.write(bytes([byte ^ 4]))
+    bad = look(path, Level.CONTENT, io=io)[0]
+    assert codes(bad) == ["crc-mismatch"]
+    assert bad == look(path, Level.CONTENT)[0]  # the same numbers, although ranges came back in another order
+
+
+SCRIPT = """
+import os, sys
+from ckpt_tools.checksum import _mapped
+from ckpt_tools.model import Level
+from ckpt_tools.verify import look
+forked, spawned = [], []
+fork, spawn = _mapped._forked, _mapped._spawned
+_mapped._forked = lambda *a: forked.append(1) or fork(*a)
+_mapped._spawned = lambda *a: spawned.append(1) or spawn(*a)
+if sys.argv[2:]:
+    import threading
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+report, _ = look(sys.argv[1], Level.CONTENT, jobs=3, io="mmap")
+print(report.verdict, report.bytes_read, len(forked), len(spawned))
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+@linux
+@pytest.mark.parametrize("threads", [False, True])
+def test_helpers_are_forked_only_from_a_lone_thread(path: str, threads: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, path, *(["thread"] * threads)], capture_output=True, text=True, check=True)
+    verdict, read, forked, spawned = done.stdout.split("\n")[0].split()
+    assert (verdict, int(forked), int(spawned)) == ("ok", 0 if threads else 3, 3 if threads else 0)
+    assert int(read) == look(path, Level.CONTENT)[0].bytes_read
+    assert "no child is left" in done.stdout
+    assert done.stderr == ""
+
+
+@linux
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGBUS])
+@pytest.mark.parametrize("every", [False, True])
+def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    start = _mapped._Helper.start.__func__  # type: ignore[attr-defined]
+
+    def remembered(cls: type[_mapped._Helper], file: int, others: list[int]) -> _mapped._Helper | None:
+        helper: _mapped._Helper | None = start(cls, file, others)
+        assert helper is not None
+        started.append(helper.pid)
+        return helper
+
+    monkeypatch.setattr(_mapped._Helper, "start", classmethod(remembered))
+    killed: list[int] = []
+
+    def progress(n: int) -> None:
+        for pid in started[: 2 if every else 1] if not killed else ():
+            killed.append(pid)
+            os.kill(pid, kill)
+
+    report = look(path, Level.CONTENT, jobs=2, io="mmap", progress=progress)[0]
+    assert len(killed) == (2 if every else 1)
+    assert (report.verdict, codes(report)) == (Verdict.OK, [])
+    assert report.bytes_read == look(path, Level.CONTENT)[0].bytes_read  # every byte counts once
+
+
+PULLED_AWAY = """
+import os, signal, sys
+from ckpt_tools.checksum import _mapped
+from ckpt_tools.model import Level
+from ckpt_tools.verify import look
+crc32, wait, ends = _mapped.crc32, os.waitpid, []
+def slow(view, crc):  # in the helper, which has the range mapped already
+    os.truncate(sys.argv[1], 0)
+    return crc32(view, crc)
+_mapped.crc32 = slow
+os.waitpid = lambda pid, options: ends.append(wait(pid, options)[1])
+report, _ = look(sys.argv[1], Level.CONTENT, jobs=1 + (len(sys.argv) > 2), io="mmap")
+print(report.verdict, *(f.code for f in report.findings), signal.SIGBUS in map(os.WTERMSIG, ends))
+"""
+
+
+@linux
+def test_pages_that_are_taken_away_under_a_helper(path: str) -> None:
+    """It dies of SIGBUS; its parent does not, and says what is wrong with the file."""
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", PULLED_AWAY, path, "two"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unknown in-use True\n", "")
+
+
+TRUNCATE = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"
+
+
+@linux
+@pytest.mark.parametrize("io", IO)
+@pytest.mark.parametrize("to", [0, 20 * MIB + 5])
+def test_a_file_that_is_cut_while_it_is_read(path: str, io: str, to: int) -> None:
+    """By another process, as soon as the first bytes have been read: nothing crashes or hangs, and the file is not called broken."""
+    once: list[int] = []
+
+    def progress(n: int) -> None:
+        if not once:
+            once.append(n)
+            subprocess.run([sys.executable, "-c", TRUNCATE, path, str(to)], check=True)
+
+    report = look(path, Level.CONTENT, io=io, progress=progress, jobs=2)[0]
+    assert once
+    assert (report.verdict, codes(report)) == (Verdict.UNKNOWN, ["in-use"])
+
+
+@linux
+@pytest.mark.parametrize("io", IO)
+def test_a_file_that_is_written_while_it_is_read(path: str, io: str) -> None:
+    once: list[int] = []
+
+    def progress(n: int) -> None:
+        if not once:
+            once.append(n)
+            with Path(path).open("r+b") as f:
+                f.seek(45 * MIB)
+                f.write(b"other")
+
+    assert codes(look(path, Level.CONTENT, io=io, progress=progress)[0]) == ["in-use"]
+
+
+@linux
+@pytest.mark.usefixtures("thread")
+def test_a_started_helper_that_meets_the_end_of_the_file(tmp_path: Path) -> None:
+    """The sums say more than there is: the helper gives up, and reading says where the file ends."""
+    data = os.urandom(3 * MIB)
+    (tmp_path / "x").write_bytes(data)
+    with opened(str(tmp_path / "x"), "mmap") as source, pytest.raises(ShortRead) as e:
+        list(mismatches(source, [Sum("record", zlib.crc32(data), (Extent(MIB, 4 * MIB),), 0)], jobs=2))
+    assert e.value.offset + e.value.got == 3 * MIB
+
+
+@linux
+def test_no_helper_can_be_started(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mapped, "_alone", lambda: False)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert look(path, Level.CONTENT, io="mmap")[0].verdict is Verdict.OK
+
+
+@linux
+def test_the_rule(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _rule._kind(os.makedev(0, 0)) == ""
+    assert _rule._kind(os.stat("/proc/self/mountinfo").st_dev) == "proc"
+    with LocalSource(path) as source:
+        assert not _rule.suits(source)  # too small
+        monkeypatch.setattr(_rule, "_kind", lambda device: "ext4")
+        assert _rule.suits(source, worth=MIB) == _rule.cached(source)
+        monkeypatch.setattr(_rule, "_kind", lambda device: "nfs4")
+        assert not _rule.suits(source, worth=MIB)
+
+
+def resident(path: str) -> int:
+    """Pages of a file that lie in the page cache, by mincore(2)."""
+    size = os.stat(path).st_size
+    with Path(path).open("rb") as f, mmap.mmap(f.fileno(), size, mmap.MAP_PRIVATE) as m:
+        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+        start = ctypes.c_char.from_buffer(m)
+        try:
+            assert ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages) == 0
+        finally:
+            del start
+        return sum(p & 1 for p in pages)
+
+
+def cold(path: str) -> bool:
+    """Take a file out of the page cache; False where the file system does not do that."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+    return resident(path) == 0
+
+
+@linux
+@pytest.mark.parametrize("refused", [False, True])
+def test_direct_leaves_the_cache_as_it_was(path: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if refused:
+        monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY)  # which is refused for a file
+    if not cold(path):
+        pytest.skip("this file system keeps all files in memory")
+    assert look(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
+    assert resident(path) * mmap.PAGESIZE < MIB  # a few at most, which reading ahead may bring
+    Path(path).read_bytes()
+    full = resident(path)
+    assert look(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
+    assert resident(path) > 0.9 * full  # what others had there stays; a machine short of memory takes some
+
+
+@linux
+@pytest.mark.parametrize("refused", [False, True])
+def test_direct_reads_any_range(tmp_path: Path, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if refused:
+        monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY)  # which is refused for a file
+    data = os.urandom(3 * MIB + 123)
+    (tmp_path / "x").write_bytes(data)
+    with DirectSource(str(tmp_path / "x")) as source:
+        for offset, length in ((0, 1), (4095, 2), (0, len(data)), (1, len(data) - 1), (4096, 4096), (MIB - 1, MIB + 2), (len(data) - 5, 5), (7, 0)):
+            assert source.read(offset, length) == data[offset : offset + length]
+        for offset, length in ((len(data) - 5, 6), (len(data), 1), (5 * MIB, 10), (3 * MIB, MIB)):
+            with pytest.raises(ShortRead) as e:
+                source.read(offset, length)
+            assert e.value.got == max(0, len(data) - offset)
+
+
+@pytest.mark.parametrize("io", ["auto", "mmap", "direct"])
+def test_a_rate_holds_back_every_way_of_reading(path: str, io: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    took: list[int] = []
+    monkeypatch.setattr(Rate, "took", lambda self, n: took.append(n))
+    result = verify([path], io=io, limit_rate=1e9)
+    assert result.verdict is Verdict.OK
+    assert sum(took) == os.path.getsize(path) // 1000 * 1000 or sum(took) > 47 * MIB
+    assert max(took) <= MIB  # a helper would have said 6 MiB at once
+
+
+def test_a_rate_is_shared_and_not_saved_up() -> None:
+    now = [0.0]
+    slept: list[float] = []
+    rate = Rate(100.0, lambda: now[0], slept.append)
+    rate.took(50)
+    rate.took(100)  # of another thread, at the same time
+    assert slept == [0.5, 1.5]
+    now[0] = 60.0
+    rate.took(10)
+    assert slept[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("200MB", 200_000_000),
+        ("50GiB", 50 << 30),
+        ("1.5k", 1536),
+        ("2 TiB", 2 << 40),
+        ("7B", 7),
+        (12, 12),
+        ("1T", 1 << 40),
+        ("3mb", 3_000_000),
+    ],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert _values.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"])
+def test_no_sizes(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        _values.size(text)
