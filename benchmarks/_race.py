@@ -27,6 +27,13 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def other(name: str, given: str | None) -> str | None:
+    """An interpreter that has a rival's package: the one given (``--python-NAME``), else this one if it has it."""
+    import importlib.util
+
+    return given or (sys.executable if importlib.util.find_spec(name) else None)
+
+
 def once(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[float, int, int]:
     """(wall seconds, peak RSS in bytes, exit code) of one process."""
     env = {k: v for k, v in (env or os.environ).items() if k != "PYTHONDONTWRITEBYTECODE"}  # installed packages have their byte code

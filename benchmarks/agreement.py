@@ -7,6 +7,7 @@ Goal: under 3 s on top of the import of torch; through a shared directory torch 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -60,6 +61,12 @@ def main() -> None:
             )
         medians = {name: statistics.median(times[1:]) for name, times in took.items()}
         base = medians["import torch, twice at once"]
+        if options.json:
+            results = {n: {"median": m, "best": min(took[n][1:]), "rss_mb": 0} for n, m in medians.items()}
+            ratio = {n: m / base for n, m in medians.items()}
+            goals = {"--agree through torch": f"goal under {base + 3:.2f} s"}
+            print(json.dumps({"title": "two nodes agree on one of two checkpoints", "results": results, "ratio": ratio, "goals": goals}))
+            return
         print("two nodes agree on one of two checkpoints, 4 ranks each")
         for name, seconds in medians.items():
             print(f"  {name:36} {seconds:6.2f} s   {seconds - base:+6.2f} s   {seconds / base:5.2f}x")

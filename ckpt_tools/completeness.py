@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME, COORDS
@@ -15,11 +16,8 @@ def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
     """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run; None when no name carries a rank."""
     ranks = worlds = -1
     for c in checkpoints:
-        for p in c.parts:
-            if p.rank is not None and p.rank > ranks:
-                ranks = p.rank
-            if p.coords and (n := dict(p.coords).get("world", -1)) > worlds:
-                worlds = n
+        ranks = max([ranks, *[p.rank for p in c.parts if p.rank is not None]])
+        worlds = max([worlds, *[at for p in c.parts if p.coords for axis, at in p.coords if axis == "world"]])
     return max(ranks + 1, worlds) if ranks >= 0 else None
 
 
@@ -45,27 +43,40 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
 
 @dataclass
 class Expected:
-    """What the checkpoints of one run have between them: the measure for what one of them lacks."""
+    """What the checkpoints of one run have between them: the measure for what one of them lacks. ``named``: as many ranks as their names tell."""
 
     ranks: int = 0
+    named: int | None = None
     grids: dict[tuple[Kind, str], set[tuple[tuple[str, int], ...]]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, int] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
     checkpoints: Sequence[Checkpoint] = ()
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
+    _saves: dict[Kind, dict[int | None, list[tuple[tuple[int, int, int], int]]]] = field(default_factory=dict)
+
+    def saves(self, kind: Kind) -> dict[int | None, list[tuple[tuple[int, int, int], int]]]:
+        """Rank -> (order, restart counter) of each of its files; worked out when it is first asked for."""
+        if kind not in self._saves:
+            out = self._saves[kind] = defaultdict(list)
+            for c in self.checkpoints:
+                if c.kind is kind:
+                    for p in c.parts:
+                        out[p.rank].append((c.order, p.generation or 0))
+        return self._saves[kind]
 
 
 def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -> Expected:
     """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
-    out = Expected(max(world_size or 0, expected_ranks(checkpoints) or 0), checkpoints=checkpoints)
+    named = expected_ranks(checkpoints)
+    out = Expected(max(world_size or 0, named or 0), named, checkpoints=checkpoints)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         layout = BY_NAME[c.layout]
         out.count[c.kind] += 1
         out.oldest.setdefault(c.kind, id(c))
-        for p in c.parts:
-            out.writers[c.kind, c.generation].add(p.rank)
-            if p.coords and p.rank is None and not layout.piece(p.piece).shared:
+        out.writers[c.kind, c.generation].update([p.rank for p in c.parts])
+        for p in [p for p in c.parts if p.coords and p.rank is None]:
+            if not layout.piece(p.piece).shared:
                 out.grids[c.kind, p.piece].add(p.coords)
         for name in {p.piece for p in c.parts}:
             piece = layout.piece(name)
@@ -90,12 +101,18 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
         piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded
     ]
     if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
-        gone = sorted(set(range(named_world(checkpoint) or run.ranks)) - {p.rank for p in checkpoint.parts if p.rank is not None})
-        if gone:
-            if all(_pruned(checkpoint, rank, run) for rank in gone):
+        present = {p.rank for p in checkpoint.parts if p.rank is not None}
+        world = named_world(checkpoint) or run.ranks
+        absent = world - sum(rank < world for rank in present)
+        if absent:
+
+            def gone() -> Iterator[int]:  # of names that tell of a million ranks nobody needs the whole list
+                return (rank for rank in range(world) if rank not in present)
+
+            if all(_pruned(checkpoint, rank, run) for rank in gone()):
                 severity = Severity.WARNING
             alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
-            text = f"{label(checkpoint)} has no file of {_ranks(gone)}"
+            text = f"{label(checkpoint)} has no file of {_ranks(list(islice(gone(), _TOLD)), absent)}"
             out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=where))
     have: dict[str, set[tuple[tuple[str, int], ...]]] = defaultdict(set)
     for p in checkpoint.parts:
@@ -122,7 +139,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
 
 def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
     """Whether a rank has removed all it had up to this checkpoint: each removes its own files, MindSpore's per restart."""
-    mine = [(c.order, p.generation or 0) for c in run.checkpoints if c.kind is checkpoint.kind for p in c.parts if p.rank == rank]
+    mine = run.saves(checkpoint.kind).get(rank, ())
     newer = [row for row in mine if row[0] > checkpoint.order]
     return bool(newer) and not any(at < checkpoint.order and k == min(newer)[1] for at, k in mine)
 
@@ -139,9 +156,13 @@ def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
             yield finding("extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    text = ", ".join(str(r) for r in ranks[:8])
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}{' …' if len(ranks) > 8 else ''} ({len(ranks)} in all)"
+_TOLD = 8
+"""Ranks that a message names."""
+
+
+def _ranks(first: Sequence[int], count: int) -> str:
+    text = ", ".join(str(r) for r in first)
+    return f"rank {text}" if count == 1 else f"ranks {text}{' …' if count > len(first) else ''} ({count} in all)"
 
 
 def why_unfinished(c: Checkpoint) -> str:

@@ -15,10 +15,10 @@ from functools import lru_cache
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
-from ckpt_tools.layouts import Layout, Piece, Told, active, places_of, read_name
+from ckpt_tools.layouts import Layout, Piece, Places, Told, active, places_of, read_name
+from ckpt_tools.listing import THREADS, walk
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.naming import Row, name_parts, settled
-from ckpt_tools.storage import walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 _SUFFIX = re.compile("|".join([f".*(?:{'|'.join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True))})", *(p.pattern for p, _ in NAMES)]))
@@ -30,7 +30,6 @@ _NAMES = 100_000
 _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
 
 
-@lru_cache(_NAMES)  # a million files have few distinct names
 def _may_be_index(name: str) -> bool:
     return _INDEX.fullmatch(name) is not None
 
@@ -106,27 +105,84 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
+class _Names:
+    """What names tell, each read once: a million files have few distinct ones. ``listing`` as in ``discover``."""
+
+    def __init__(self, listing: bool) -> None:
+        self.listing = listing
+        self._known: dict[int, dict[str, tuple[Told | None, bool, bool]]] = {}
+
+    def look(self, path: str, entries: list[os.DirEntry[str]]) -> _Here:
+        """What the names in a directory tell; no file is asked about."""
+        places = places_of(path, self.listing)
+        here, pieces = _Here(path, places), places.pieces
+        known, beside = self._known.setdefault(id(pieces), {}), set[str]()
+        for e in entries:
+            name = e.name
+            told, index, doubtful = known.get(name) or self._learn(name, pieces, known)
+            if doubtful and name.endswith(".meta"):
+                beside = beside or {other.name for other in entries}
+                if f"{name[:-5]}.index" in beside:
+                    here.unneeded.append(e.path)  # TensorFlow 1's graph beside its bundle
+                    continue
+            if index:
+                here.indexes.append(e.path)
+            if told is None or (doubtful and _no_file(e, pieces[told[0]])):
+                here.others.append(e)
+            else:
+                here.mine.append((e, told))
+        return here
+
+    def _learn(self, name: str, pieces: list[Piece], known: dict[str, tuple[Told | None, bool, bool]]) -> tuple[Told | None, bool, bool]:
+        """What the name tells, whether it may be that of an index, and whether it says so little that the entry counts as well."""
+        told = read_name(name, pieces)
+        doubtful = name.endswith(".meta") or (told is not None and (pieces[told[0]].weak or pieces[told[0]].described))
+        row = told, _INDEX.fullmatch(name) is not None, doubtful
+        if len(known) < _NAMES:
+            known[name] = row
+        return row
+
+
+class _Here:
+    """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout knows."""
+
+    __slots__ = ("indexes", "mine", "others", "path", "places", "unneeded")
+
+    def __init__(self, path: str, places: Places) -> None:
+        self.path, self.places = path, places
+        self.mine: list[tuple[os.DirEntry[str], Told]] = []
+        self.others: list[os.DirEntry[str]] = []
+        self.indexes: list[str] = []
+        self.unneeded: list[str] = []
+
+    def asked(self) -> Iterator[os.DirEntry[str]]:
+        """The entries whose size and time will be asked for."""
+        yield from (e for e, _ in self.mine)
+        yield from (e for e in self.others if _SUFFIX.fullmatch(e.name) and not _is_tracker(e.name))
+
+
 @no_collector()
-def discover(root: str, listing: bool = False) -> Discovery:
+def discover(root: str, listing: bool = False, threads: int = THREADS) -> Discovery:
     """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at.
 
     For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those there.
+    ``threads`` ask a file system at a time whose every answer takes long.
     """
-    found, rows, names = Discovery(), list[Row](), dict[tuple[int, ...], dict[str, Told | None]]()
+    found, rows, names = Discovery(), list[Row](), _Names(listing)
     tops = roots(root)
     for top in tops:
         if os.path.isdir(top):
-            for path, entries in walk(top):
-                if not isinstance(entries, OSError):
-                    _directory(path, entries, found, rows, names, listing=listing)
+            for path, here in walk(top, names.look, threads):
+                if not isinstance(here, OSError):
+                    _take(here, found, rows)
                 elif path == top:
-                    raise CannotLook(f"cannot list {path}: {entries.strerror}")
+                    raise CannotLook(f"cannot list {path}: {here.strerror}")
                 else:
-                    found.findings.append(finding("unreadable", f"cannot list the directory: {entries.strerror}", path=path))
+                    found.findings.append(finding("unreadable", f"cannot list the directory: {here.strerror}", path=path))
         else:
             with os.scandir(os.path.dirname(top)) as it:
                 beside = list(it)
-            _directory(os.path.dirname(top), [e for e in beside if e.name == os.path.basename(top)], found, rows, names, alone=True)
+            _take(names.look(os.path.dirname(top), [e for e in beside if e.name == os.path.basename(top)]), found, rows, alone=True)
             found.indexes += (e.path for e in beside if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
             if not _SUFFIX.fullmatch(os.path.basename(top)):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
                 above = os.path.dirname(top)
@@ -145,39 +201,26 @@ def discover(root: str, listing: bool = False) -> Discovery:
     return found
 
 
-def _directory(
-    path: str,
-    entries: list[os.DirEntry[str]],
-    found: Discovery,
-    rows: list[Row],
-    names: dict[tuple[int, ...], dict[str, Told | None]],
-    alone: bool = False,
-    listing: bool = False,
-) -> None:
-    places = places_of(path, listing)
-    graphs = {e.name for e in entries if e.name.endswith(".meta")} & {f"{e.name[:-6]}.meta" for e in entries if e.name.endswith(".index")}
-    known = names.setdefault(tuple(id(p.piece) for p in places), {})
-    for e in entries:
-        name = e.name
-        if name in graphs:  # TensorFlow 1's graph beside its bundle
-            found.unneeded.append(e.path)
-            continue
-        if name in known:
-            told = known[name]
-        else:
-            told = read_name(name, places)
-            if len(known) < _NAMES:
-                known[name] = told
-        if _may_be_index(name):
-            found.indexes.append(e.path)
-        if told is None or _no_file(e, places[told[0]].piece):
-            _other(path, e, found, alone)
-            continue
+def _take(here: _Here, found: Discovery, rows: list[Row], alone: bool = False) -> None:
+    """Ask for sizes and times, and add one directory to what was found."""
+    places = here.places
+    found.indexes += here.indexes
+    found.unneeded += here.unneeded
+    for e, told in here.mine:
+        try:
+            st = e.stat()
+            if stat.S_IFMT(st.st_mode) == stat.S_IFREG:  # nearly all: this is the inner loop
+                rows.append((places[told[0]], told, e.path, st.st_size, st.st_mtime_ns, (), places))
+                continue
+        except OSError:
+            pass
         size, mtime_ns, findings = stat_of(e)
         if size < 0 and _holds_something(e):
-            _other(path, e, found, alone)
+            here.others.append(e)
         else:
-            rows.append((places[told[0]].read(), told, e.path, size, mtime_ns, findings, places))
+            rows.append((places[told[0]], told, e.path, size, mtime_ns, findings, places))
+    for e in here.others:
+        _other(here.path, e, found, alone)
 
 
 def _no_file(e: os.DirEntry[str], piece: Piece) -> bool:

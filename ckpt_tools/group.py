@@ -14,6 +14,9 @@ Reports = Mapping[str, Report]
 
 def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
+    parts = list(parts)
+    if not any(BY_NAME[layout].piece(name).step_from == "content" for layout, name in {(p.layout, p.piece) for p in parts}):
+        return parts
     out = []
     for p in parts:
         if BY_NAME[p.layout].piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
@@ -132,13 +135,17 @@ def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save
         agreed = _agreed(members) if restarted else set[int]()
         told_by_time = _restarts(members) if restarted else {}
         for p in members:
+            home, generation = p.home, p.generation
             told = _told(p)
-            unnamed = (p.prefix or p.path.rpartition("/")[2]) if told == (None, None, None) and not p.home and p.generation is None else ""
-            counted = p.generation if p.home or told == (None, None, None) or p.generation in agreed else None  # else _attempts() weighs it
+            unnamed, counted = "", generation
+            if not home and told == (None, None, None):
+                unnamed = (p.prefix or p.path.rpartition("/")[2]) if generation is None else ""
+            elif not home and generation not in agreed:
+                counted = None  # _attempts() weighs it
             if restarted and (n := told_by_time.get((p.piece, p.rank, -1 if p.generation is None else p.generation))) is not None:
                 counted = -1 - n
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
-            joined[id(p.kind), p.home, told, counted, p.unfinished, unnamed].append(p)
+            joined[id(p.kind), home, told, counted, p.unfinished, unnamed].append(p)
         most = len({p.rank for p in members})
         for same in joined.values():
             split = _attempts(same) if restarted and not same[0].home and len(same) > 1 else (same,)

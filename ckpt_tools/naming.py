@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from os.path import basename, relpath
 
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import Place, Told, read_name
+from ckpt_tools.layouts import Place, Places, Told, read_name
 from ckpt_tools.model import Finding, Part
 
-Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", "list[Place]"]
+Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", Places]
 """place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
 
 
@@ -40,8 +41,8 @@ def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
                 left.append(row)
             elif stays(place):
                 kept.append(row)
-            elif again := read_name(path.rpartition("/")[2], at, told[0]):
-                waiting.append((at[again[0]].read(), again, path, size, mtime_ns, findings, at))
+            elif again := read_name(path.rpartition("/")[2], at.pieces, told[0]):
+                waiting.append((at[again[0]], again, path, size, mtime_ns, findings, at))
             else:
                 others.append(row)
         explained = {at for row in kept if not row[0].piece.described for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}
@@ -78,34 +79,47 @@ def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
     """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
     moved = _numbered_siblings(rows)
     seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
-    for place, told, *_ in rows:
-        if told[2]:
-            base, rank = moved.get(place.base, (place.base, told[1])) if place.rank is None else (place.base, place.rank)
-            seen[base].add((rank, told[2]))
+    for row in rows:
+        if prefix := row[1][2]:
+            place = row[0]
+            base, rank = moved.get(place.base, (place.base, row[1][1])) if place.rank is None else (place.base, place.rank)
+            seen[base].add((rank, prefix))
     prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
     joined = _common_prefixes(seen)
     bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
     above_of = {base: relpath(base, above) for base in bases}
     above_of = {base: basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
+    runs: dict[tuple[str, str], str] = {}
+    make: Callable[[tuple[object, ...]], Part] = partial(
+        tuple.__new__, Part
+    )  # not by keyword through Python: this is the inner loop over a million files
     for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings, _at in rows:
-        prefix, generation = prefix or place.prefix, place.generation if generation is None else generation  # noqa: PLW2901  # what the directory tells
-        base, rank = place.base, place.rank if place.rank is not None else own
-        if rank is None and base in moved:
-            base, rank = moved[base]
+        if not prefix:  # what the directory tells
+            prefix = place.prefix  # noqa: PLW2901  # the settled name replaces the read one
+        base, rank, piece = place.base, place.rank, place.piece
+        if rank is None:
+            rank = own
+            if rank is None and base in moved:
+                base, rank = moved[base]
+        if generation is None:
+            generation = place.generation  # noqa: PLW2901  # as above
         if generation and f"{prefix}_{generation}" in prefixes.get(base, ()):  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
-            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # the settled name replaces the read one
+            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # as above
         if joined:
             prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
         if own is not None and own != rank:
             findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
-        if step is not None and place.step not in (None, step):
+        if step is None:
+            step = place.step  # noqa: PLW2901  # as above
+        elif place.step not in (None, step):
             findings += (finding("step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"),)  # noqa: PLW2901  # as above
-        run = above_of[base]
-        if prefix:
-            run = prefix if run == "." else f"{run}/{prefix}"
-        piece = place.piece
-        yield Part(
+        run = runs.get((base, prefix))
+        if run is None:
+            above_here = above_of[base]
+            run = above_here if not prefix else prefix if above_here == "." else f"{above_here}/{prefix}"
+            runs[base, prefix] = run
+        yield make((
             path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank, place.coords + coords,
-            place.step if step is None else step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
+            step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
             generation, place.tmp or tmp, size, mtime_ns, findings,
-        )  # fmt: skip
+        ))  # fmt: skip

@@ -669,7 +669,7 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
     mine = [place for place in places_of(directory) if place.layout is one]
     assert len(mine) == 1
     assert mine[0].base == f"/data/{above}{path}".removesuffix(f"/{path}")
-    assert read_name(name, mine) is not None
+    assert read_name(name, [place.piece for place in mine]) is not None
     assert near_miss(piece, above + path) is None
 
 

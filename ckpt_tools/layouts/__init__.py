@@ -26,7 +26,7 @@ from ckpt_tools.layouts import (
     tensorflow,
 )
 from ckpt_tools.layouts._base import COORDS, Layout, Piece, whole
-from ckpt_tools.layouts._places import Place, Told, places, read_name
+from ckpt_tools.layouts._places import Place, Places, Told, places, read_name
 
 LAYOUTS: tuple[Layout, ...] = (
     mindio_ttp.LAYOUT,
@@ -67,9 +67,9 @@ def active() -> tuple[Layout, ...]:
     return _active
 
 
-def places_of(path: str, listing: bool = False) -> list[Place]:
+def places_of(path: str, listing: bool = False) -> Places:
     """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that an index describes."""
     return places(path, _active, listing)
 
 
-__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "Told", "active", "places_of", "read_name", "use", "whole"]
+__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "Places", "Told", "active", "places_of", "read_name", "use", "whole"]

@@ -16,39 +16,23 @@ _COORDS = frozenset(NUMBERS) - _PART
 
 
 class Place:
-    """A piece at home in one directory: what the directory's path alone tells about every file of that piece in it."""
+    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file of that piece in it."""
 
-    __slots__ = ("base", "coords", "epoch", "fields", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "sure", "tmp")
+    __slots__ = ("base", "coords", "epoch", "generation", "home", "inside", "layout", "piece", "prefix", "rank", "step", "sure", "tmp")
 
     def __init__(self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
         self.sure = not (piece.weak or piece.companion or piece.described)
-        self.tmp, self.prefix = piece.unfinished, ""
-        self.coords: tuple[tuple[str, int], ...] = ()
-        self.step: int | None = None
-        self.epoch: int | None = None
-        self.inside: int | None = None
-        self.rank: int | None = None
-        self.generation: int | None = None
-        self.fields = fields
-
-    def read(self) -> Place:
-        """The place with what the directory's path tells, read once it has a file: most directories hold files of a few of the pieces that may be at home there."""
-        fields, self.fields = self.fields, {}
-        if not fields:
-            return self
         self.step, self.epoch, self.inside, self.rank, self.generation = (
             int(v) if (v := fields.get(k)) else None for k in ("step", "epoch", "step_in_epoch", "rank", "generation")
         )
-        self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", self.tmp or bool(fields.get("tmp"))
+        self.prefix, self.tmp = fields.get("prefix") or fields.get("run") or "", piece.unfinished or bool(fields.get("tmp"))
         self.coords = tuple((k, int(v)) for k, v in fields.items() if k in _COORDS and v)
-        return self
 
 
-def read_name(name: str, at: Sequence[Place], after: int = -1) -> Told | None:
-    """The first place behind ``after`` that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
-    for i, place in enumerate(at[after + 1 :], after + 1):
-        piece = place.piece
+def read_name(name: str, pieces: Sequence[Piece], after: int = -1) -> Told | None:
+    """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
+    for i, piece in enumerate(pieces[after + 1 :], after + 1):
         if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
             g = m.groupdict()
             rank, generation, step, epoch, inside = (
@@ -62,45 +46,86 @@ def read_name(name: str, at: Sequence[Place], after: int = -1) -> Told | None:
     return None
 
 
-@lru_cache(8)
-def _by_depth(
-    layouts: tuple[Layout, ...], listing: bool
-) -> tuple[list[tuple[Layout, Piece]], list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]]]:
-    """Pieces that are at home anywhere, and per depth one expression that most directories fail, with the pieces that may be at home in the others."""
-    flat: list[tuple[Layout, Piece]] = []
-    deep: dict[int, list[tuple[int, Layout, Piece]]] = {}
-    for order, (layout, piece) in enumerate((one, piece) for one in layouts for piece in one.pieces if listing or not piece.described):
-        if piece.depth:
-            deep.setdefault(piece.depth, []).append((order, layout, piece))
-        else:
-            flat.append((layout, piece))
-    out = []
-    for depth, pieces in sorted(deep.items()):
-        homes: dict[str, list[tuple[int, Layout, Piece]]] = {}
-        for entry in pieces:
-            homes.setdefault(entry[2].directory.pattern, []).append(entry)
-        out += [(depth, re.compile(pattern), entries) for pattern, entries in homes.items()]
-    return flat, out
+class _Plan:
+    """All layouts' pieces by the directories they may be at home in: ``groups`` are (depth, expression for the end of the path, [(order, layout, piece)]),
+    ``flat`` those at home anywhere.
+    """
+
+    def __init__(self, layouts: tuple[Layout, ...], listing: bool) -> None:
+        self.flat: list[tuple[Layout, Piece]] = []
+        self.groups: list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]] = []
+        self._arranged: dict[tuple[int, ...], tuple[list[tuple[int, Layout, Piece]], list[Piece]]] = {}
+        homes: dict[tuple[int, str], list[tuple[int, Layout, Piece]]] = {}
+        for order, (layout, piece) in enumerate((one, piece) for one in layouts for piece in one.pieces if listing or not piece.described):
+            if piece.depth:
+                homes.setdefault((piece.depth, piece.directory.pattern), []).append((order, layout, piece))
+            else:
+                self.flat.append((layout, piece))
+        self.groups = [(depth, re.compile(pattern), entries) for (depth, pattern), entries in sorted(homes.items(), key=lambda row: row[0][0])]
+
+    def arranged(self, matched: tuple[int, ...]) -> tuple[list[tuple[int, Layout, Piece]], list[Piece]]:
+        """(index in ``matched`` or -1, layout, piece) in the order in which names are tried where these groups match, and the pieces; the same lists each time."""
+        known = self._arranged.get(matched)
+        if known is None:
+            deep = sorted(
+                ((order, at, layout, piece) for at, group in enumerate(matched) for order, layout, piece in self.groups[group][2]),
+                key=lambda row: row[0],
+            )
+            out = [*((at, layout, piece) for _, at, layout, piece in deep), *((-1, layout, piece) for layout, piece in self.flat)]
+            out.sort(key=lambda row: (row[2].described, row[2].weak))  # a name that says little is what is left when no other fits
+            known = self._arranged.setdefault(matched, (out, [row[2] for row in out]))
+        return known
 
 
-def places(path: str, layouts: tuple[Layout, ...], listing: bool = False) -> list[Place]:
+_plan = lru_cache(8)(_Plan)
+
+
+class Places(Sequence[Place]):
+    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when it has a file: a directory has files of few of them.
+
+    ``pieces`` is the same list for all directories where the same templates match.
+    """
+
+    __slots__ = ("_arranged", "_made", "_matches", "path", "pieces")
+
+    def __init__(
+        self, path: str, arranged: list[tuple[int, Layout, Piece]], pieces: list[Piece], matches: list[tuple[int, dict[str, str | None]]]
+    ) -> None:
+        self.path, self.pieces, self._arranged, self._matches = path, pieces, arranged, matches
+        self._made: dict[int, Place] = {}
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
+        made = self._made.get(i)
+        if made is None:
+            at, layout, piece = self._arranged[i]
+            if at < 0:
+                made = Place(layout, piece, {}, self.path, self.path if piece.here else "")
+            else:
+                depth, fields = self._matches[at]
+                comps = self.path.split("/")
+                home = "/".join(comps[: len(comps) - depth + piece.home]) if piece.home else self.path if piece.here else ""
+                made = Place(layout, piece, fields, "/".join(comps[:-depth]), home)
+            self._made[i] = made
+        return made
+
+
+def places(path: str, layouts: tuple[Layout, ...], listing: bool = False) -> Places:
     """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those at home anywhere come last.
 
     Only for a ``listing`` the described ones are among them.
     """
-    flat, deep = _by_depth(layouts, listing)
-    comps, tails = path.split("/"), dict[int, str]()
-    found: list[tuple[int, Place]] = []
-    for depth, pattern, entries in deep:
+    plan = _plan(layouts, listing)
+    comps, tail, tailed = path.split("/"), "", 0
+    matched, matches = list[int](), list[tuple[int, dict[str, str | None]]]()
+    for i, (depth, pattern, _) in enumerate(plan.groups):
         if depth >= len(comps):
-            continue
-        tail = tails.get(depth) or tails.setdefault(depth, "/".join(comps[-depth:]))
+            break
+        if depth != tailed:
+            tail, tailed = "/".join(comps[-depth:]), depth
         if m := pattern.fullmatch(tail):
-            base, fields = "/".join(comps[:-depth]), m.groupdict()
-            for order, layout, piece in entries:
-                home = "/".join(comps[: len(comps) - depth + piece.home]) if piece.home else path if piece.here else ""
-                found.append((order, Place(layout, piece, fields, base, home)))
-    found.sort(key=lambda row: row[0])
-    out = [*(place for _, place in found), *(Place(layout, piece, {}, path, path if piece.here else "") for layout, piece in flat)]
-    out.sort(key=lambda place: (place.piece.described, place.piece.weak))  # a name that says little is what is left when no other fits
-    return out
+            matched.append(i)
+            matches.append((depth, m.groupdict()))
+    return Places(path, *plan.arranged(tuple(matched)), matches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools import agreement, completeness
@@ -77,7 +77,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
         if whole_tree:
             out += records(finished)
         if whole_tree and finished:
-            out += (f for f in tracker_findings(s, finished, incomplete) if f.path not in judged)
+            out += (f for f in tracker_findings(s, finished, incomplete.copy) if f.path not in judged)
     return out
 
 
@@ -115,8 +115,8 @@ def state_file(home: str) -> Iterator[Finding]:
         yield finding("dangling-tracker", f"it names {named[:200]!r}, which is not there", path=path)
 
 
-def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: set[str]) -> Iterator[Finding]:
-    """What the tracker beside a run gets wrong, if its layout has one. ``incomplete`` are paths of checkpoints that lack parts."""
+def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]) -> Iterator[Finding]:
+    """What the tracker beside a run gets wrong, if its layout has one. ``incomplete`` gives the paths of checkpoints that lack parts."""
     layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
     if layout.tracker is None:
         return
@@ -127,7 +127,7 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
     elif isinstance(said[1], Finding):
         yield said[1]
     else:
-        yield from agreement.trackers(checkpoints, said[1], said[0], incomplete)
+        yield from agreement.trackers(checkpoints, said[1], said[0], incomplete())
 
 
 def ciphers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:

@@ -9,7 +9,7 @@ from ckpt_tools.choose import rank
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Finding
+from ckpt_tools.model import Checkpoint, Finding, Kind
 from ckpt_tools.pipeline.session import Session
 
 _SKEW_NS = 5_000_000_000
@@ -23,8 +23,7 @@ def orders(session: Session, candidates: Sequence[Checkpoint], run: completeness
 
     The tracker is the witness: asked for one, raises UsageError where it sides with step.
     """
-    whole = [c for c in candidates if not completeness.missing(c, run)] or list(candidates)
-    by_mtime, by_step = rank(whole, "mtime")[0], rank(whole, "step")[0]
+    by_mtime, by_step = (_first(candidates, order, run) for order in ("mtime", "step"))
     if by_mtime.order != by_step.order:
         said = session.tracker(by_step.layout, by_step.parts[0].base)
         testimony = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
@@ -34,6 +33,14 @@ def orders(session: Session, candidates: Sequence[Checkpoint], run: completeness
         yield finding("mtime-disagrees-with-step", text, path=by_mtime.path)
     ahead = [c for c in candidates if c.mtime_ns > session.now_ns + _SKEW_NS]
     yield from (finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path) for c in ahead[:_CLOCKS])
+
+
+def _first(candidates: Sequence[Checkpoint], order: str, run: completeness.Expected) -> Checkpoint:
+    """The best of the complete ones; where none is, of all."""
+    if any(c.kind is not Kind.PERIODIC for c in candidates):  # those at the same step change the order, so incomplete ones must go first
+        return rank([c for c in candidates if not completeness.missing(c, run)] or candidates, order)[0]
+    ranked = rank(candidates, order)
+    return next((c for c in ranked if not completeness.missing(c, run)), ranked[0])
 
 
 def unfinished(saves: Sequence[Checkpoint], chosen: Checkpoint | None, order: str, root: str) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ckpt_tools.discover import discover
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.near import Miss, near_miss
-from ckpt_tools.storage import walk
+from ckpt_tools.listing import walk
 
 _SHOWN = 5
 
@@ -24,6 +24,13 @@ class Checked:
     matched: int = 0
     example: str = ""
     misses: list[Miss] = field(default_factory=list)
+
+
+class _Entries(list["os.DirEntry[str]"]):
+    """The entries of a directory; only their names count."""
+
+    def asked(self) -> tuple[()]:
+        return ()
 
 
 def _is_directory(e: os.DirEntry[str]) -> bool:
@@ -44,7 +51,7 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
             taken.add(part.path)
             entry.matched += 1
             entry.example = entry.example or os.path.relpath(part.path, root)
-    for _, entries in walk(root):
+    for _, entries in walk(root, lambda _, entries: _Entries(entries)):
         if isinstance(entries, OSError):
             continue
         for e in entries:

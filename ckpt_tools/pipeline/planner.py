@@ -105,7 +105,7 @@ class Planner:
             ranked = self._from_tracker(ranked)
         self.ranked = ranked
         self.expected = completeness.expected(self.checkpoints, selection.world_size)
-        self.topology, self.saved, notes = find_topology(s, ranked, self.checkpoints, selection)
+        self.topology, self.saved, notes = find_topology(s, ranked, self.expected, selection)
         self.warnings += notes
         if self.order == "mtime" and selection.resume_from != "tracker" and selection.prefer is None:  # else the caller chose another order
             self.warnings += doubts.orders(s, candidates, self.expected, witness=selection.witness)
@@ -241,9 +241,12 @@ class Planner:
         paths = {f.path for f in (*shared, *(f for r in ranks for f in r.files))}
         resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
         run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
-        lost = {o.path for o in run if completeness.missing(o, self.expected)} | {
-            r.checkpoint.path for r in choice.rejected if r.checkpoint.parts and r.checkpoint.parts[0].home
-        }
+
+        def lost() -> set[str]:
+            """Paths of checkpoints that cannot be resumed from, as far as that is known."""
+            homes = {r.checkpoint.path for r in choice.rejected if r.checkpoint.parts and r.checkpoint.parts[0].home}
+            return homes | {o.path for o in run if completeness.missing(o, self.expected)}
+
         planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
         unread = [p for p in a.parts if p.path in s.reader.unread]

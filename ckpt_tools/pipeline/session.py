@@ -66,6 +66,9 @@ class Session:
 
     def _settle_weak_names(self) -> None:
         """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
+        pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in self.found.parts}]
+        if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
+            return
         kept, damaged = list[Part](), list[Part]()
         for part in self.found.parts:
             piece = BY_NAME[part.layout].piece(part.piece)
@@ -227,7 +230,7 @@ class Session:
 def _as_weak(part: Part) -> Iterator[Place]:
     """The weak names that a part's name also is."""
     name = part.path.rpartition("/")[2]
-    return (p.read() for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
+    return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
 
 
 def _moved(part: Part, to: Place) -> Part:

@@ -48,7 +48,7 @@ def expert_names(session: Session, checkpoints: list[Checkpoint], level: Level =
 
 
 def find_topology(
-    session: Session, ranked: Sequence[Checkpoint], checkpoints: Sequence[Checkpoint], selection: Selection
+    session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
     """The topology with the provenance of every number, the world size that wrote the files as far as they or their names tell, and warnings.
 
@@ -68,7 +68,7 @@ def find_topology(
         ranked_parts, reports = ranked_parts or mine, reports or said
         if any(r.verdict is not Verdict.BROKEN for r in said):
             break  # it could have told
-    names, named = completeness.expected_ranks(checkpoints), completeness.named_world(first)
+    names, named = expected.named, completeness.named_world(first)
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():
         in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)

@@ -1,0 +1,194 @@
+"""Directories in order, one call at a time and many at a time: both must see the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools import _ahead, listing
+from ckpt_tools.discover import discover
+from ckpt_tools.listing import Gauge, walk
+
+
+class Seen(list[os.DirEntry[str]]):
+    """All entries; the files among them are asked about."""
+
+    def asked(self) -> Iterator[os.DirEntry[str]]:
+        return (e for e in self if e.name.endswith(".ckpt"))
+
+
+def look(_: str, entries: list[os.DirEntry[str]]) -> Seen:
+    return Seen(entries)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call counts as slow."""
+    monkeypatch.setattr(listing, "SLOW", 0.0)
+
+
+def names(root: Path, threads: int = 8) -> list[tuple[str, list[str] | int | None]]:
+    return [(p, e.errno if isinstance(e, OSError) else [x.name for x in e]) for p, e in walk(str(root), look, threads)]
+
+
+def tree(root: Path, seed: int) -> None:
+    """Directories, files, links between directories (up, down and sideways), dangling links, one that nobody may list."""
+    rng, directories = random.Random(seed), [root]
+    root.mkdir()
+    for i in range(60):
+        above = rng.choice(directories)
+        what = rng.randrange(10)
+        if what < 5:
+            (above / f"d{i}").mkdir()
+            directories.append(above / f"d{i}")
+        elif what < 7:
+            (above / f"l{i}").symlink_to(rng.choice(directories), target_is_directory=True)
+        elif what < 8:
+            (above / f"gone{i}").symlink_to("nowhere")
+        else:
+            for k in range(rng.randrange(90)):
+                (above / f"f{i}-{k}.ckpt").write_bytes(b"x")
+
+
+@pytest.mark.parametrize("held", [3, 20_000])
+@pytest.mark.parametrize("seed", range(12))
+def test_many_at_a_time_sees_what_one_at_a_time_sees(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch, seed: int, held: int) -> None:
+    monkeypatch.setattr(_ahead, "HELD", held)
+    tree(tmp_path / "t", seed)
+    one, many = names(tmp_path / "t", 1), names(tmp_path / "t")
+    assert many == one
+    real = [os.path.realpath(p) for p, _ in one]
+    assert len(set(real)) == len(real)
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_what_cannot_be_listed_comes_with_its_error(tmp_path: Path, slow: None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abcdefgh":
+        (tmp_path / name / "in").mkdir(parents=True)
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("/c"):
+            raise PermissionError(13, "no")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    told = dict(names(tmp_path, threads))
+    assert told[str(tmp_path / "c")] == 13
+    assert str(tmp_path / "c" / "in") not in told
+    assert len(told) == 1 + 8 + 7
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_loops_end(tmp_path: Path, slow: None, threads: int) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for i in range(5):
+        (tmp_path / "a" / "b" / f"up{i}").symlink_to(tmp_path, target_is_directory=True)
+        (tmp_path / "a" / f"self{i}").symlink_to(".", target_is_directory=True)
+    looked = []
+    told = list(walk(str(tmp_path), lambda path, entries: (looked.append(path), look(path, entries))[1], threads))
+    assert [p for p, _ in told] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    assert len(looked) <= 3 + 10  # each link once
+
+
+def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(20):
+        (tmp_path / f"d{i}").mkdir()
+        for k in range(70):
+            (tmp_path / f"d{i}" / f"{k}.ckpt").touch()
+            (tmp_path / f"d{i}" / f"{k}.log").touch()
+    asked: list[str] = []
+    real = listing.stat
+    for module in (listing, _ahead):
+        monkeypatch.setattr(module, "stat", lambda e: (asked.append(e.path), real(e)))
+    for _, entries in walk(str(tmp_path), look, 8):
+        assert not isinstance(entries, OSError)
+        assert {e.path for e in entries.asked()} <= set(asked)  # before its turn
+    assert len(asked) - len(set(asked)) <= 2 * listing._FILES  # entries that showed how slow it is are passed on, and remember
+    assert set(asked) == {str(tmp_path / f"d{i}" / f"{k}.ckpt") for i in range(20) for k in range(70)}
+
+
+def test_what_is_listed_ahead_is_bounded(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly the results are taken, and although the first directory in order has most below it."""
+    for i in range(300):
+        for k in range(10):
+            (tmp_path / f"{i:03}" / f"{k}").mkdir(parents=True)
+    monkeypatch.setattr(_ahead, "HELD", 50)
+    listed = taken = most = 0
+    lock = threading.Lock()
+
+    def counting(_: str, entries: list[os.DirEntry[str]]) -> Seen:
+        nonlocal listed
+        with lock:
+            listed += len(entries)
+        return Seen(entries)
+
+    for _, entries in walk(str(tmp_path), counting, 4):
+        assert not isinstance(entries, OSError)
+        taken += len(entries)
+        most = max(most, listed - taken)
+    assert taken == 300 * 11
+    assert most <= 50 + 4 * 10  # each thread may be in the middle of one
+
+
+def test_a_mistake_of_the_caller_is_raised(tmp_path: Path, slow: None) -> None:
+    for i in range(30):
+        (tmp_path / f"{i:02}").mkdir()
+
+    def wrong(path: str, entries: list[os.DirEntry[str]]) -> Seen:
+        if path.endswith("/20"):
+            raise KeyError(path)
+        return Seen(entries)
+
+    with pytest.raises(KeyError):
+        list(walk(str(tmp_path), wrong, 4))
+
+
+def test_the_threads_end_with_the_walk(tmp_path: Path, slow: None) -> None:
+    for i in range(300):
+        (tmp_path / f"{i:03}").mkdir()
+    steps = walk(str(tmp_path), look, 4)
+    for _ in range(20):
+        next(steps)
+    mine = [t for t in threading.enumerate() if t.name.startswith("ckpt-list-")]
+    assert len(mine) == 4
+    steps.close()
+    for t in mine:
+        t.join(30)
+    assert not any(t.is_alive() for t in mine)
+
+
+def test_one_slow_call_is_no_slow_file_system() -> None:
+    gauge = Gauge()
+    for took in (1e-5, 1e-5, 0.5, 1e-5, 0.5, 1e-5, 0.5, 1e-5, 1e-5):
+        gauge.add(took)
+        assert not gauge.slow
+    for _ in range(4):
+        gauge.add(0.001)
+    assert gauge.slow
+
+
+def test_a_local_tree_is_listed_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "SLOW", 3600.0)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread"))
+    tree(tmp_path / "t", 3)
+    assert len(names(tmp_path / "t")) > 5
+
+
+def test_discovery_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(40):
+        (tmp_path / f"rank_{rank}").mkdir()
+        for i in range(40):
+            (tmp_path / f"rank_{rank}" / f"net-{i // 10 + 1}_{i % 10 + 1}.ckpt").write_bytes(b"x" * rank)
+        (tmp_path / f"rank_{rank}" / "note.txt").touch()
+        (tmp_path / f"rank_{rank}" / "gone-1_1.ckpt").symlink_to("nowhere")
+    monkeypatch.setattr(listing, "SLOW", 3600.0)
+    here = discover(str(tmp_path))
+    monkeypatch.setattr(listing, "SLOW", 0.0)
+    assert discover(str(tmp_path)) == here
+    assert len(here.parts) == 40 * 41
