@@ -24,6 +24,7 @@ def verify(
     explain_bytes: options.ExplainBytes = False,
     strict: options.Strict = False,
     jobs: options.Jobs = None,
+    scheduler: options.Scheduler = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -39,9 +40,11 @@ def verify(
     to = options.output(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
     from ckpt_tools import pipeline
+    from ckpt_tools.engine import engine
 
     values = found.values
-    with progress(to) as meter:
+
+    with engine(values.get("scheduler")) as workers, progress(to) as meter:
         result = pipeline.verify(
             paths,
             values.get("level", Level.CONTENT),
@@ -54,6 +57,7 @@ def verify(
             max_age=values.get("max-age", 0.0),
             note=options.noted(to),
             progress=meter,
+            engine=workers,
         )
     if to.format == "table":
         from ckpt_tools.emit import table

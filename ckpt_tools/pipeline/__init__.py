@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools import completeness, launchers
 from ckpt_tools import group as grouping
@@ -20,6 +21,9 @@ from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
+
+if TYPE_CHECKING:
+    from ckpt_tools.engine import Engine
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
@@ -65,12 +69,14 @@ def verify(
     cache: bool = False,
     max_age: float = 0.0,
     note: Note | None = None,
+    engine: Engine | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
-    Raises CannotLook when a path does not exist or cannot be listed.
+    With an ``engine`` (``ckpt_tools.engine``) its workers read, who must see the files under the same paths; the answer is the same.
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone.
     """
     started = time.perf_counter()
     files: list[FileReport] = []
@@ -82,6 +88,8 @@ def verify(
             s = Session(root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept)
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
+            if engine is not None:
+                s.ahead(engine, level)
             for part in s.parts:
                 s.report(part, level)
             bare = []
