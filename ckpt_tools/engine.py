@@ -41,8 +41,10 @@ class Engine:
         name = type(error).__name__
         if name == "KilledWorker":
             return None
-        if isinstance(error, ImportError):
-            return CannotLook(f"a worker of {self.name} cannot import ckpt-tools: {error}", f"install ckpt-tools {__version__} on all machines")
+        if isinstance(error, ImportError) or "deserialization" in str(error):
+            why = str(error.__cause__ or error).partition("\n")[0]
+            hint = f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that the engine asks for"
+            return CannotLook(f"{self.name} or a worker of it cannot import ckpt-tools: {why}", hint)
         if name == "CancelledError":
             return CannotLook(f"{self.name} is gone, and with it the work it had been given", self.hint)
         return CannotLook(f"{self.name} could not do its work: {name}: {error}", self.hint)
@@ -119,6 +121,6 @@ def _mpi() -> Iterator[Engine]:
     except RuntimeError as e:
         raise UsageError(f"mpi4py finds no MPI: {e}", "install the system's, such as Debian's openmpi-bin, or load its module") from None
     if getattr(_core, "SharedPool", None) is None:
-        raise UsageError("--scheduler mpi works inside mpirun, with at least two processes: one asks, the others read", MPIRUN)
+        raise UsageError("--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read", MPIRUN)
     with MPIPoolExecutor() as executor:
         yield Engine(executor, "the MPI job", width=lambda: int(executor.num_workers))

@@ -189,7 +189,7 @@ class Spread:
         for future in done:
             unit = self._out.pop(future)
             try:
-                version, host, answers = future.result()
+                version, host, defect, answers = future.result()
             except (Exception, CancelledError) as e:
                 if (gone := self.engine.failed(e)) is not None:
                     raise gone from e
@@ -197,6 +197,10 @@ class Spread:
                 continue
             if version != __version__:
                 raise CannotLook(f"the worker on {host} has ckpt-tools {version}, this is {__version__}", "install the same version on all machines")
+            if defect:
+                raise CannotLook(
+                    f"the worker on {host} failed: {defect}", "if it has enough memory, this is a bug in ckpt: please report it"
+                ) from None
             for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
                 if isinstance(owner, _Open):
                     self._ranges(owner, numbers, host, *answer)

@@ -14,12 +14,18 @@ from ckpt_tools.storage import LocalSource, counted
 from ckpt_tools.verify import look
 
 
-def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, tuple[Any, ...]]:
-    """What a worker does with a unit: (its version, its host's name, an answer for each file). Never raises for what is in a file."""
+def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
+    """What a worker does with a unit: (its version, its host's name, what went wrong with us or "", an answer for each file).
+
+    Never raises: not every exception survives the way back, and one that does not is waited for in vain.
+    """
     host = socket.gethostname()
     if version != __version__:
-        return __version__, host, ()
-    return __version__, host, tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files)
+        return __version__, host, "", ()
+    try:
+        return __version__, host, "", tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files)
+    except Exception as e:
+        return __version__, host, f"{type(e).__name__}: {e}", ()
 
 
 def _look(path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...]) -> tuple[Any, ...]:
