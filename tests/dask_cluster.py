@@ -11,7 +11,7 @@ from pathlib import Path
 from run_helpers import CLEAN
 
 HERE = Path(__file__).parent
-RUN = "import sys; from ckpt_tools.pipeline import spread; spread.UNIT = {unit}; from ckpt_tools import engine; engine.GRACE = {grace}; from ckpt_tools.cli import main; main()"
+RUN = "import sys; from ckpt_tools.pipeline import units; units.UNIT = {unit}; from ckpt_tools import engine; engine.GRACE = {grace}; from ckpt_tools.cli import main; main()"
 
 
 class Cluster:

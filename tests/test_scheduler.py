@@ -24,7 +24,7 @@ from ckpt_tools import Level, engine, pipeline
 from ckpt_tools.emit import json as emit
 from ckpt_tools.engine import Engine
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.pipeline import spread, worker
+from ckpt_tools.pipeline import units, worker
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -71,11 +71,11 @@ def flip(path: Path, at: int) -> None:
 # ---- the same answer
 
 
-@pytest.mark.parametrize("unit", [600, spread.UNIT])
+@pytest.mark.parametrize("unit", [600, units.UNIT])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_every_fixture_has_the_same_report(root: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and looked at whole."""
-    monkeypatch.setattr(spread, "UNIT", unit)
+    monkeypatch.setattr(units, "UNIT", unit)
     assert asked(root) == alike(root)
 
 
@@ -90,7 +90,7 @@ def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: py
     """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no checksum covers."""
     from safetensors.torch import save_file
 
-    monkeypatch.setattr(spread, "UNIT", megabytes * MiB)
+    monkeypatch.setattr(units, "UNIT", megabytes * MiB)
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "a.pt")
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "b.pt")
     flip(tmp_path / "b.pt", 70 * MiB)
@@ -128,9 +128,9 @@ def _plain(value: object) -> bool:
     return all(map(_plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
 
 
-@pytest.mark.parametrize("unit", [600, spread.UNIT])
+@pytest.mark.parametrize("unit", [600, units.UNIT])
 def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "UNIT", unit)
+    monkeypatch.setattr(units, "UNIT", unit)
     sent = list[bytes]()
     for root in (FIXTURES / "formats", FIXTURES / "layouts"):
         with Threads() as threads:
@@ -171,7 +171,7 @@ def once(do: Callable[[], object]) -> Callable[[Any], None]:
 
 
 def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(spread, "UNIT", MiB)
+    monkeypatch.setattr(units, "UNIT", MiB)
     return big(tmp_path / "model.pt", 4)
 
 
@@ -204,7 +204,7 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
     monkeypatch.setattr(worker, "LocalSource", real)
-    monkeypatch.setattr(spread, "UNIT", 1 << 40)
+    monkeypatch.setattr(units, "UNIT", 1 << 40)
     look = worker.look
 
     def older(path: str, *args: Any, **more: Any) -> Any:

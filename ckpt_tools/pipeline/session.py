@@ -139,7 +139,8 @@ class Session:
 
     def ahead(self, engine: Engine, level: Level) -> None:
         """Have an engine read every file, so that each report is there when it is asked for. Raises CannotLook when it is gone."""
-        from ckpt_tools.pipeline.spread import Spread, Want
+        from ckpt_tools.pipeline.spread import Spread
+        from ckpt_tools.pipeline.units import Want
 
         if level is Level.PRESENCE:
             return

@@ -10,10 +10,10 @@ import errno
 import os
 import resource
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from ckpt_tools import __version__
 from ckpt_tools import engine as engines
@@ -21,68 +21,21 @@ from ckpt_tools.checksum._spread import Content, Result
 from ckpt_tools.codes import finding
 from ckpt_tools.engine import Engine
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import Anatomy, Claim
+from ckpt_tools.formats import Anatomy
 from ckpt_tools.model import Level, Report, Verdict
+from ckpt_tools.pipeline import units
 from ckpt_tools.pipeline.kept import Seen, unpack
+from ckpt_tools.pipeline.units import Open, Unit, Want, portions, told, unit_of
 from ckpt_tools.pipeline.worker import work
 from ckpt_tools.storage import Identity, LocalSource, count
-from ckpt_tools.verify import Ask, Told, looking
+from ckpt_tools.verify import looking
 
-UNIT = 256 * 1024 * 1024
-"""Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for a scheduler."""
 _HEADER = 64 * 1024
 """What the structure of a file counts for."""
-FILES = 256
-"""Files in a unit at most."""
-_ITEMS = 1 << 14
-"""Ranges of one file in a unit at most."""
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 """What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
 AHEAD = 3
 """Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
-
-
-class Want(NamedTuple):
-    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory showed them."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    level: Level
-    expect: tuple[str, ...] = ()
-    claims: tuple[Claim, ...] = ()
-
-
-@dataclass
-class _Open:
-    """A file whose content is out."""
-
-    want: Want
-    steps: Generator[Ask, Told, tuple[Report, Anatomy]]
-    ask: Ask
-    content: Content
-    opened_ns: int
-    left: int = 0
-    results: dict[int, Result] = field(default_factory=dict)
-    wrong: OSError | None = None
-    changed: bool = False
-
-
-class _Unit:
-    """Work that is gathered until it is worth a call."""
-
-    def __init__(self) -> None:
-        self.files: list[tuple[Any, ...]] = []
-        self.owners: list[tuple[Want | _Open, tuple[int, ...]]] = []
-        self.bytes = 0
-        self.begun_ns = time.time_ns()
-
-    def add(self, owner: Want | _Open, numbers: tuple[int, ...], size: int, *sent: Any) -> bool:
-        """Whether it is full."""
-        self.files.append(sent)
-        self.owners.append((owner, numbers))
-        self.bytes += max(size, 0)
-        return self.bytes >= UNIT or len(self.files) >= FILES
 
 
 class Spread:
@@ -90,19 +43,21 @@ class Spread:
 
     def __init__(self, engine: Engine, *, require: tuple[str, ...], key: bytes | None, explain: bool, progress: Callable[[int], None]) -> None:
         self.engine, self.require, self.key, self.explain, self.progress = engine, require, key, explain, progress
-        self._out: dict[Future[Any], _Unit] = {}
-        self._open = 0
+        self._out: dict[Future[Any], Unit] = {}
+        self._open, self._unit = 0, units.UNIT
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._alone = time.monotonic()
         self._done: list[tuple[Want, Seen]] = []
 
     def read(self, wants: Iterable[Want]) -> Iterator[tuple[Want, Seen]]:
         """Every file that could be read so, in the order in which they are done. What is left out is to be read here. Raises CannotLook when the engine is gone."""
-        whole, ranges = _Unit(), _Unit()
+        wants = list(wants)
+        self._unit = unit_of(sum(max(0, w.size) for w in wants), self.engine.width())
+        whole, ranges = Unit(self._unit), Unit(self._unit)
         self._alone = time.monotonic()
         try:
             for want in wants:
-                if not want.claims and self.key is None and not self.explain and (want.size < UNIT or want.level is not Level.CONTENT):
+                if not want.claims and self.key is None and not self.explain and (want.size < units.UNIT or want.level is not Level.CONTENT):
                     size = _HEADER if want.level is Level.STRUCTURE else want.size
                     if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require):
                         whole = self._submit(whole)
@@ -124,7 +79,7 @@ class Spread:
                 future.cancel()
             for unit in [*self._out.values(), ranges]:
                 for owner, _ in unit.owners:
-                    if isinstance(owner, _Open):
+                    if isinstance(owner, Open):
                         owner.steps.close()
             self._out.clear()
 
@@ -132,15 +87,15 @@ class Spread:
         done, self._done = self._done, []
         yield from done
 
-    def _submit(self, unit: _Unit) -> _Unit:
+    def _submit(self, unit: Unit) -> Unit:
         if unit.files:
             try:
                 self._out[self.engine.executor.submit(work, __version__, tuple(unit.files))] = unit
             except Exception as e:
                 raise self.engine.failed(e) or e from e
-        return _Unit()
+        return Unit(self._unit)
 
-    def _begin(self, want: Want, unit: _Unit) -> _Unit:
+    def _begin(self, want: Want, unit: Unit) -> Unit:
         """The structure of a file, here; its content goes into units."""
         opened_ns = time.time_ns()
         steps = looking(
@@ -160,13 +115,13 @@ class Spread:
             return unit
         source = ask[0]
         try:
-            one = _Open(want, steps, ask, Content(source.size, ask[1]), opened_ns)
+            one = Open(want, steps, ask, Content(source.size, ask[1]), opened_ns)
         except TypeError:  # it holds what is not for other machines, such as a key
             source.bytes_read = 0  # it will be counted when it is read
             steps.close()
             return unit
         self._open += 1
-        for numbers, size in _portions(one.content, UNIT - unit.bytes):
+        for numbers, size in portions(one.content, self._unit - unit.bytes, self._unit):
             one.left += 1
             items = tuple(one.content.items[i] for i in numbers)
             if unit.add(one, numbers, size, "read", want.path, source.size, source.stat.st_mtime_ns, items):
@@ -202,16 +157,16 @@ class Spread:
                     f"the worker on {host} failed: {defect}", "if it has enough memory, this is a bug in ckpt: please report it"
                 ) from None
             for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
-                if isinstance(owner, _Open):
+                if isinstance(owner, Open):
                     self._ranges(owner, numbers, host, *answer)
                 else:
                     self._whole(owner, unit.begun_ns, host, *answer)
 
-    def _fatal(self, unit: _Unit) -> None:
+    def _fatal(self, unit: Unit) -> None:
         """Nobody lived to say what is in these files."""
         why = "every worker that read it died: look into their logs, for memory and for the file system"
         for owner, _ in unit.owners:
-            if isinstance(owner, _Open):
+            if isinstance(owner, Open):
                 owner.wrong, owner.left = owner.wrong or OSError(0, why), owner.left - 1
                 self._close(owner)
             else:
@@ -239,9 +194,7 @@ class Spread:
         self.progress(read)
         self._done.append((want, Seen(report, places, _ours(want.path, identity, begun_ns))))
 
-    def _ranges(
-        self, one: _Open, numbers: tuple[int, ...], host: str, wrong: Result | None, results: Sequence[Result], empty: Any, read: int
-    ) -> None:
+    def _ranges(self, one: Open, numbers: tuple[int, ...], host: str, wrong: Result | None, results: Sequence[Result], empty: Any, read: int) -> None:
         one.left -= 1
         source = one.ask[0]
         source.bytes_read += read
@@ -254,13 +207,13 @@ class Spread:
             one.wrong = one.wrong or OSError(0, _unseen(wrong[2], host) if wrong[0] == "os" else _other(host))
         self._close(one)
 
-    def _close(self, one: _Open) -> None:
+    def _close(self, one: Open) -> None:
         """Judge a file when all of it has come back."""
         if one.left:
             return
         self._open -= 1
         try:
-            one.steps.send(_told(one, self.progress))
+            one.steps.send(told(one, self.progress))
         except StopIteration as done:
             report, anatomy = done.value
         if one.changed:
@@ -272,25 +225,6 @@ class Spread:
         report, anatomy = made
         identity = anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
         self._done.append((want, Seen(report, anatomy.places, identity)))
-
-
-def _portions(content: Content, room: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Numbers of consecutive items, and their bytes: the first of about ``room`` bytes, the others of a unit's."""
-    numbers, size = list[int](), 0
-    for i, length in enumerate(content.lengths):
-        numbers.append(i)
-        size += length
-        if size >= room or len(numbers) >= _ITEMS:
-            yield tuple(numbers), size
-            numbers, size, room = [], 0, UNIT
-    if numbers:
-        yield tuple(numbers), size
-
-
-def _told(one: _Open, progress: Callable[[int], None]) -> Told:
-    if one.wrong is not None:
-        raise one.wrong
-    yield from one.content.found(one.ask[0], one.results, progress)
 
 
 def _unknown(want: Want, why: str) -> Report:
