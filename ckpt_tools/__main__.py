@@ -2,4 +2,5 @@
 
 from ckpt_tools.cli import main
 
-main()
+if __name__ == "__main__":  # workers of mpi4py.futures run this file under another name
+    main()

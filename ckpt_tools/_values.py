@@ -47,6 +47,16 @@ def path(value: object, base: str) -> str:
     return os.path.join(base, os.path.expanduser(text(value, base)) if base else text(value, base))
 
 
+def scheduler(value: object, base: str) -> str:
+    """A relative scheduler file in a configuration file starts from there."""
+    name = text(value, base)
+    if name.startswith("file:"):
+        return f"file:{path(name.removeprefix('file:').removeprefix('//'), base)}"
+    if name not in ("threads", "mpi") and not re.fullmatch(r"[a-z]+://[^/\s].*", name):
+        raise ValueError(f"{name!r} is neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json")
+    return name
+
+
 def flag(value: object, base: str) -> bool:
     if isinstance(value, str):
         answer = value.strip().lower()

@@ -45,6 +45,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_JOBS", "--jobs", "threads that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
+    Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", _values.scheduler),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", _values.one_of("tracker", "mtime", "step")),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", _values.kind),

@@ -6,12 +6,12 @@ import errno
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from ckpt_tools.checksum import InflateError, Progress, covered, mismatches
+from ckpt_tools.checksum import InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
 from ckpt_tools.formats._counters import optimizer_step
-from ckpt_tools.formats._zero_pages import MOST, lost_pages, zero_pages
+from ckpt_tools.formats._zero_pages import MOST, lost_pages, watching
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
@@ -69,6 +69,11 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[F
     return allowed[0] if len(allowed) == 1 else None, [finding("bad-header", f"the file does not begin like {wanted}", offset=0)]
 
 
+Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
+"""The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no checksum covers are to be added."""
+Told = Iterator[tuple[Sum, Outcome]]
+
+
 def look(
     path: str,
     level: Level,
@@ -89,6 +94,29 @@ def look(
     the report has the level that was reached until then, and what was found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
+    steps = looking(path, level, expect=expect, claims=claims, progress=progress, require=require, key=key, explain=explain, io=io)
+    try:
+        source, sums, empty = next(steps)
+        steps.send(mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty)))
+    except StopIteration as done:
+        result: tuple[Report, Anatomy] = done.value
+        return result
+    raise AssertionError("the content of a file is asked for once")
+
+
+def looking(
+    path: str,
+    level: Level,
+    *,
+    expect: Sequence[str] = (),
+    claims: Sequence[Claim] = (),
+    progress: Progress | None = None,
+    require: Sequence[str] = (),
+    key: bytes | None = None,
+    explain: bool = False,
+    io: str = "pread",
+) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
+    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent back are its mismatches, which may raise as reading does."""
     name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
     fmt: Format | None = None
     reached = Level.PRESENCE
@@ -103,7 +131,7 @@ def look(
                 _structure(source, fmt, name, claims, require, anatomy, found)
                 reached = Level.STRUCTURE
             if fmt is not None and level >= Level.CONTENT:
-                _content(source, anatomy, jobs, progress, found)
+                yield from _content(source, anatomy, found)
                 reached = Level.CONTENT
             if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
                 reached = _deeper(source, fmt, level, claims, anatomy, found, progress)
@@ -181,15 +209,10 @@ def _deeper(
     return Level.LOAD if done else Level.VALUES
 
 
-def _content(source: LocalSource, anatomy: Anatomy, jobs: int, progress: Progress | None, found: list[Finding]) -> None:
+def _content(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> Generator[Ask, Told, None]:
     """Adds to ``found`` one by one, so that what was found before a stop is kept."""
     empty = list[tuple[int, int]]()
-
-    def watch(offset: int, data: memoryview | bytes) -> None:
-        if len(empty) < MOST:
-            empty.extend(zero_pages(offset, memoryview(data)))
-
-    for s, actual in mismatches(source, anatomy.sums, jobs=jobs, progress=progress, gaps=True, watch=watch):
+    for s, actual in (yield source, anatomy.sums, empty):
         found.append(finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset))
     if len(empty) < MOST:  # more are a pattern
         found += lost_pages(source, anatomy.tensors, empty)

@@ -5,5 +5,22 @@ from __future__ import annotations
 from ckpt_tools.checksum._compare import mismatches
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
+from ckpt_tools.checksum._work import Outcome, Watch
 
-__all__ = ["BUFFER", "UNIT", "Crc32c", "Deflated", "Extent", "Hash", "InflateError", "Piece", "Progress", "Sum", "covered", "mismatches", "shifted"]
+__all__ = [
+    "BUFFER",
+    "UNIT",
+    "Crc32c",
+    "Deflated",
+    "Extent",
+    "Hash",
+    "InflateError",
+    "Outcome",
+    "Piece",
+    "Progress",
+    "Sum",
+    "Watch",
+    "covered",
+    "mismatches",
+    "shifted",
+]

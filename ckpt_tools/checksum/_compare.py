@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.checksum._crc import UNIT, InflateError, Progress, crc32, crc32_combine
@@ -117,13 +117,19 @@ def mismatches(
 
 
 def _compare(
-    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None, watch: Watch | None
+    source: Source,
+    sums: Sequence[Sum],
+    units: Sequence[Unit],
+    jobs: int,
+    progress: Progress | None,
+    watch: Watch | None,
+    given: Iterable[tuple[Unit, Outcome]] | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
     crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
     done: dict[int, Outcome] = {}
     left, stopped = Counter(u.sum for u in units), None
     try:
-        for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch):
+        for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch) if given is None else given:
             left[u.sum] -= 1
             if u.sum < 0:
                 continue

@@ -50,7 +50,7 @@ def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview 
                 progress(n)
 
 
-def _work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
+def work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
     if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
         at = u.offset
 
@@ -92,7 +92,7 @@ def outcomes(
         done = list[tuple[Unit, Outcome]]()
         try:
             for u in batch:
-                done.append((u, _work(source, sums, u, passed, watch)))
+                done.append((u, work(source, sums, u, passed, watch)))
         except Stopped as e:
             return done, e
         return done, None
@@ -105,7 +105,7 @@ def outcomes(
         units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
     if jobs < 2 or sum(u.length for u in units) < INLINE:
         for u in units:
-            yield u, _work(source, sums, u, progress, watch)
+            yield u, work(source, sums, u, progress, watch)
         return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor

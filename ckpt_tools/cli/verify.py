@@ -26,6 +26,7 @@ def verify(
     jobs: options.Jobs = None,
     io: options.Io = None,
     limit_rate: options.LimitRate = None,
+    scheduler: options.Scheduler = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -41,9 +42,11 @@ def verify(
     to = options.output(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
     from ckpt_tools import pipeline
+    from ckpt_tools.engine import engine
 
     values = found.values
-    with progress(to) as meter:
+
+    with engine(values.get("scheduler")) as workers, progress(to) as meter:
         result = pipeline.verify(
             paths,
             values.get("level", Level.CONTENT),
@@ -58,6 +61,7 @@ def verify(
             progress=meter,
             io=values.get("io", "auto"),
             limit_rate=values.get("limit-rate"),
+            engine=workers,
         )
     if to.format == "table":
         from ckpt_tools.emit import table

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
+from ckpt_tools.checksum import Watch
 from ckpt_tools.codes import finding
 from ckpt_tools.model import Finding, Tensor
 from ckpt_tools.storage import Source
@@ -49,6 +50,16 @@ def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
             yield offset + run, offset + end
             run = -1
         i = heads.find(0, i + 1)
+
+
+def watching(runs: list[tuple[int, int]]) -> Watch:
+    """Adds to ``runs`` the whole zero pages of what it is called with, as long as they are not too many to look at."""
+
+    def watch(offset: int, data: memoryview | bytes) -> None:
+        if len(runs) < MOST:
+            runs.extend(zero_pages(offset, memoryview(data)))
+
+    return watch
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -69,7 +69,8 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         if key in made:
             stubs[id(ref)] = made[key]
     used |= {t.storage for t in made.values()}
-    for key in made.keys() - {r.pid for r in pickled.persistents if type(r.pid) is str}:
+    referred = {r.pid for r in pickled.persistents if type(r.pid) is str}
+    for key in (k for k in made if k not in referred):  # in the file's order
         yield finding("extra-storage", f"nothing refers to tensor {key[:80]!r}", offset=found["tensors"][0])
     for key, (_, _, root) in places.items():
         if key not in used and not root:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools import completeness, launchers
 from ckpt_tools import group as grouping
@@ -20,6 +21,9 @@ from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
+
+if TYPE_CHECKING:
+    from ckpt_tools.engine import Engine
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
@@ -67,13 +71,15 @@ def verify(
     note: Note | None = None,
     io: str = "auto",
     limit_rate: float | None = None,
+    engine: Engine | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
 
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
-    Raises CannotLook when a path does not exist or cannot be listed.
+    With an ``engine`` (``ckpt_tools.engine``) its workers read, who must see the files under the same paths; the answer is the same.
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone.
     """
     started = time.perf_counter()
     files: list[FileReport] = []
@@ -87,6 +93,8 @@ def verify(
             )  # fmt: skip
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
+            if engine is not None:
+                s.ahead(engine, level)
             for part in s.parts:
                 s.report(part, level)
             bare = []

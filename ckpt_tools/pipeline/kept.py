@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ckpt_tools.model import Box, Finding, Level, Report, Scalar, Severity, Stats, Verdict
+from ckpt_tools.storage import Identity
 
 Places = Mapping[str, Box]
+
+
+class Seen(NamedTuple):
+    """A report made ahead of the question. ``identity`` is None when the file may not be kept under its name."""
+
+    report: Report
+    places: Places
+    identity: Identity | None
 
 
 def _out(value: Scalar) -> object:

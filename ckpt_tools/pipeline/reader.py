@@ -12,7 +12,7 @@ from ckpt_tools._cache_place import turn
 from ckpt_tools.cache import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model import Level, Report, Verdict
-from ckpt_tools.pipeline.kept import Places, pack, unpack
+from ckpt_tools.pipeline.kept import Places, Seen, pack, unpack
 from ckpt_tools.pipeline.rate import Rate
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.verify import look
@@ -47,6 +47,7 @@ class Reader:
         # Helpers that map a file take it in big pieces, which no rate holds back.
         self.io = "pread" if limit_rate and io in ("auto", "mmap") else io
         self.unread: dict[str, int] = {}
+        self.ahead: dict[str, tuple[Level, Seen]] = {}  # what an engine has read before anybody asked
         self._cost: dict[str, int] = {}
         self._stopped = False
 
@@ -89,19 +90,36 @@ class Reader:
             if level > Level.STRUCTURE and self.spent:
                 self.unread[path] = _size(path)
                 return None, None, None, False
-            report, anatomy = self.read(path, level, expect, claims)
+            level_, seen = self.ahead.pop(path, (None, None))
+            if seen is None or level_ is not level:
+                report, anatomy = self.read(path, level, expect, claims)
+                seen = Seen(report, anatomy.places, anatomy.identity)
+            report, places, identity = seen
             # An optional package that is missing today may be there tomorrow; what nobody could look at is looked at again.
             kept = not self._stopped and report.verdict is not Verdict.UNKNOWN and not any(f.code == "needs-extra" for f in report.findings)
             bad = report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
-            return (report, anatomy.places), pack(report, anatomy.places) if kept else None, anatomy.identity, bad
+            return (report, places), pack(report, places) if kept else None, identity, bad
 
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         shared = based is not None and level < Level.LOAD
-        question = repr((__version__, tuple(expect), self.require, based)).encode()
+        question = self._question(expect, based)
         found = self._ask(path, question, level, lambda data: unpack(path, data), fresh) if shared else fresh()[0]
         if found is not None:
             self._cost[path] = max(self._cost.get(path, 0), found[0].bytes_read)
         return found
+
+    def knows(self, path: str, level: Level, expect: Sequence[str], based: str | None) -> bool:
+        """Whether an earlier run's verdict answers the same."""
+        if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
+            return False
+        try:
+            identity = Identity.of(os.stat(path))
+        except OSError:
+            return False
+        return self.cache.get(path, self._question(expect, based), int(level), identity) is not None
+
+    def _question(self, expect: Sequence[str], based: str | None) -> bytes:
+        return repr((__version__, tuple(expect), self.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
         """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read`` raises."""

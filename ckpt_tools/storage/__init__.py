@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, counted
+from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
 
-__all__ = ["IO", "BytesSource", "Counter", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "counted", "opened", "walk"]
+__all__ = ["IO", "BytesSource", "Counter", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened"]
 
 IO = ("auto", "pread", "mmap", "direct")
 """How contents are read: see ``opened`` and docs/environment.md."""

@@ -68,6 +68,12 @@ def counted() -> Iterator[Counter]:
         _counting.reset(token)
 
 
+def count(n: int) -> None:
+    """Count bytes that another process has read for us."""
+    for counter in _counting.get():
+        counter.bytes += n
+
+
 class Source(Protocol):
     """One file, read by ranges. ``path`` is "" for bytes that lie in no file; ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
 

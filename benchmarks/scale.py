@@ -1,0 +1,133 @@
+"""How long one ``ckpt verify --scheduler`` takes on many nodes: what a unit of work costs, measured here, and a simulation with it.
+
+    python benchmarks/scale.py [--ranks 16384] [--tb 100] [--node-gbs 5] [--store-gbs 1000]
+
+Measured: the structure of a torch file looked at by the asking process, and a unit handed out, worked on and taken back through a real Dask
+scheduler with two workers. Simulated: one asking process, one scheduler, ``--threads`` threads per node that share ``--node-gbs``, all of them the store's ``--store-gbs``;
+units take between 0.8 and 1.6 times their share. Beside it what the slowest of the parts alone would take: the two must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+
+from many import Workers
+from verify_file import MAKE
+
+from ckpt_tools.checksum._spread import Content
+from ckpt_tools.engine import engine
+from ckpt_tools.model import Level
+from ckpt_tools.pipeline import spread, units
+from ckpt_tools.pipeline.worker import work
+from ckpt_tools.verify import looking
+
+NODES = (1, 4, 16, 64, 256, 1024)
+
+
+def measured(directory: str, rounds: int = 1500) -> tuple[float, float]:
+    """Seconds per file for its structure and its cut into ranges, and per unit for the whole way through Dask."""
+    path = os.path.join(directory, "model.pt")
+    os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, path, "1")
+    best = []
+    for _ in range(7):
+        started = time.perf_counter()
+        steps = looking(path, Level.CONTENT)
+        source, sums, _ = next(steps)
+        list(units.portions(Content(source.size, sums), units.UNIT, units.UNIT))
+        best.append(time.perf_counter() - started)
+        steps.close()
+    workers = Workers(directory, 2, None)
+    try:
+        item = ("read", path, 0, 0, (("sum", 0, units.UNIT, ((0, units.UNIT),), None),) * 8)  # another file by its size: opened, and not read
+        with engine(f"file:{workers.file}") as found:
+            assert found is not None
+            for n in (50, rounds):  # the first for warmth
+                started = time.perf_counter()
+                for future in [found.executor.submit(work, spread.__version__, (item,)) for _ in range(n)]:
+                    future.result()
+                each = (time.perf_counter() - started) / n
+    finally:
+        workers.close()
+    return sorted(best)[len(best) // 2], each
+
+
+def simulated(files: int, size: float, structure: float, each: float, slots: int, rate: float, unit: int) -> float:
+    """Seconds until the last unit is back; ``rate`` in bytes per second and slot."""
+    chance = random.Random(1)
+    client, free, out = 0.0, [0.0] * slots, list[float]()
+    end, window = 0.0, spread.AHEAD * max(2, slots)
+    for _ in range(files):
+        client += structure
+        left = size
+        while left > 0:
+            part = min(left, unit)
+            left -= part
+            while len(out) >= window:
+                client = max(client, heapq.heappop(out))
+            client += each  # the asking process and the scheduler, as they were measured together
+            begin = max(client, heapq.heappop(free))
+            done = begin + part / rate * chance.uniform(0.8, 1.6)
+            heapq.heappush(free, done)
+            heapq.heappush(out, done)
+            end = max(end, done)
+    return end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("ranks", 16384), ("tb", 100.0), ("node-gbs", 5.0), ("store-gbs", 1000.0), ("threads", 8)):
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="ckpt-bench-")
+    try:
+        structure, each = measured(directory)
+    finally:
+        shutil.rmtree(directory)
+    total, size = options.tb * 1e12, options.tb * 1e12 / options.ranks
+    rows = []
+    for nodes in NODES:
+        slots = nodes * options.threads
+        unit = units.unit_of(int(total), slots)
+        count = options.ranks * -(-int(size) // unit)
+        rate = min(options.node_gbs * 1e9 * nodes, options.store_gbs * 1e9) / slots
+        alone = {
+            "nodes": 1.2 * total / (options.node_gbs * 1e9 * nodes),
+            "store": 1.2 * total / (options.store_gbs * 1e9),
+            "asking": options.ranks * structure + units * each,
+        }
+        first = max(alone, key=alone.__getitem__)
+        rows.append(
+            {
+                "nodes": nodes,
+                "simulated": simulated(options.ranks, size, structure, each, slots, rate, unit),
+                "units": count,
+                "bound": alone[first],
+                "by": first,
+            }
+        )
+    facts = {
+        "structure_ms": round(structure * 1e3, 2),
+        "unit_ms": round(each * 1e3, 2),
+        "files": options.ranks,
+        "units": count,
+        "load": os.getloadavg()[0],
+    }
+    if options.json:
+        print(json.dumps({"title": "scale", **facts, "rows": rows}))
+        return
+    print(", ".join(f"{k} {v}" for k, v in facts.items()))
+    for r in rows:
+        print(f"  {r['nodes']:5} nodes  {r['units']:8,} units  simulated {r['simulated']:9.0f} s   bound {r['bound']:9.0f} s by {r['by']}")
+
+
+if __name__ == "__main__":
+    main()

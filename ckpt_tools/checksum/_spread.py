@@ -1,0 +1,159 @@
+"""The content of one file as plain data for another process: which ranges to read and how to digest them, and what came of it.
+
+What is sent holds numbers, texts, bytes and tuples of these. A digest is sent by its name in this package with plain arguments; one that holds anything
+else, such as a key, stays here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from ckpt_tools.checksum._compare import GAP, _compare, _Tee, _units
+from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
+from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, Unit
+from ckpt_tools.checksum._work import Outcome, Watch, work
+from ckpt_tools.storage import ShortRead, Source
+
+Item = tuple[Any, ...]
+"""("read", offset, length) of bytes that no sum covers; ("sum", offset, length, pieces, digest) with the digest None for CRC-32;
+("file", offset, length, digests, items): one pass over the file that feeds digests of the whole on the way."""
+Result = tuple[Any, ...]
+"""("value", int or bytes), ("inflate", text), ("file", digests, results), ("short", offset, wanted, got), ("os", errno, text)."""
+
+_PLAIN = (int, str, bytes, type(None))
+_HASHLIB = {hashlib.sha256: "sha256"}
+
+
+# ---- digests
+
+
+def _named(what: object) -> Any:
+    """A digest's maker, or an argument of it, as plain data. Raises TypeError when it cannot be one."""
+    if isinstance(what, _PLAIN):
+        return what
+    if isinstance(what, tuple):
+        return ("tuple", *map(_named, what))
+    if isinstance(what, partial):
+        return ("partial", _named(what.func), tuple(map(_named, what.args)), tuple((k, _named(v)) for k, v in what.keywords.items()))
+    if callable(what) and what in _HASHLIB:
+        return "hashlib", _HASHLIB[what]
+    module, name = getattr(what, "__module__", ""), getattr(what, "__qualname__", "")
+    if not module.startswith("ckpt_tools.") or not name.isidentifier():
+        raise TypeError(f"{what!r} is not for another process")
+    return "named", module, name
+
+
+def _made(what: Any) -> Any:
+    """The reverse. Only names of this package and of hashlib are looked up."""
+    if not isinstance(what, tuple):
+        return what
+    kind, *rest = what
+    if kind == "tuple":
+        return tuple(map(_made, rest))
+    if kind == "partial":
+        return partial(_made(rest[0]), *map(_made, rest[1]), **{k: _made(v) for k, v in rest[2]})
+    if kind == "hashlib":
+        return getattr(hashlib, {v: v for v in _HASHLIB.values()}[rest[0]])
+    module, name = rest
+    if kind != "named" or not module.startswith("ckpt_tools.") or not name.isidentifier():
+        raise TypeError(f"{what!r} is no digest")
+    return getattr(import_module(module), name)
+
+
+def _sent(piece: Piece) -> tuple[int, ...] | bytes:
+    return piece if isinstance(piece, bytes) else (piece.offset, piece.length, *((piece.size,) if isinstance(piece, Deflated) else ()))
+
+
+def _received(piece: Any) -> Piece:
+    return piece if isinstance(piece, bytes) else Deflated(*piece) if len(piece) == 3 else Extent(*piece)
+
+
+# ---- the asking side
+
+
+class Content:
+    """The content of one file as work for others: ``items`` in file order, each read by one thread, and their ``lengths`` in bytes.
+
+    Raises TypeError when some of it is no plain data.
+    """
+
+    def __init__(self, size: int, sums: Sequence[Sum]) -> None:
+        over = [s for s in sums if s.hash is not None and s.pieces == (Extent(0, size),)]
+        self.over = over if len(sums) > 1 else []  # as mismatches() does: one pass feeds them all
+        self.rest = [s for s in sums if s not in over] if self.over else list(sums)
+        self.units = _units(self.rest, size, 1 if self.over else GAP, UNIT)
+        self.items = [self._item(u) for u in self.units]
+        self.lengths = [u.length for u in self.units]
+        if self.over:
+            self.items, self.lengths = [("file", 0, size, tuple(_named(s.hash) for s in self.over), tuple(self.items))], [size]
+
+    def _item(self, u: Unit) -> Item:
+        if u.sum < 0:
+            return "read", u.offset, u.length
+        s = self.rest[u.sum]
+        if s.hash is not None:
+            return "sum", u.offset, u.length, tuple(map(_sent, s.pieces)), _named(s.hash)
+        piece = s.pieces[u.piece]
+        return "sum", u.offset, u.length, (_sent(piece if isinstance(piece, Deflated) else Extent(u.offset, u.length)),), None
+
+    def found(self, source: Source, results: Mapping[int, Result], progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
+        """As ``mismatches``, from the results of the items. Raises what the first item in file order met."""
+        digests: tuple[int | bytes, ...] = ()
+        if self.over:
+            _, digests, parts = _checked(results[0])
+            results = dict(enumerate(parts))
+        yield from _compare(source, self.rest, self.units, 0, progress, None, ((u, _outcome(results[i])) for i, u in enumerate(self.units)))
+        yield from ((s, got) for s, got in zip(self.over, digests, strict=True) if got != s.expected)
+
+
+def _checked(result: Result) -> Result:
+    kind, *more = result
+    if kind == "short":
+        raise ShortRead(*more)
+    if kind == "os":
+        raise OSError(*more)
+    return result
+
+
+def _outcome(result: Result) -> Outcome:
+    kind, value = _checked(result)
+    return InflateError(value) if kind == "inflate" else value
+
+
+# ---- the reading side
+
+
+def read_items(source: Source, items: Sequence[Item], watch: Watch) -> Iterator[Result]:
+    """A result for each item in turn; what fails is the last."""
+    try:
+        for item in items:
+            yield _read(source, item, watch)
+    except ShortRead as e:
+        yield "short", e.offset, e.wanted, e.got
+    except OSError as e:
+        yield "os", e.errno or 0, e.strerror or str(e)
+
+
+def _read(source: Source, item: Item, watch: Watch) -> Result:
+    kind, offset, length, *more = item
+    if kind == "read":
+        work(source, (), Unit(offset, length, -1, 0), None, watch)
+        return "value", 0
+    if kind == "file":
+        makers: list[Callable[[], Hash]] = [_made(d) for d in more[0]]
+        hashes = [make() for make in makers]
+        tee = _Tee(source, hashes)
+        results = tuple(_read(tee, part, watch) for part in more[1])
+        if tee.at != source.size:  # out of order: each over again
+            whole = Unit(0, source.size, 0, -1)
+            sums = [Sum("", 0, (Extent(0, source.size),), 0, hash=make) for make in makers]
+            return "file", tuple(work(source, (s,), whole, None) for s in sums), results
+        return "file", tuple(h.digest() for h in hashes), results
+    pieces, digest = more
+    s = Sum("", 0, tuple(map(_received, pieces)), 0, hash=None if digest is None else _made(digest))
+    got = work(source, (s,), Unit(offset, length, 0, 0 if digest is None else -1), None)
+    return ("inflate", str(got)) if isinstance(got, InflateError) else ("value", got)

@@ -1,0 +1,126 @@
+"""Who does the reading: our own threads, or an engine of the shape of ``concurrent.futures.Executor`` that reaches other machines.
+
+``--scheduler`` names it: ``threads`` (the default), the address or the scheduler file of Dask distributed, or ``mpi``. Each is imported only when it is named.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ckpt_tools import __version__
+from ckpt_tools.errors import CannotLook, UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+CONNECT = 15.0
+"""Seconds until a scheduler must have answered."""
+GRACE = 60.0
+"""Seconds without any worker after which an engine is given up."""
+RETRIES = 2
+"""How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats anyway (distributed.scheduler.allowed-failures)."""
+MPIRUN = "mpirun -n 4 python -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi"
+
+
+@dataclass
+class Engine:
+    """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no worker is there), ``check`` raises CannotLook when it is gone."""
+
+    executor: Executor
+    name: str
+    hint: str = "start it again and repeat the command, or leave out --scheduler"
+    width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)
+
+    def failed(self, error: BaseException) -> CannotLook | None:
+        """What it means that work ended with an error of the engine's, for the work has none of its own; None when it ends every worker that it is given to."""
+        name = type(error).__name__
+        if name == "KilledWorker":
+            return None
+        if isinstance(error, ImportError) or "deserialization" in str(error):
+            why = str(error.__cause__ or error).partition("\n")[0]
+            hint = f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that the engine asks for"
+            return CannotLook(f"{self.name} or a worker of it cannot import ckpt-tools: {why}", hint)
+        if name == "CancelledError":
+            return CannotLook(f"{self.name} is gone, and with it the work it had been given", self.hint)
+        return CannotLook(f"{self.name} could not do its work: {name}: {error}", self.hint)
+
+
+@contextmanager
+def engine(scheduler: str | None) -> Iterator[Engine | None]:
+    """The engine that ``--scheduler`` names; None for threads of this process. Raises UsageError, and CannotLook when nobody answers."""
+    if scheduler in (None, "", "threads"):
+        yield None
+    elif scheduler == "mpi":
+        yield from _mpi()
+    else:
+        yield from _dask(_address(scheduler))
+
+
+def _address(scheduler: str) -> str:
+    if not scheduler.startswith("file:"):
+        return scheduler
+    import json
+
+    path = scheduler.removeprefix("file:").removeprefix("//")
+    try:
+        with open(path, encoding="utf-8") as f:
+            address = json.load(f)["address"]
+    except OSError as e:
+        raise CannotLook(
+            f"the scheduler file {path!r} cannot be read: {e.strerror}", "start 'dask scheduler --scheduler-file FILE' where this machine sees FILE"
+        ) from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise UsageError(f"{path!r} is no scheduler file of Dask: it names no address", "'dask scheduler --scheduler-file FILE' writes one") from e
+    return str(address)
+
+
+def _dask(address: str) -> Iterator[Engine]:
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("--scheduler with an address needs Dask distributed", "pip install 'ckpt-tools[dask]', here and on the workers") from None
+    import logging
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
+    hint = f"look whether 'dask scheduler' still runs at {address} and this machine reaches it, then run again; without --scheduler this machine reads alone"
+    try:
+        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+    except ValueError as e:
+        raise UsageError(
+            f"{address!r} is no address of a Dask scheduler: {e}", "say --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads"
+        ) from e
+    except (OSError, TimeoutError) as e:
+        raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
+    known = [0.0, 0.0]
+
+    def width() -> int:
+        if client.status == "running" and time.monotonic() - known[0] > 1:
+            try:
+                known[:] = time.monotonic(), float(sum(client.nthreads().values()))
+            except Exception as e:  # comm errors have no common base; whether it is lost shows by its status
+                known[0] = time.monotonic()
+                logging.getLogger("distributed").debug("%s", e)
+        return int(known[1])
+
+    try:
+        yield Engine(client.get_executor(pure=False, retries=RETRIES), f"the Dask scheduler at {address}", hint, width)
+    finally:
+        client.close(timeout=5)
+
+
+def _mpi() -> Iterator[Engine]:
+    try:
+        from mpi4py.futures import MPIPoolExecutor, _core
+    except ImportError:
+        raise UsageError("--scheduler mpi needs mpi4py", "pip install 'ckpt-tools[mpi]', and the system's MPI") from None
+    except RuntimeError as e:
+        raise UsageError(f"mpi4py finds no MPI: {e}", "install the system's, such as Debian's openmpi-bin, or load its module") from None
+    if getattr(_core, "SharedPool", None) is None:
+        raise UsageError("--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read", MPIRUN)
+    with MPIPoolExecutor() as executor:
+        yield Engine(executor, "the MPI job", width=lambda: int(executor.num_workers))

@@ -1,0 +1,257 @@
+"""Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put together here.
+
+Where nothing but the file itself explains it, a small file is looked at whole by a worker. Of all others the structure is looked at here (kilobytes), and their
+content is cut into ranges, so that one huge file is read by many workers; what they found is then judged here exactly as if this process had read it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import replace
+from typing import Any
+
+from ckpt_tools import __version__
+from ckpt_tools import engine as engines
+from ckpt_tools.checksum._spread import Content, Result
+from ckpt_tools.codes import finding
+from ckpt_tools.engine import Engine
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.model import Level, Report, Verdict
+from ckpt_tools.pipeline import units
+from ckpt_tools.pipeline.kept import Seen, unpack
+from ckpt_tools.pipeline.units import Open, Unit, Want, portions, told, unit_of
+from ckpt_tools.pipeline.worker import work
+from ckpt_tools.storage import Identity, LocalSource, count
+from ckpt_tools.verify import looking
+
+_HEADER = 64 * 1024
+"""What the structure of a file counts for."""
+_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
+AHEAD = 3
+"""Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
+
+
+class Spread:
+    """Reads files by an engine. ``progress`` is called with bytes that a worker has read, once for each unit that came back."""
+
+    def __init__(self, engine: Engine, *, require: tuple[str, ...], key: bytes | None, explain: bool, progress: Callable[[int], None]) -> None:
+        self.engine, self.require, self.key, self.explain, self.progress = engine, require, key, explain, progress
+        self._out: dict[Future[Any], Unit] = {}
+        self._open, self._unit = 0, units.UNIT
+        self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._alone = time.monotonic()
+        self._done: list[tuple[Want, Seen]] = []
+
+    def read(self, wants: Iterable[Want]) -> Iterator[tuple[Want, Seen]]:
+        """Every file that could be read so, in the order in which they are done. What is left out is to be read here. Raises CannotLook when the engine is gone."""
+        wants = list(wants)
+        self._unit = unit_of(sum(max(0, w.size) for w in wants), self.engine.width())
+        whole, ranges = Unit(self._unit), Unit(self._unit)
+        self._alone = time.monotonic()
+        try:
+            for want in wants:
+                if not want.claims and self.key is None and not self.explain and (want.size < units.UNIT or want.level is not Level.CONTENT):
+                    size = _HEADER if want.level is Level.STRUCTURE else want.size
+                    if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require):
+                        whole = self._submit(whole)
+                else:
+                    ranges = self._begin(want, ranges)
+                    if self._open >= self._most:
+                        ranges = self._submit(ranges)
+                while len(self._out) >= AHEAD * max(2, self.engine.width()) or self._open >= self._most:
+                    self._collect()
+                yield from self._taken()
+            self._submit(whole)
+            self._submit(ranges)
+            while self._out:
+                self._collect()
+                yield from self._taken()
+            yield from self._taken()
+        finally:
+            for future in self._out:
+                future.cancel()
+            for unit in [*self._out.values(), ranges]:
+                for owner, _ in unit.owners:
+                    if isinstance(owner, Open):
+                        owner.steps.close()
+            self._out.clear()
+
+    def _taken(self) -> Iterator[tuple[Want, Seen]]:
+        done, self._done = self._done, []
+        yield from done
+
+    def _submit(self, unit: Unit) -> Unit:
+        if unit.files:
+            try:
+                self._out[self.engine.executor.submit(work, __version__, tuple(unit.files))] = unit
+            except Exception as e:
+                raise self.engine.failed(e) or e from e
+        return Unit(self._unit)
+
+    def _begin(self, want: Want, unit: Unit) -> Unit:
+        """The structure of a file, here; its content goes into units."""
+        opened_ns = time.time_ns()
+        steps = looking(
+            want.path,
+            want.level,
+            expect=want.expect,
+            claims=want.claims,
+            require=self.require,
+            key=self.key,
+            explain=self.explain,
+            progress=self.progress,
+        )
+        try:
+            ask = next(steps)
+        except StopIteration as done:
+            self._finished(want, done.value, opened_ns)
+            return unit
+        source = ask[0]
+        try:
+            one = Open(want, steps, ask, Content(source.size, ask[1]), opened_ns)
+        except TypeError:  # it holds what is not for other machines, such as a key
+            source.bytes_read = 0  # it will be counted when it is read
+            steps.close()
+            return unit
+        self._open += 1
+        for numbers, size in portions(one.content, self._unit - unit.bytes, self._unit):
+            one.left += 1
+            items = tuple(one.content.items[i] for i in numbers)
+            if unit.add(one, numbers, size, "read", want.path, source.size, source.stat.st_mtime_ns, items):
+                unit = self._submit(unit)
+        if not one.left:
+            self._close(one)
+        return unit
+
+    # ---- what comes back
+
+    def _collect(self) -> None:
+        """Wait for some unit and take in what it found."""
+        done, _ = wait(self._out, timeout=1.0, return_when=FIRST_COMPLETED)
+        if done or self.engine.width():
+            self._alone = time.monotonic()
+        elif time.monotonic() - self._alone > engines.GRACE:
+            raise CannotLook(
+                f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s", "start workers, and look into their logs for why they end"
+            )
+        for future in done:
+            unit = self._out.pop(future)
+            try:
+                version, host, defect, answers = future.result()
+            except (Exception, CancelledError) as e:
+                if (gone := self.engine.failed(e)) is not None:
+                    raise gone from e
+                self._fatal(unit)
+                continue
+            if version != __version__:
+                raise CannotLook(f"the worker on {host} has ckpt-tools {version}, this is {__version__}", "install the same version on all machines")
+            if defect:
+                raise CannotLook(
+                    f"the worker on {host} failed: {defect}", "if it has enough memory, this is a bug in ckpt: please report it"
+                ) from None
+            for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
+                if isinstance(owner, Open):
+                    self._ranges(owner, numbers, host, *answer)
+                else:
+                    self._whole(owner, unit.begun_ns, host, *answer)
+
+    def _fatal(self, unit: Unit) -> None:
+        """Nobody lived to say what is in these files."""
+        why = "every worker that read it died: look into their logs, for memory and for the file system"
+        for owner, _ in unit.owners:
+            if isinstance(owner, Open):
+                owner.wrong, owner.left = owner.wrong or OSError(0, why), owner.left - 1
+                self._close(owner)
+            else:
+                self._done.append((owner, Seen(_unknown(owner, why), {}, None)))
+
+    def _whole(self, want: Want, begun_ns: int, host: str, packed: bytes | None, identity: tuple[int, ...] | None, read: int) -> None:
+        made = unpack(want.path, packed) if packed is not None else None
+        if made is None:
+            return  # it is read here
+        report, places = made
+        blind = [f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM]
+        other = identity is not None and want.mtime_ns > 0 and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
+        if blind or other:
+            try:
+                with LocalSource(want.path) as source:
+                    now = source.size, source.stat.st_mtime_ns
+            except OSError:
+                return  # nobody can: it is said as it is seen from here
+            if other and not blind and now == (want.size, want.mtime_ns):
+                report, identity = _unknown(want, _other(host)), None
+            elif blind:
+                said = _unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
+                report = replace(report, size=want.size, findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings))
+        count(read)
+        self.progress(read)
+        self._done.append((want, Seen(report, places, _ours(want.path, identity, begun_ns))))
+
+    def _ranges(self, one: Open, numbers: tuple[int, ...], host: str, wrong: Result | None, results: Sequence[Result], empty: Any, read: int) -> None:
+        one.left -= 1
+        source = one.ask[0]
+        source.bytes_read += read
+        self.progress(read)
+        one.ask[2].extend(empty)
+        for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
+            one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
+        if wrong:
+            one.changed |= wrong[0] == "changed" or _replaced(source)
+            one.wrong = one.wrong or OSError(0, _unseen(wrong[2], host) if wrong[0] == "os" else _other(host))
+        self._close(one)
+
+    def _close(self, one: Open) -> None:
+        """Judge a file when all of it has come back."""
+        if one.left:
+            return
+        self._open -= 1
+        try:
+            one.steps.send(told(one, self.progress))
+        except StopIteration as done:
+            report, anatomy = done.value
+        if one.changed:
+            changed = finding("in-use", "size or modification time changed while the file was read")
+            report, anatomy.identity = replace(report, findings=(changed,), verdict=Verdict.UNKNOWN), None
+        self._finished(one.want, (report, anatomy), one.opened_ns)
+
+    def _finished(self, want: Want, made: tuple[Report, Anatomy], opened_ns: int) -> None:
+        report, anatomy = made
+        identity = anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
+        self._done.append((want, Seen(report, anatomy.places, identity)))
+
+
+def _unknown(want: Want, why: str) -> Report:
+    return Report(want.path, None, want.size, Verdict.UNKNOWN, Level.PRESENCE, findings=(finding("unreadable", why),), mtime_ns=want.mtime_ns)
+
+
+def _unseen(why: str, host: str) -> str:
+    return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
+
+
+def _other(host: str) -> str:
+    return f"on {host} there is another file of this name: mount the same file system there"
+
+
+def _replaced(source: LocalSource) -> bool:
+    """Whether the name stands for another file by now."""
+    try:
+        now = os.stat(source.path)
+    except OSError:
+        return True
+    return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
+
+
+def _ours(path: str, theirs: tuple[int, ...] | None, begun_ns: int) -> Identity | None:
+    """What a worker read, as this machine names it: device and inode may be others there."""
+    try:
+        ours = Identity.of(os.stat(path)) if theirs else None
+    except OSError:
+        return None
+    return ours if ours is not None and ours[:3] == theirs[:3] and ours.settled(begun_ns) else None  # type: ignore[index]
