@@ -64,11 +64,12 @@ def simulated(files: int, size: float, structure: float, each: float, slots: int
     chance = random.Random(1)
     client, free, out = 0.0, [0.0] * slots, list[float]()
     end, window = 0.0, spread.AHEAD * max(2, slots)
+    whole = size <= 2 * unit  # then a worker looks at the structure
     for _ in range(files):
-        client += structure
+        client += 0 if whole else structure
         left = size
         while left > 0:
-            part = min(left, unit)
+            part = size if whole else min(left, unit)
             left -= part
             while len(out) >= window:
                 client = max(client, heapq.heappop(out))
@@ -97,12 +98,13 @@ def main() -> None:
     for nodes in NODES:
         slots = nodes * options.threads
         unit = units.unit_of(int(total), slots)
-        count = options.ranks * -(-int(size) // unit)
+        whole = size <= 2 * unit
+        count = options.ranks * (1 if whole else -(-int(size) // unit))
         rate = min(options.node_gbs * 1e9 * nodes, options.store_gbs * 1e9) / slots
         alone = {
             "nodes": 1.2 * total / (options.node_gbs * 1e9 * nodes),
             "store": 1.2 * total / (options.store_gbs * 1e9),
-            "asking": options.ranks * structure + units * each,
+            "asking": (0 if whole else options.ranks * structure) + count * each,
         }
         first = max(alone, key=alone.__getitem__)
         rows.append(

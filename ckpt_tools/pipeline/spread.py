@@ -1,7 +1,8 @@
 """Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put together here.
 
-Where nothing but the file itself explains it, a small file is looked at whole by a worker. Of all others the structure is looked at here (kilobytes), and their
-content is cut into ranges, so that one huge file is read by many workers; what they found is then judged here exactly as if this process had read it.
+A file that nothing but itself explains, and that is no larger than two units, is looked at whole by a worker, its structure too: that takes a small read per record, which is
+slow over a network. Of all others the structure is looked at here and the content is cut into ranges, so that one huge file is read by many workers; what they found is then
+judged here exactly as if this process had read it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Spread:
         self._alone = time.monotonic()
         try:
             for want in wants:
-                if not want.claims and self.key is None and not self.explain and (want.size < units.UNIT or want.level is not Level.CONTENT):
+                if not want.claims and self.key is None and not self.explain and (want.size <= 2 * self._unit or want.level is not Level.CONTENT):
                     size = _HEADER if want.level is Level.STRUCTURE else want.size
                     if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require):
                         whole = self._submit(whole)
