@@ -16,8 +16,15 @@ import time
 
 from _race import arguments, ckpt, race, show
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))
-
+TESTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
+# In a process of its own: what a process needed before it became another counts as memory of both.
+MAKE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from run_helpers import megatron
+megatron(Path(sys.argv[1]), steps=(10,), world=8)
+"""
 PROBE = """
 import os, sys
 from ckpt_tools.cli import main
@@ -44,14 +51,10 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.set_defaults(runs=21)
     options = parser.parse_args()
-    from run_helpers import megatron
-
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
-        from pathlib import Path
-
         root, plans = os.path.join(directory, "run"), os.path.join(directory, "plans")
-        megatron(Path(root), steps=(10,), world=8)
+        subprocess.run([sys.executable, "-c", MAKE, root, TESTS], check=True)
         rivals = {
             "ckpt run … -- true": [ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "true"],
             "true": ["true"],

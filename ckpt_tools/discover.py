@@ -137,7 +137,7 @@ class _Names:
         """What the name tells, whether it may be that of an index, and whether it says so little that the entry counts as well."""
         told = read_name(name, pieces)
         doubtful = name.endswith(".meta") or (told is not None and (pieces[told[0]].weak or pieces[told[0]].described))
-        row = told, _INDEX.fullmatch(name) is not None, doubtful
+        row = told, bool(_may_be_index(name)), doubtful
         if len(known) < _NAMES:
             known[name] = row
         return row

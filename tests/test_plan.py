@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.codes import finding
+from ckpt_tools.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Verdict
 from ckpt_tools.pipeline.topology import find_topology
@@ -178,7 +179,7 @@ class Told:
 def told(selection: Selection, **said: int) -> Topology:
     parts = tuple(Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2))
     found = [Checkpoint("megatron", "run", Kind.PERIODIC, parts, "/r", 1, 10)]
-    return find_topology(Told(**said), found, found, selection)[0]  # type: ignore[arg-type]
+    return find_topology(Told(**said), found, expected(found), selection)[0]  # type: ignore[arg-type]
 
 
 def test_the_parallel_sizes_tell_the_world_size() -> None:
