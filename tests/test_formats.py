@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ckpt_tools.codes import CODES
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, SUFFIXES, Anatomy, Format
-from ckpt_tools.model import Guard, Level
+from ckpt_tools.model import Guard, Level, Verdict
 from ckpt_tools.pipeline import verify
 
 SMALL = 4096
@@ -95,6 +95,14 @@ def test_a_good_file_is_good(good: Fixture) -> None:
     for s in anatomy.sums:
         assert 0 <= s.offset <= len(good.data)
     assert claims(good.files)[1] == []
+
+
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
+    """As the command looks at it: a system refuses what bytes in memory may bear."""
+    path = str(good.path if good.home is None else good.home)
+    seen = verify([path])
+    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [f for r in seen.files for f in r.report.findings]
 
 
 @pytest.mark.parametrize("good", GOOD, ids=name_of)

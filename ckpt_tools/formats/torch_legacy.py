@@ -88,7 +88,10 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
             info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": long}}
             usual.append(b"".join(encoded(v, p) or b"" for v in (_NUMBER, _PROTOCOL, info)))
     usual = [u for u in usual if len(u) == end]
-    order = usual[0].index(b"\x88") if usual else end
+    if not usual:  # of a protocol that torch does not use itself
+        anatomy.explain(0, end, what, Guard.UNPROTECTED)
+        return
+    order = usual[0].index(b"\x88")
     yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy)
     anatomy.explain(order, min(1, end - order), "the byte order of the writer, which loaders ignore", Guard.UNPROTECTED)
     yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -33,6 +34,8 @@ class BytesSource:
         self.bytes_read = 0
 
     def read(self, offset: int, length: int) -> bytes:
+        if length < 0:
+            raise OSError(errno.EINVAL, "Invalid argument")  # as the system does
         data = bytes(self.data[offset : offset + length]) if offset >= 0 else b""
         if len(data) < length:
             raise ShortRead(offset, length, len(data))
