@@ -12,26 +12,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ckpt_tools import formats
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import FORMATS, NAMES, SUFFIXES
 from ckpt_tools.layouts import Layout, Piece, Places, Told, active, places_of, read_name
 from ckpt_tools.listing import THREADS, walk
 from ckpt_tools.model import Finding, Part
 from ckpt_tools.naming import Row, name_parts, settled
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
-_SUFFIX = re.compile("|".join([f".*(?:{'|'.join(re.escape(s) for s in sorted(SUFFIXES, key=len, reverse=True))})", *(p.pattern for p, _ in NAMES)]))
-_INDEX = re.compile(
-    "|".join(["(?!)", *(f".*{re.escape(s)}" for f in FORMATS if f.index for s in f.suffixes), *(p.pattern for p, f in NAMES if f.index)])
-)
 _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _GRAPH = "-graph.meta"  # MindSpore's graph protobuf: known, and no checkpoint
-
-
-def _may_be_index(name: str) -> bool:
-    return _INDEX.fullmatch(name) is not None
 
 
 @lru_cache(8)
@@ -72,7 +64,7 @@ def roots(root: str) -> list[str]:
             siblings = []
         if siblings:
             return siblings
-        if indexes := [path + s for f in FORMATS if f.index for s in f.suffixes if os.path.exists(path + s)]:
+        if indexes := [path + s for s in formats.names.index_suffixes if os.path.exists(path + s)]:
             return indexes  # TensorFlow's users name a checkpoint by what its files have in common
         raise CannotLook(f"{root} does not exist", "check the path and that its file system is mounted") from None
     except OSError as e:
@@ -137,7 +129,7 @@ class _Names:
         """What the name tells, whether it may be that of an index, and whether it says so little that the entry counts as well."""
         told = read_name(name, pieces)
         doubtful = name.endswith(".meta") or (told is not None and (pieces[told[0]].weak or pieces[told[0]].described))
-        row = told, bool(_may_be_index(name)), doubtful
+        row = told, formats.names.may_be_index(name), doubtful
         if len(known) < _NAMES:
             known[name] = row
         return row
@@ -158,7 +150,7 @@ class _Here:
     def asked(self) -> Iterator[os.DirEntry[str]]:
         """The entries whose size and time will be asked for."""
         yield from (e for e, _ in self.mine)
-        yield from (e for e in self.others if _SUFFIX.fullmatch(e.name) and not _is_tracker(e.name))
+        yield from (e for e in self.others if formats.names.known(e.name) and not _is_tracker(e.name))
 
 
 @no_collector()
@@ -183,17 +175,21 @@ def discover(root: str, listing: bool = False, threads: int = THREADS) -> Discov
             with os.scandir(os.path.dirname(top)) as it:
                 beside = list(it)
             _take(names.look(os.path.dirname(top), [e for e in beside if e.name == os.path.basename(top)]), found, rows, alone=True)
-            found.indexes += (e.path for e in beside if _may_be_index(e.name) and e.path not in found.indexes)  # they may explain the file
-            if not _SUFFIX.fullmatch(os.path.basename(top)):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
+            found.indexes += (
+                e.path for e in beside if formats.names.may_be_index(e.name) and e.path not in found.indexes
+            )  # they may explain the file
+            if not formats.names.known(
+                os.path.basename(top)
+            ):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
                 above = os.path.dirname(top)
                 for _ in range(2):
                     above = os.path.dirname(above)
                     with suppress(OSError), os.scandir(above) as it:
-                        found.indexes += (e.path for e in it if _may_be_index(e.name) and e.is_file())
+                        found.indexes += (e.path for e in it if formats.names.may_be_index(e.name) and e.is_file())
     above = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else os.path.dirname(tops[0])
     kept, others = settled(rows)
     for _, _, path, size, mtime_ns, findings, _ in others:
-        if _SUFFIX.fullmatch(path.rpartition("/")[2]):
+        if formats.names.known(path.rpartition("/")[2]):
             found.bare.append((path, size, mtime_ns, findings))
         else:
             found.unrecognised += 1
@@ -239,7 +235,7 @@ def _other(path: str, e: os.DirEntry[str], found: Discovery, alone: bool) -> Non
     name = e.name
     if _is_tracker(name):
         found.trackers[name, path] = e.path
-    elif _SUFFIX.fullmatch(name) or alone:
+    elif formats.names.known(name) or alone:
         size, mtime_ns, findings = stat_of(e)
         if size >= 0 or not _holds_something(e):
             found.bare.append((e.path, size, mtime_ns, findings))

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 
+from ckpt_tools import formats
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.model import Finding, Level, Verdict
@@ -21,7 +22,7 @@ _FOLLOWED = 100_000
 
 def is_index(name: str) -> bool:
     """Whether a file of this name may describe the files beside it."""
-    return any(f.index and not f.index_of(name) for f in allowed_by_name(name))
+    return formats.names.may_be_index(name) and any(f.index and not f.index_of(name) for f in allowed_by_name(name))
 
 
 class Indexes:
@@ -75,7 +76,7 @@ class Indexes:
     def lone(self, path: str) -> Finding | None:
         """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
         directory, name = os.path.split(path)
-        wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
+        wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ()) if formats.names.may_be_index(name) else ()
         if not wanted or path in self._claims:
             return None
         if any(os.path.join(directory, w) in self._broken for w in wanted):

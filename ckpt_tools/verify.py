@@ -6,10 +6,11 @@ import errno
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
+from ckpt_tools import formats
 from ckpt_tools.checksum import InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, NAMES, SUFFIXES, Anatomy, Claim, Format, structure
+from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, format_of, structure
 from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, watching
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
@@ -28,8 +29,7 @@ _BLIND = frozenset({"unreadable", "in-use", "not-loaded", "wrong-key"})
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
     """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
-    whole = tuple(f for pattern, f in NAMES if pattern.fullmatch(name))
-    return whole + tuple(f for s in sorted((s for s in SUFFIXES if name.endswith(s)), key=len, reverse=True) for f in SUFFIXES[s] if f not in whole)
+    return tuple(map(format_of, formats.names.allowed(name)))
 
 
 def signature(tensors: Iterable[Tensor]) -> str:
@@ -50,11 +50,12 @@ def _os_finding(e: OSError) -> Finding:
 def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[Format | None, list[Finding]]:
     """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants."""
     head = source.read(0, min(HEAD, source.size))
-    allowed = tuple(BY_NAME[f] for f in expect) or allowed_by_name(name)
-    for f in allowed:
+    named = tuple(expect) or formats.names.allowed(name)
+    for f in map(format_of, named):  # one after the other: most files are what the first ones say, and the others need not be imported
         if f.magic(head):
             return f, []
-    actual = next((f for f in FORMATS if f.magic(head)), None)
+    allowed = tuple(map(format_of, named))
+    actual = next((f for f in map(format_of, formats.names.order) if f.magic(head)), None)
     allowed = allowed if expect else tuple(f for f in allowed if f.ours(source))
     if not allowed:
         return actual, []
@@ -153,7 +154,7 @@ def _format(source: LocalSource, name: str, expect: Sequence[str], claims: Seque
     """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims alone."""
     for claim in claims:
         if claim.whole:
-            return BY_NAME[claim.format]
+            return format_of(claim.format)
     if source.size == 0:
         named = () if expect else allowed_by_name(name)
         if not named or any(f.ours(source) for f in named):
@@ -161,7 +162,7 @@ def _format(source: LocalSource, name: str, expect: Sequence[str], claims: Seque
         return None
     fmt, said = _recognise(source, name, expect)
     found += said
-    return BY_NAME[claims[0].format] if fmt is None and not said and claims else fmt
+    return format_of(claims[0].format) if fmt is None and not said and claims else fmt
 
 
 def _structure(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -13,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.codes import CODES
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, SUFFIXES, Anatomy, Format
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Format, names
+from ckpt_tools.formats._named import Named
 from ckpt_tools.model import Guard, Level, Verdict
 from ckpt_tools.pipeline import verify
 
@@ -71,13 +74,32 @@ def test_a_format_says_what_it_is(fmt: Format) -> None:
     assert fmt.protects
     assert Level.STRUCTURE in fmt.checks
     assert all(s.startswith(".") or s.count(".") == 1 for s in fmt.suffixes)
-    assert all(fmt in SUFFIXES[s] for s in fmt.suffixes)
+    assert all(fmt.name in names.allowed(f"x{s}") for s in fmt.suffixes)
+    assert Named(fmt.name, fmt.suffixes, fmt.names, fmt.index) in names.named  # what can be known of it without importing it
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @pytest.mark.parametrize("kind", ["good", "bad"])
 def test_every_format_has_fixtures(fmt: Format, kind: str) -> None:
     assert any((FIXTURES / fmt.name / kind).iterdir())
+
+
+def test_every_format_is_in_the_list_of_names() -> None:
+    modules = {p.stem for p in (Path(__file__).parent.parent / "ckpt_tools" / "formats").glob("[a-z]*.py")}
+    assert sorted(names.order) == sorted(modules)
+    assert [f.name for f in FORMATS] == list(names.order)
+
+
+def test_only_the_formats_that_a_file_may_have_are_imported() -> None:
+    look = """
+import sys
+from ckpt_tools import Level, verify
+assert verify([sys.argv[1]], Level.CONTENT).verdict == "ok"
+print(*sorted(m.rpartition(".")[2] for m in sys.modules if m.startswith("ckpt_tools.formats.") and not m.rpartition(".")[2].startswith("_")))
+"""
+    for path, wanted in (("torch_zip/good/tiny.pt", "torch_zip"), ("safetensors/good/tiny.safetensors", "safetensors")):
+        done = subprocess.run([sys.executable, "-c", look, str(FIXTURES / path)], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [wanted]
 
 
 def test_every_fixture_belongs_to_a_format() -> None:

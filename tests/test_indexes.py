@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools import discover, formats, indexes
+from ckpt_tools import formats, indexes
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Claim, Format
+from ckpt_tools.formats._named import NAMED, Named, Names
 from ckpt_tools.indexes import Indexes, is_index
 from ckpt_tools.model import Finding, Level, Verdict
 from ckpt_tools.pipeline import show, verify
@@ -42,11 +42,8 @@ LINES = Format(
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(formats.BY_NAME, "lines", LINES)
-    monkeypatch.setitem(formats.SUFFIXES, ".idx", (LINES,))
-    monkeypatch.setattr(looking, "NAMES", ((re.compile(LINES.names), LINES),))
-    monkeypatch.setattr(discover, "_SUFFIX", re.compile(r".*\.idx|data\d+"))
-    monkeypatch.setattr(discover, "_may_be_index", re.compile(r".*\.idx").fullmatch)
+    monkeypatch.setitem(formats._loaded, "lines", LINES)
+    monkeypatch.setattr(formats, "names", Names((*NAMED, Named("lines", LINES.suffixes, LINES.names, describes=True))))
 
 
 def tree(root: Path, files: Mapping[str, bytes]) -> Path:
@@ -99,8 +96,7 @@ def test_one_file_is_looked_at_with_what_its_index_says_and_nothing_else(tmp_pat
     assert (report.verdict, anatomy.metadata) == (Verdict.BROKEN, {"named": "data2"})
 
 
-def test_a_common_prefix_names_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "FORMATS", (*formats.FORMATS, LINES))
+def test_a_common_prefix_names_the_index(tmp_path: Path) -> None:
     tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345"})
     assert {Path(f.report.path).name for f in verify([str(tmp_path / "all")]).files} == {"all.idx", "data1"}
 

@@ -148,11 +148,11 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
         for note in found.notes:
             console.problem("note", note)
     if found.layouts is not None:
-        from ckpt_tools.formats import BY_NAME
+        from ckpt_tools.formats import names
         from ckpt_tools.layouts import user
 
         try:
-            user.load(found.layouts, tuple(BY_NAME))
+            user.load(found.layouts, names.order)
         except ValueError as e:
             raise UsageError(f"{found.file}: {e}", "'ckpt layouts --check ROOT' shows what each template matches") from e
     if to.verbose and found.file:

@@ -1,53 +1,41 @@
-"""What the bytes are: FORMATS in the order in which magics are tried, most specific first."""
+"""What the bytes are. A format's module is imported when a file may have that format: most runs meet one or two.
+
+``FORMATS``, all of them in the order in which magics are tried, and ``BY_NAME`` import all.
+"""
 
 from __future__ import annotations
 
-import re
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ckpt_tools.formats import (
-    dcp,
-    hdf5,
-    json_member,
-    mcore_integrity,
-    mindspore_ckpt,
-    mindspore_encrypted,
-    mindspore_strategy,
-    ocdbt,
-    orbax_tree,
-    pickle_plain,
-    safetensors,
-    safetensors_index,
-    tf_bundle,
-    torch_legacy,
-    torch_tar,
-    torch_zip,
-    zarr,
-    zip_archive,
-)
 from ckpt_tools.formats._base import HEAD, Anatomy, Check, Claim, Damage, Format, structure
+from ckpt_tools.formats._named import NAMED, Names
 
-FORMATS: tuple[Format, ...] = (
-    torch_zip.FORMAT,
-    zip_archive.FORMAT,
-    torch_legacy.FORMAT,
-    torch_tar.FORMAT,
-    mindspore_encrypted.FORMAT,
-    dcp.FORMAT,
-    pickle_plain.FORMAT,
-    safetensors.FORMAT,
-    safetensors_index.FORMAT,
-    tf_bundle.FORMAT,
-    hdf5.FORMAT,
-    mindspore_strategy.FORMAT,
-    ocdbt.FORMAT,
-    zarr.FORMAT,
-    orbax_tree.FORMAT,
-    mindspore_ckpt.FORMAT,  # no magic of its own beyond its first byte, so it comes last
-    json_member.FORMAT,  # any JSON: whatever knows more goes first
-    mcore_integrity.FORMAT,  # goes by its name: its magic is that of any JSON
-)
-BY_NAME = {f.name: f for f in FORMATS}
-SUFFIXES: dict[str, tuple[Format, ...]] = {s: tuple(f for f in FORMATS if s in f.suffixes) for f in FORMATS for s in f.suffixes}
-NAMES: tuple[tuple[re.Pattern[str], Format], ...] = tuple((re.compile(f.names), f) for f in FORMATS if f.names)
+if TYPE_CHECKING:
+    FORMATS: tuple[Format, ...]
+    BY_NAME: dict[str, Format]
 
-__all__ = ["BY_NAME", "FORMATS", "HEAD", "NAMES", "SUFFIXES", "Anatomy", "Check", "Claim", "Damage", "Format", "structure"]
+names = Names(NAMED)
+_loaded: dict[str, Format] = {}
+
+
+def format_of(name: str) -> Format:
+    """The format of that name. Raises KeyError."""
+    found = _loaded.get(name)
+    if found is None:
+        if name not in names.order:
+            raise KeyError(name)
+        module = import_module(f"ckpt_tools.formats.{name}")
+        found = _loaded[name] = module.FORMAT
+    return found
+
+
+def __getattr__(name: str) -> object:
+    if name == "FORMATS":
+        return tuple(format_of(one) for one in names.order)
+    if name == "BY_NAME":
+        return {one: format_of(one) for one in names.order}
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["BY_NAME", "FORMATS", "HEAD", "Anatomy", "Check", "Claim", "Damage", "Format", "format_of", "names", "structure"]

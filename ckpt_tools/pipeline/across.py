@@ -11,8 +11,6 @@ from ckpt_tools import agreement, completeness
 from ckpt_tools import group as grouping
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._dcp_hf import together
-from ckpt_tools.formats._tf_state import parse
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Kind, Level, Part, Severity, Verdict, worst
 from ckpt_tools.pipeline.duplicates import same_content
@@ -28,7 +26,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     """Findings across the files of each run; those of one file are added to its report."""
     out: list[Finding] = []
     if whole_tree:
-        out += (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
+        out += _pieces(s)
         out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
     judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(s.parts)).values():
@@ -97,8 +95,18 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
             s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
+def _pieces(s: Session) -> Iterator[Finding]:
+    """Pieces of tensors that do not make up the whole."""
+    if s.places:
+        from ckpt_tools.formats._dcp_hf import together
+
+        yield from (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
+
+
 def state_file(home: str) -> Iterator[Finding]:
     """TensorFlow's text file ``checkpoint`` beside its bundles: well-formed, and naming a bundle that is there. Absolute paths may be another machine's."""
+    from ckpt_tools.formats._tf_state import parse
+
     path = os.path.join(home, "checkpoint")
     if not os.path.isfile(path):
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ckpt_tools.digest import placed
-from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.model import Finding, Level, Report, Scalar, Tensor, Verdict
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})
@@ -170,8 +170,7 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
 
 def is_index(side: Side) -> bool:
     """Whether the bytes of the tensors that the file tells of lie in files beside it."""
-    fmt = BY_NAME.get(side.report.format or "")
-    return fmt is not None and fmt.index and not any(t.offset is not None for t in side.anatomy.tensors)
+    return bool(side.report.format) and format_of(side.report.format or "").index and not any(t.offset is not None for t in side.anatomy.tensors)
 
 
 def _side(forms: Iterable[Tensor], digest: str | None) -> TensorSide:

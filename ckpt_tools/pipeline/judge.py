@@ -11,7 +11,6 @@ from ckpt_tools import agreement, completeness
 from ckpt_tools.choose import Judgement
 from ckpt_tools.digest import tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats._dcp_hf import together
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
@@ -98,8 +97,11 @@ class Judge:
                 else:
                     a.findings.append(replace(f, path=path))
             pieces = [s.places[home] for home in {os.path.dirname(p.path) for p in a.parts} if home in s.places] if not wrong else []
-            if gaps := [replace(f, path=c.path) for files in pieces for f in together(files.values())]:
-                return Judgement(False, tuple(gaps), read)
+            if pieces:
+                from ckpt_tools.formats._dcp_hf import together
+
+                if gaps := [replace(f, path=c.path) for files in pieces for f in together(files.values())]:
+                    return Judgement(False, tuple(gaps), read)
             bad.update(wrong)
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
                 self.assignments[id(self.named)] = a

@@ -13,7 +13,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Report, Severity, Verdict
 from ckpt_tools.pipeline.session import Session
-from ckpt_tools.pipeline.strategy import strategy_groups
 from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology, infer_order
 
@@ -111,6 +110,8 @@ def find_topology(
             finding("rank-mismatch", f"the files were written in rank order {order}, which the plan follows", path=first.path, severity=Severity.NOTE)
         )
     if selection.strategy_dir is not None:
+        from ckpt_tools.pipeline.strategy import strategy_groups
+
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
     unshared = not any(
         layout.piece(p.piece).sharded for p in first.parts
