@@ -343,4 +343,4 @@ def test_what_is_said_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("slurm_cluster.PATH", str(tmp_path))
     with pytest.raises(pytest.fail.Exception, match=r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"):
         Slurm()
-    assert f'packages="{PACKAGES}"' in (HERE.parent / ".ci/run").read_text()
+    assert f"packages=({PACKAGES})" in (HERE.parent / ".ci/packages").read_text()

@@ -312,6 +312,18 @@ def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
     assert codes(bytes(raw)), (at, bit, r)
 
 
+def test_the_case_of_a_digit_in_an_escape_is_not_called_protected() -> None:
+    tensors = {"0\u00a1\u00e9": ("I8", [2], b"ab")}
+    raw = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors)})
+    assert rb"\u00a1\u00e9" in raw
+    for at in range(8, raw.index(b"}}") + 2):
+        guard = next(r.guard for r in mapped(raw) if r.offset <= at < r.offset + r.length)
+        for bit in range(8):
+            flipped = bytearray(raw)
+            flipped[at] ^= 1 << bit
+            assert codes(bytes(flipped)) or guard is Guard.UNPROTECTED, (at, bit, raw[at : at + 1])
+
+
 @pytest.mark.parametrize(
     ("meta", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ MAX_VALUE = 1 << 16
 """Characters of one value that only has to be skipped."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
+_ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,6 +82,8 @@ class Cursor:
             return
         if "\t" in self.text or "\r" in self.text:  # one bit turns one into the other; no writer uses either
             self.free = [Span(0, len(self.text), f"{what}, of which tabs and carriage returns may change")]
+        else:
+            self._mark_escapes(what)
         at = 0
         for start, stop, free, _ in sorted(self.free):
             begin, middle, end = self.byte(at), self.byte(start), self.byte(stop)
@@ -87,6 +91,15 @@ class Cursor:
             anatomy.explain(middle, end - middle, free, Guard.UNPROTECTED)
             at = stop
         anatomy.explain(self.byte(at), self.byte(len(self.text)) - self.byte(at), what)
+
+    def _mark_escapes(self, what: str) -> None:
+        """Hexadecimal digits of escapes mean the same in capitals and in small letters, which differ in one bit."""
+        free = sorted(self.free)
+        for m in _ESCAPE.finditer(self.text):
+            for at in (m.start(1) + i for i, digit in enumerate(m[1]) if digit.isalpha()):
+                before = bisect_right(free, at, key=lambda s: s.start) - 1
+                if before < 0 or free[before].stop <= at:
+                    self.free.append(Span(at, at + 1, f"{what}: a digit of an escape, whose case does not count"))
 
     def token(self, wanted: str) -> str:
         """The next character that is not blank, if it is one of ``wanted``."""
