@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import small_files
 
 from ckpt_tools import errors
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
-from ckpt_tools.model import Kind, Level, Severity, Verdict, Verification
+from ckpt_tools.model import Kind, Known, Level, Severity, Verdict, Verification
 from ckpt_tools.pipeline import latest, plan, scan, verify
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import BytesSource
@@ -411,3 +412,20 @@ def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None
                 plan(str(root), Selection(replicas_all=True))
         else:
             assert plan(str(root), Selection(replicas_all=True)).ranks[1].files[0].source_rank == 0
+
+
+def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_were_two(tmp_path: Path) -> None:
+    """DeepSpeed's files say how many there are; names alone do not, once all files of the highest one are gone."""
+    for step in (10, 20):
+        home = tmp_path / f"global_step{step}"
+        home.mkdir()
+        for m in range(2 if step == 10 else 1):
+            for name, data in (
+                (f"mp_rank_{m:02d}_model_states.pt", small_files.deepspeed_model(step, 1, 2, m)),
+                (f"zero_pp_rank_0_mp_rank_{m:02d}_optim_states.pt", small_files.deepspeed_zero(step, 1, 0)),
+            ):
+                (home / name).write_bytes(data)
+                os.utime(home / name, (1_700_000_000 + step, 1_700_000_000 + step))
+    made = plan(str(tmp_path))
+    assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
+    assert [len(r.files) for r in made.ranks] == [2, 2]

@@ -113,6 +113,9 @@ def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
         broken(root, step)
     done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
     assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
+    for step in (10, 20):  # which files, for who reads this at night
+        assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
+    assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2  # the error and its hint
     _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-fresh", "--", *SAY))
     assert env["CKPT_RESUME"] == "0"
 

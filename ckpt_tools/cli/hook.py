@@ -39,7 +39,7 @@ def hook(asked: options.Question) -> int:
         taken = job.taken(read(path), asked.selection.rank, needed=False)
     else:
         terms = job.Terms(worker=asked.given["worker"], **asked.terms)
-        with progress(asked.output) as meter:
+        with options.told(asked), progress(asked.output) as meter:
             taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=options.noted(asked.output))
     values = environment(taken.decision, taken.rank)
     if asked.output.format == "json":

@@ -24,7 +24,7 @@ def latest(asked: options.Question) -> int:
         console.out(decided)
         return 0
     try:
-        with progress(to) as meter:
+        with options.told(asked), progress(to) as meter:
             plan = pipeline.latest(asked.root, asked.selection, progress=meter, note=options.noted(to))
     except CkptError as error:
         if error.plan is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from ckpt_tools import _values, config
 from ckpt_tools.cli import console
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model import LoadPlan
 from ckpt_tools.question import Selection
 
@@ -82,6 +83,8 @@ NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
+_LOST = 8
+"""Candidates that lost, of which stderr says why, at most."""
 HOOK_BUDGET = 60.0
 """Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job waits."""
 
@@ -267,14 +270,28 @@ def noted(to: Output) -> Callable[[str], None] | None:
     return None if to.quiet else lambda text: console.problem("warning", text)
 
 
+@contextmanager
+def told(asked: Question) -> Iterator[None]:
+    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error says that none is left; --explain says more."""
+    try:
+        yield
+    except CkptError as error:
+        if error.plan is not None and not asked.explain:
+            tell(error.plan, asked.output)
+        raise
+
+
 def tell(plan: LoadPlan, to: Output) -> None:
     """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
     if to.quiet:
         return
-    for rejected in plan.rejected:
+    for rejected in plan.rejected[:_LOST]:
         c = rejected.checkpoint
         why = next(iter(sorted(rejected.findings, key=lambda f: -f.severity)), None)
-        console.problem("warning", f"{c.path} ({c.kind}, step {c.step}) is not usable{f': {why.code}: {why.message}' if why else ''}")
+        where = f"{why.path}: " if why and why.path not in ("", c.path) else ""
+        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{f': {where}{why.code}: {why.message}' if why else ''}")
+    if len(plan.rejected) > _LOST:
+        console.problem("warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them")
     console.findings(plan.warnings)
     if to.verbose and plan.checkpoint:
         console.problem(

@@ -17,7 +17,7 @@ def plan(asked: options.Question) -> int:
 
     to = asked.output
     try:
-        with progress(to) as meter:
+        with options.told(asked), progress(to) as meter:
             result = pipeline.plan(asked.root, asked.selection, progress=meter, note=options.noted(to))
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":

@@ -34,7 +34,7 @@ def run(asked: options.Question) -> int:
     if not command:
         raise UsageError("there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py")
     terms = job.Terms(words=["ckpt", "run", *_own(sys.argv[2:])], worker=asked.given["worker"], **asked.terms)
-    with progress(asked.output) as meter:
+    with options.told(asked), progress(asked.output) as meter:
         taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=options.noted(asked.output))
     words = substituted(command, taken.decision, taken.rank)
     if not asked.output.quiet and (taken.rank or 0) == 0:
@@ -69,4 +69,5 @@ def _what(taken: Any) -> str:
     if not decision.found:
         return f"nothing to resume from: a first launch ({decision.path})"
     where = (decision.body.get("resume") or {}).get("path") or decision.body["checkpoint"]["path"]
-    return f"resume from step {decision.step if decision.step is not None else 'unknown'}: {where} ({decision.path})"
+    step = f"step {decision.step}: " if decision.step is not None else ""
+    return f"resume from {step}{where} ({decision.path})"

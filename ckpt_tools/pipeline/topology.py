@@ -71,8 +71,10 @@ def find_topology(
     sizes: dict[str, int] = {}
     for axis, key in _SIZES.items():
         in_file = next((n for r in reports if (n := whole(r.metadata.get(f"args.{key}"))) and 0 < n <= 1 << 20), None)
-        on_disk = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1
-        for value, who in ((selection.sizes.get(axis), f"--{axis}"), (in_file, f"args.{key} in the files"), (on_disk or None, "directory names")):
+        on_disk, named_by = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1, "directory names"
+        if axis == "tp" and (mp := max((n for r in reports if (n := whole(r.metadata.get("mp_world_size"))) and n <= 1 << 20), default=0)) > on_disk:
+            on_disk, named_by = mp, "mp_world_size in the files"  # DeepSpeed: names alone miss ranks whose files the newest save has lost
+        for value, who in ((selection.sizes.get(axis), f"--{axis}"), (in_file, f"args.{key} in the files"), (on_disk or None, named_by)):
             if value:
                 sizes[axis], known[axis] = value, Known(value, who)
                 break
