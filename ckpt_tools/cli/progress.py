@@ -58,15 +58,16 @@ class Meter:
         if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
             self._show(done, total)
         if self.shown is not None and self.task is not None:
-            self.shown.update(self.task, completed=done, total=total)
+            self.shown.update(self.task, completed=done, total=total, refresh=True)
 
     def _show(self, done: int, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
+        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself that read (ckpt_tools/_fork.py).
         columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-        self.shown = Progress(*columns, console=stderr, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self.shown = Progress(*columns, console=stderr, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self.task = self.shown.add_task("", completed=done, total=total)
         self.shown.start()
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpt_tools import completeness, launchers
+from ckpt_tools import completeness
 from ckpt_tools import group as grouping
 from ckpt_tools.cache import Cache, Note
 from ckpt_tools.codes import finding
@@ -17,7 +17,7 @@ from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Summary, Verdict, Verification, worst
 from ckpt_tools.pipeline.across import across as across_files
-from ckpt_tools.pipeline.planner import Planner
+from ckpt_tools.pipeline.ahead import by_crowd, by_engine
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
@@ -94,7 +94,9 @@ def verify(
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
             if engine is not None:
-                s.ahead(engine, level)
+                by_engine(s, engine, level)
+            else:
+                by_crowd(s, s.parts, level, bare=True)
             for part in s.parts:
                 s.report(part, level)
             bare = []
@@ -156,6 +158,8 @@ def plan(root: str = ".", selection: Selection | None = None, *, progress: Progr
 
     ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used.
     """
+    from ckpt_tools.pipeline.planner import Planner  # verify, which also runs by the file, starts sooner without it
+
     selection = selection or Selection()
     with counted() as read, remembering(root, selection.cache, selection.max_age, note) as cache:
         try:
@@ -172,6 +176,8 @@ def latest(root: str = ".", selection: Selection | None = None, *, progress: Pro
 
     Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
     """
+    from ckpt_tools import launchers
+
     selection = selection or Selection()
     started = launchers.detect(os.environ)
     if started and started.skip and selection.rank is None:

@@ -14,6 +14,8 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Severity, Verdict
 from ckpt_tools.pipeline.across import changed
+from ckpt_tools.pipeline.ahead import by_crowd
+from ckpt_tools.pipeline.crowd import LEAST
 from ckpt_tools.pipeline.duplicates import same_content
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.plan import Assignment, assign, mismatched
@@ -82,6 +84,7 @@ class Judge:
                     )
                 return Judgement(False, tuple(a.findings), read)
             wrong: dict[str, list[Finding]] = {}
+            self._ahead(a.parts)
             for part in a.parts:
                 report = s.report(part, self.names)
                 if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
@@ -106,6 +109,13 @@ class Judge:
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
                 self.assignments[id(self.named)] = a
                 return Judgement(True, tuple(a.findings), read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE))
+
+    def _ahead(self, parts: Sequence[Part]) -> None:
+        """Many files are read by several processes at once: their contents only if nothing is wrong with their structure."""
+        s, level = self.session, self.selection.level
+        by_crowd(s, parts, self.names)
+        if level > Level.STRUCTURE and len(parts) >= LEAST:
+            by_crowd(s, [p for p in parts if s.report(p, self.names).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)], level)
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
         """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""

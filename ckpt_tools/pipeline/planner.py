@@ -23,6 +23,9 @@ from ckpt_tools.plan import Assignment, files, fingerprint
 from ckpt_tools.question import Selection
 from ckpt_tools.replicas import Groups
 
+_NAMED = 16
+"""Runs that an error names at most."""
+
 
 def _count(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
@@ -152,8 +155,9 @@ class Planner:
         runs = self.session.runs(chosen)
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
-            names = ", ".join(sorted(f"{run} ({layout})" for layout, run in runs))
-            raise UsageError(f"{self.root} holds several runs: {names}", "say which with --run, --prefix or --layout")
+            names = sorted(f"{run} ({layout})" for layout, run in runs)
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            raise UsageError(f"{self.root} holds several runs: {', '.join(names[:_NAMED])}{more}", "say which with --run, --prefix or --layout")
         return chosen
 
     def _asked(self, c: Checkpoint) -> bool:

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckpt_tools import group as grouping
 from ckpt_tools.cache import Cache
@@ -17,11 +16,9 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
 from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
+from ckpt_tools.pipeline.ahead import by_crowd
 from ckpt_tools.pipeline.reader import Reader
 from ckpt_tools.verify import read_key, read_tracker
-
-if TYPE_CHECKING:
-    from ckpt_tools.engine import Engine
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -73,6 +70,7 @@ class Session:
         pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in self.found.parts}]
         if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
             return
+        by_crowd(self, [p for p in self.found.parts if BY_NAME[p.layout].piece(p.piece).step_from == "content"], Level.STRUCTURE)
         kept, damaged = list[Part](), list[Part]()
         for part in self.found.parts:
             piece = BY_NAME[part.layout].piece(part.piece)
@@ -132,7 +130,8 @@ class Session:
             have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
         if have is None or (have.level < level and have.format is not None and not (part.path in self.reader.unread and self.reader.spent)):
             piece = BY_NAME[part.layout].piece(part.piece)
-            new = self._look(part.path, level, part.findings, expect=_expected(part))
+            expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
+            new = self._look(part.path, level, part.findings, expect=expect)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
             have = new
@@ -141,32 +140,13 @@ class Session:
             self.reports[part.path] = have
         return have
 
-    def ahead(self, engine: Engine, level: Level) -> None:
-        """Have an engine read every file, so that each report is there when it is asked for. Raises CannotLook when it is gone."""
-        from ckpt_tools.pipeline.spread import Spread
-        from ckpt_tools.pipeline.units import Want
-
-        if level is Level.PRESENCE:
-            return
-        wanted: dict[str, Want] = {}
-        looked = {path for path, r in self.reports.items() if r.level >= level or r.format is None}
-        marks = {p.path for p in self.parts if p.size == 0 and BY_NAME[p.layout].piece(p.piece).mark}
-        files = [(p.path, p.size, p.mtime_ns, p.findings, _expected(p)) for p in self.parts if p.path not in looked | marks]
-        for path, size, mtime_ns, seen, expect in [*files, *((*b, ()) for b in self.found.bare)]:
-            if self._shown(path, level, seen) is None and not self.reader.knows(path, level, expect, self.indexes.based(path)):
-                wanted.setdefault(path, Want(path, size, mtime_ns, level, tuple(expect), self.indexes.claims(path)))
-        reader = self.reader
-        spread = Spread(engine, require=self.require, key=reader.key, explain=reader.explain, progress=self._advance)
-        for want, seen_ in spread.read(wanted.values()):
-            reader.ahead[want.path] = level, seen_
-
     def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
         return self._look(path, level, seen) or self.examine(path, Level.STRUCTURE, seen)[0]
 
     def _look(self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()) -> Report | None:
         """None when the budget is spent."""
-        if (shown := self._shown(path, level, seen)) is not None:
+        if (shown := self.shown(path, level, seen)) is not None:
             return shown
         found = self.reader.report(path, level, expect, self.indexes.claims(path), self.indexes.based(path))
         if found is None:
@@ -177,14 +157,14 @@ class Session:
 
     def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
         """A report on one file together with what is in it."""
-        if (shown := self._shown(path, level, seen)) is not None:
+        if (shown := self.shown(path, level, seen)) is not None:
             return shown, Anatomy()
         report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))
         if anatomy.places:
             self.places[os.path.dirname(path)][path] = anatomy.places
         return self._told(report, seen), anatomy
 
-    def _shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
+    def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
         """What is known of a file without opening it, when that is enough."""
         if any(f.code not in ("rank-mismatch", "step-mismatch") for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
@@ -248,12 +228,6 @@ class Session:
             newest, highest = max(siblings, key=lambda c: c.mtime_ns), max(siblings, key=lambda c: c.order)
             self._asked = siblings, (newest, highest, named, what)
         return self._asked[1]
-
-
-def _expected(part: Part) -> Sequence[str]:
-    """The formats that the part's place in its layout allows."""
-    piece = BY_NAME[part.layout].piece(part.piece)
-    return () if piece.weak or part.role != piece.role else piece.formats
 
 
 def _as_weak(part: Part) -> Iterator[Place]:

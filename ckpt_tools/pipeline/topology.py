@@ -12,6 +12,7 @@ from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Known, Level, Part, Report, Severity, Verdict
+from ckpt_tools.pipeline.ahead import by_crowd
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology, infer_order
@@ -60,6 +61,7 @@ def find_topology(
     ranked_parts, reports, told = list[Part](), list[Report](), None
     for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):  # the newest may be cut off, and say nothing any more
         mine = [p for p in c.parts if p.role == "model" or p.piece == layout.sized_by][:256]
+        by_crowd(session, mine, min(Level.STRUCTURE, selection.level))
         said = [session.report(p, min(Level.STRUCTURE, selection.level)) for p in mine]
         if told := agreement.saved_world_size(said):
             ranked_parts, reports = mine, said

@@ -1,0 +1,118 @@
+"""Many files looked at before anybody asks for their reports: by an engine's workers, or by copies of this process. The answers are those that the session would have found itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpt_tools._cache_place import turn
+from ckpt_tools.checksum._compare import default_jobs
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Finding, Level, Part
+from ckpt_tools.pipeline import crowd
+from ckpt_tools.pipeline.kept import Seen, pack, unpack
+from ckpt_tools.pipeline.reader import WAIT
+from ckpt_tools.storage import Identity, Stopped, count, counted
+from ckpt_tools.verify import look
+
+if TYPE_CHECKING:
+    from ckpt_tools.engine import Engine
+    from ckpt_tools.pipeline.session import Session
+
+_SAMPLE = 16
+"""Files of which an earlier run's verdicts tell whether it knew most of them."""
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    mtime_ns: int
+    findings: Sequence[Finding]
+    expect: Sequence[str]
+    part: Part | None
+
+
+def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
+    """Those of the parts and, after them, of the bare files that nobody has looked at so deeply yet."""
+    for p in parts:
+        piece, have = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
+        if (have is None or (have.level < level and have.format is not None)) and not (p.size == 0 and piece.mark):
+            yield _File(p.path, p.size, p.mtime_ns, p.findings, () if piece.weak or p.role != piece.role else piece.formats, p)
+
+
+def _bare(s: Session) -> Iterator[_File]:
+    yield from (_File(path, size, mtime_ns, seen, (), None) for path, size, mtime_ns, seen in s.found.bare)
+
+
+def by_engine(s: Session, engine: Engine, level: Level) -> None:
+    """Every file of the session, by an engine. Raises CannotLook when it is gone."""
+    from ckpt_tools.pipeline.spread import Spread
+    from ckpt_tools.pipeline.units import Want
+
+    if level is Level.PRESENCE:
+        return
+    wanted: dict[str, Want] = {}
+    for f in (*_files(s, s.parts, level), *_bare(s)):
+        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(f.path, level, f.expect, s.indexes.based(f.path)):
+            wanted.setdefault(f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path)))
+    spread = Spread(engine, require=s.require, key=s.reader.key, explain=s.reader.explain, progress=s.reader.progress)
+    for want, seen in spread.read(wanted.values()):
+        s.reader.ahead[want.path] = level, seen
+
+
+def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False) -> None:
+    """The files of ``parts``, and the bare ones, by copies of this process, where they are many and small and that saves time."""
+    jobs, reader = s.jobs or default_jobs(), s.reader
+    if not Level.STRUCTURE <= level <= Level.CONTENT or jobs < 2 or reader.rate is not None or reader.explain:
+        return
+    todo = [f for f in (*_files(s, parts, level), *(_bare(s) if bare else ())) if f.size > 0 and (level is Level.STRUCTURE or f.size < crowd.LARGE)]
+    todo = [f for f in todo if s.shown(f.path, level, f.findings) is None]
+    if len(todo) < crowd.LEAST:
+        return
+    with _one_of_many(s, level):
+        if sum(reader.knows(f.path, level, f.expect, s.indexes.based(f.path)) for f in todo[:: len(todo) // _SAMPLE]) > _SAMPLE // 2:
+            return
+
+        def answer(i: int) -> bytes:
+            f, opened = todo[i], time.time_ns()
+            with counted() as read:
+                report, anatomy = look(
+                    f.path, level, expect=f.expect, claims=s.indexes.claims(f.path), jobs=1, require=s.require, key=reader.key, io=reader.io
+                )
+            identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else None
+            return json.dumps((read.bytes, identity)).encode() + b"\n" + (pack(report, anatomy.places) or b"")
+
+        def beat() -> None:
+            reader.progress(0)
+            if reader.spent:
+                raise Stopped
+
+        try:
+            for i, data in crowd.crowd(len(todo), jobs, answer, beat):
+                head, _, packed = data.partition(b"\n")
+                (n, identity), made = json.loads(head), unpack(todo[i].path, packed)
+                count(n)
+                reader.progress(n)
+                if made is not None:
+                    reader.ahead[todo[i].path] = level, Seen(*made, Identity(*identity) if identity else None)
+                    if (part := todo[i].part) is not None:
+                        s.report(part, level)
+        except Stopped:  # the budget is spent: what nobody has read is told as such
+            return
+
+
+@contextmanager
+def _one_of_many(s: Session, level: Level) -> Iterator[None]:
+    """When many processes of this host ask about one tree, the first has it read and the others wait for its verdicts."""
+    cache = s.reader.cache
+    if cache is None or not cache.usable or cache.max_age <= 0:
+        yield
+        return
+    with turn(cache.directory, s.root, level > Level.STRUCTURE, "crowd-") as ours:
+        until = time.monotonic() + WAIT
+        while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and s.reader.spent):
+            time.sleep(0.02)
+        yield
