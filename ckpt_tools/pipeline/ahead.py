@@ -70,10 +70,18 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
         return
     todo = [f for f in (*_files(s, parts, level), *(_bare(s) if bare else ())) if f.size > 0 and (level is Level.STRUCTURE or f.size < crowd.LARGE)]
     todo = [f for f in todo if s.shown(f.path, level, f.findings) is None]
-    if len(todo) < crowd.LEAST:
+    if not todo or len(parts) + bare * len(s.found.bare) < crowd.LEAST:
+        return
+
+    def known() -> list[bool]:
+        sample = todo[:: -(-len(todo) // _SAMPLE)]
+        return [reader.knows(f.path, level, f.expect, s.indexes.based(f.path)) for f in sample]
+
+    # Where only some are known, another process is at it. (Asking also makes the directory of the cache, where turns are taken.)
+    if all(known()):
         return
     with _one_of_many(s, level):
-        if sum(reader.knows(f.path, level, f.expect, s.indexes.based(f.path)) for f in todo[:: len(todo) // _SAMPLE]) > _SAMPLE // 2:
+        if len(todo) < crowd.LEAST or 2 * sum(said := known()) > len(said):
             return
 
         def answer(i: int) -> bytes:
