@@ -30,6 +30,7 @@ LINES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "startup": ("startup.py", ("--runs", "15"), ("--runs", "7")),
     "hook": ("hook.py", ("--runs", "15"), ("--runs", "7")),
     "verify": ("verify_file.py", ("--gib", "4"), ("--gib", "0.5")),
+    "small": ("small_files.py", (), ("--files", "300", "--runs", "3")),
     "show": ("show_file.py", ("--gib", "4"), ("--gib", "0.5")),
     "sizes": ("sizes.py", ("--gib", "4", "--sparse", "16"), ("--gib", "0.25", "--sparse", "2")),
     "digests": ("digests.py", ("--gib", "4"), ("--gib", "1")),

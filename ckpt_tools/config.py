@@ -42,7 +42,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will load", _SIZE),
     Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", _values.level),
     Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes", _values.path),
-    Variable("CKPT_JOBS", "--jobs", "threads that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
+    Variable("CKPT_JOBS", "--jobs", "threads, or processes where files are many and small, that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
     Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", _values.scheduler),
