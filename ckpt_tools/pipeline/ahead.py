@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -83,6 +82,7 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
     with _one_of_many(s, level):
         if len(todo) < crowd.LEAST or 2 * sum(said := known()) > len(said):
             return
+        import json  # here, because it costs start-up time
 
         def answer(i: int) -> bytes:
             f, opened = todo[i], time.time_ns()
