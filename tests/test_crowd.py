@@ -98,6 +98,15 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
+@pytest.mark.parametrize("root", ["formats", "layouts"])
+def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
+    """What a check adds up over several files, such as the total size of sharded safetensors, is not torn apart."""
+    alone = told(verify_paths([str(FORMATS.parent / root)], jobs=1))
+    for _ in range(3):
+        assert told(verify_paths([str(FORMATS.parent / root)], jobs=4)) == alone
+    assert len(copies) == 3 and all(n == done > 100 for n, done in copies)
+
+
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
     question = Selection(level=level, settle=0.0)

@@ -28,6 +28,7 @@ class Claim(NamedTuple):
 
     A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's segments, TensorFlow's data shards,
     and a file may then be empty); any other is checked after the file's own format. An ``optional`` file need not be there.
+    The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look at them, one after the other.
     With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's directory (an OCDBT tree).
     """
 
@@ -36,6 +37,7 @@ class Claim(NamedTuple):
     whole: bool = False
     optional: bool = False
     follow: bool = False
+    joint: bool = False
 
 
 @dataclass

@@ -122,7 +122,7 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not said.where:
         raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
     anatomy.keys.update(said.where)
-    anatomy.members.update((shard, Claim(FORMAT.name, partial(compare, said, shard))) for shard in said.shards)
+    anatomy.members.update((shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards)
     cursor.explain(anatomy, "the map of tensors to shards")
 
 

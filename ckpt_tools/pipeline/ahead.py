@@ -68,7 +68,7 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
     if not Level.STRUCTURE <= level <= Level.CONTENT or jobs < 2 or reader.rate is not None or reader.explain:
         return
     todo = [f for f in (*_files(s, parts, level), *(_bare(s) if bare else ())) if f.size > 0 and (level is Level.STRUCTURE or f.size < crowd.LARGE)]
-    todo = [f for f in todo if s.shown(f.path, level, f.findings) is None]
+    todo = [f for f in todo if s.shown(f.path, level, f.findings) is None and not any(c.joint for c in s.indexes.claims(f.path))]
     if not todo or len(parts) + bare * len(s.found.bare) < crowd.LEAST:
         return
 
