@@ -104,7 +104,7 @@ def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None
     alone = told(verify_paths([str(FORMATS.parent / root)], jobs=1))
     for _ in range(3):
         assert told(verify_paths([str(FORMATS.parent / root)], jobs=4)) == alone
-    assert len(copies) == 3 and all(n == done > 100 for n, done in copies)
+    assert len(copies) >= 3 and max(copies)[0] > 100 and all(n == done for n, done in copies)
 
 
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
