@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ckpt_tools.checksum._compare import mismatches
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
+from ckpt_tools.checksum._crcs import CRC32, CRC32C, Crc
 from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.checksum._work import Outcome, Watch
 
 __all__ = [
     "BUFFER",
+    "CRC32",
+    "CRC32C",
     "UNIT",
+    "Crc",
     "Crc32c",
     "Deflated",
     "Extent",

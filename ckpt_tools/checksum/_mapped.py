@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.checksum import _mapped_child
-from ckpt_tools.checksum._crc import Progress, crc32
+from ckpt_tools.checksum._crc import Progress
+from ckpt_tools.checksum._crcs import CRC32, crc32
 from ckpt_tools.checksum._mapped_child import PAIR
 from ckpt_tools.checksum._sums import Extent, Sum, Unit
 from ckpt_tools.storage import LocalSource
@@ -32,7 +33,7 @@ def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit]) ->
     """The units that helpers may do; none where that does not pay or is not wanted."""
     if source.io not in ("auto", "mmap") or (source.io == "auto" and not suits(source, WORTH if _alone() else 4 * WORTH)):
         return []
-    return [u for u in units if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash is None and isinstance(sums[u.sum].pieces[u.piece], Extent)]
+    return [u for u in units if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash is CRC32 and isinstance(sums[u.sum].pieces[u.piece], Extent)]
 
 
 def crcs_of_mapped(source: LocalSource, units: Sequence[Unit], jobs: int, progress: Progress | None) -> Iterator[tuple[Unit, int]]:
