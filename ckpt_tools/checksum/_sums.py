@@ -49,6 +49,13 @@ class Crc32c:
         return self._value
 
 
+def xxh3() -> Hash:
+    """XXH3-128, whose digest is 16 bytes."""
+    from xxhash import xxh3_128
+
+    return xxh3_128()
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.

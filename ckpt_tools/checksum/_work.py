@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum._crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
 from ckpt_tools.checksum._crcs import Crc
-from ckpt_tools.checksum._mapped import crcs_of_mapped, mappable
+from ckpt_tools.checksum._mapped import digests_of_mapped, mappable
 from ckpt_tools.checksum._sums import Deflated, Extent, Piece, Sum, Unit
 from ckpt_tools.storage import LocalSource, Source, Stopped
 
@@ -101,9 +101,9 @@ def outcomes(
 
     if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
         read = set[Unit]()
-        for u, crc in crcs_of_mapped(source, large, jobs, progress):
+        for u, got in digests_of_mapped(source, sums, large, jobs, progress):
             read.add(u)
-            yield u, crc
+            yield u, got
         units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
     if jobs < 2 or sum(u.length for u in units) < INLINE:
         for u in units:
