@@ -6,7 +6,8 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a program from outside: handlers of the parent's are not for its children."""
 
 
 def alone() -> bool:
@@ -19,7 +20,7 @@ def alone() -> bool:
 
 def forked(serve: Callable[[], object], others: Iterable[int] = ()) -> int:
     """The pid of a child that closes the descriptors ``others``, calls ``serve`` and ends; about a millisecond. Raises OSError. Call only when ``alone``."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # so that no handler of ours runs in the child
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # so that no handler of ours runs in the child
     try:
         pid = os.fork()
         if pid == 0:
@@ -40,7 +41,7 @@ def _quiet() -> None:
     """Die without a trace: no handlers of the parent's, no core dump, and Ctrl-C is the parent's business."""
     import resource
 
-    for number in (*_SIGNALS, signal.SIGBUS):
+    for number in (*SIGNALS, signal.SIGBUS):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from ckpt_tools import formats
-from ckpt_tools.checksum import InflateError, Outcome, Progress, Sum, covered, mismatches
+from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, format_of, structure
@@ -214,7 +214,7 @@ def _content(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> Gen
     """Adds to ``found`` one by one, so that what was found before a stop is kept."""
     empty = list[tuple[int, int]]()
     for s, actual in (yield source, anatomy.sums, empty):
-        found.append(finding(s.code, f"{s.what}: {difference(s.expected, actual)}", offset=s.offset))
+        found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
     if len(empty) < MOST:  # more are a pattern
         found += lost_pages(source, anatomy.tensors, empty)
 
@@ -228,12 +228,12 @@ def _numbers(found: Generator[Finding, None, list[Stats]], anatomy: Anatomy) -> 
     anatomy.stats = yield from found
 
 
-def difference(expected: int | bytes, actual: int | bytes | InflateError) -> str:
+def difference(s: Sum, actual: int | bytes | InflateError) -> str:
     """A stored checksum against the one computed, in words."""
     if isinstance(actual, InflateError):
         return str(actual)
-    a, b = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, expected))
-    name = "CRC-32" if isinstance(expected, int) else "digest"
+    a, b = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, s.expected))
+    name = s.hash.name if isinstance(s.hash, Crc) else "CRC-32C" if isinstance(s.expected, int) else "digest"
     return f"{name} {a}, stored {b}" if a else "does not match"
 
 

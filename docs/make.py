@@ -71,7 +71,7 @@ def environment() -> str:
         "Sizes are bytes (`1000000`) or have units: `200MB` counts in 1000s, `50GiB` and `50G` in 1024s.\n",
         "## How contents are read\n",
         "`--io pread` copies through one buffer of 1 MiB per thread and works everywhere. `--io mmap` copies nothing: helper processes map the file, because a file that is cut while it is mapped",
-        "kills whoever reads it. Whatever a helper that died leaves is read with `pread`, so such a file is `in-use` or `truncated` in every mode. Only bytes under a CRC-32 are read so,",
+        "kills whoever reads it. Whatever a helper that died leaves is read with `pread`, so such a file is `in-use` or `truncated` in every mode. Only bytes under a CRC-32 or CRC-32C are read so,",
         "all others by `pread`. `--io auto`, the default, maps a file of 256 MiB or more (1 GiB or more in a process that has several threads, where helpers start more slowly) that lies on a file system",
         "of this machine (ext4, xfs, btrfs, f2fs, tmpfs, overlay) and in the page cache, as 32 single bytes all over it show; all other files it reads with `pread`. Memory stays flat in every mode:",
         "1 MiB per thread, or 8 MiB mapped per helper.\n",

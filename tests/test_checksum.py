@@ -14,7 +14,24 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import UNIT, Crc32c, Deflated, Extent, Piece, Sum, _compare, _work, covered, mismatches, shifted
+from ckpt_tools.checksum import (
+    CRC32,
+    CRC32C,
+    UNIT,
+    Crc,
+    Crc32c,
+    Deflated,
+    Extent,
+    Piece,
+    Sum,
+    _compare,
+    _crcs,
+    _spread,
+    _work,
+    covered,
+    mismatches,
+    shifted,
+)
 from ckpt_tools.storage import BytesSource, Window
 
 
@@ -38,6 +55,7 @@ class Zeros:
 
     def __init__(self, size: int) -> None:
         self.size, self.bytes_read, self.path = size, 0, ""
+        self.threads: set[int] = set()
 
     def read(self, offset: int, length: int) -> bytes:
         self.bytes_read += length
@@ -45,6 +63,7 @@ class Zeros:
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         self.bytes_read += len(buffer)
+        self.threads.add(threading.get_ident())
 
 
 def sha256(data: bytes) -> Sum:
@@ -71,10 +90,8 @@ def questions(draw: Any) -> tuple[bytes, list[Sum]]:
         mine, extents = extents[:n], extents[n:]
         pieces: list[Piece] = [p for e in mine for p in (e, draw(st.binary(max_size=3)))]
         joined = b"".join(p if isinstance(p, bytes) else data[p.offset : p.offset + p.length] for p in pieces)  # type: ignore[union-attr]
-        if draw(st.booleans()):
-            sums.append(Sum("crc", zlib.crc32(joined), tuple(pieces), 0))
-        else:
-            sums.append(Sum("crc32c", crc32c(joined), tuple(pieces), 0, hash=Crc32c))
+        how: Crc | type[Crc32c] = draw(st.sampled_from([CRC32, CRC32C, Crc32c]))
+        sums.append(Sum("sum", zlib.crc32(joined) if how is CRC32 else crc32c(joined), tuple(pieces), 0, hash=how))
     if draw(st.booleans()):
         sums.append(sha256(data))
     return data, sums
@@ -91,13 +108,35 @@ def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jo
         at = bit // 8 % len(data)
         damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
         expected = {i for i, s in enumerate(sums) if any(not isinstance(p, bytes) and p.offset <= at < p.offset + p.length for p in s.pieces)}
-        seen = [s for s, _ in mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps)]
-        assert {i for i, s in enumerate(sums) if any(s is x for x in seen)} == expected
+        found = list(mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps))
+        assert {i for i, s in enumerate(sums) if any(s is x for x, _ in found)} == expected
+        m.setattr(_spread, "UNIT", unit)
+        content = _spread.Content(len(data), sums)  # what other machines are sent, one item at a time
+        there = [r for item in content.items for r in _spread.read_items(BytesSource(damaged), [item], lambda *_: None)]
+        assert all(item[2] <= unit or item[4][0] != "crc" for item in content.items if item[0] == "sum")
+        assert list(content.found(BytesSource(damaged), dict(enumerate(there)), None)) == found
+
+
+@given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(0, 3000), max_size=6), crc=st.sampled_from([CRC32, CRC32C]))
+def test_the_crcs_of_parts_make_that_of_the_whole(data: bytes, cuts: list[int], crc: Crc) -> None:
+    whole = {"CRC-32": zlib.crc32, "CRC-32C": crc32c}[crc.name](data)
+    joined = 0
+    for a, b in pairwise([0, *sorted(min(c, len(data)) for c in cuts), len(data)]):
+        joined = crc.combine(joined, crc.update(data[a:b], 0), b - a)
+    assert joined == whole
+
+
+@given(a=st.integers(0, 2**32 - 1), b=st.integers(0, 2**32 - 1), length=st.integers(0, 2**50))
+def test_joined_as_isal_joins(a: int, b: int, length: int) -> None:
+    """The arithmetic of our own, which CRC-32C has and CRC-32 where there is no isal."""
+    isal = pytest.importorskip("isal.isal_zlib")
+    assert _crcs.combine(0xEDB88320, a, b, length) == isal.crc32_combine(a, b, length)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("whole", [False, True])
-def test_every_byte_is_read_once(jobs: int, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", [CRC32C, Crc32c])
+def test_every_byte_is_read_once(jobs: int, whole: bool, how: Crc | type[Crc32c], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compare, "UNIT", 100)
     monkeypatch.setattr(_work, "INLINE", 0)
     monkeypatch.setattr(_compare, "GAP", 1)
@@ -105,7 +144,7 @@ def test_every_byte_is_read_once(jobs: int, whole: bool, monkeypatch: pytest.Mon
     data = DATA + body + DATA
     sums = [
         Sum("a", zlib.crc32(DATA[10:2000]), (Extent(10, 1990),), 0),
-        Sum("b", crc32c(DATA[2500:4000]), (Extent(2500, 1500),), 0, hash=Crc32c),
+        Sum("b", crc32c(DATA[2500:4000]), (Extent(2500, 1500),), 0, hash=how),
         Sum("c", zlib.crc32(DATA[:500]), (Deflated(len(DATA), len(body), 500),), 0),
     ]
     source = Counting(data)
@@ -122,18 +161,20 @@ def test_a_whole_sum_beside_pieces_out_of_order_is_still_right() -> None:
     assert [s.what for s, _ in mismatches(BytesSource(bytes(other)), [odd, sha256(DATA)])] == ["SHA-256"]
 
 
-def test_memory_is_flat_and_large_ranges_are_split_over_threads() -> None:
+@pytest.mark.parametrize("crc", [CRC32, CRC32C])
+def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> None:
     size = 8 * UNIT + 5
     source = Zeros(size)
     expected = 0
     for n in (UNIT,) * 8 + (5,):
-        expected = zlib.crc32(bytes(n), expected)
+        expected = crc.update(bytes(n), expected)
     tracemalloc.start()
-    assert list(mismatches(source, [Sum("z", expected, (Extent(0, size),), 0)], jobs=4)) == []
+    assert list(mismatches(source, [Sum("z", expected, (Extent(0, size),), 0, hash=crc)], jobs=4)) == []
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert source.bytes_read == size
     assert peak < 8 << 20
+    assert len(source.threads) > 1
 
 
 def test_what_is_covered() -> None:

@@ -10,6 +10,9 @@ import random
 import re
 import shutil
 import struct
+import subprocess
+import sys
+import threading
 import tracemalloc
 import warnings
 from collections import Counter
@@ -21,8 +24,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt_tools
-from ckpt_tools import Change, Level, Verdict, cli, diff
-from ckpt_tools.digest import CHUNK, SHARED, digests_of, file_digest, placed, runs, tensor_digests
+from ckpt_tools import Change, Level, Verdict, cli, diff, digest
+from ckpt_tools.checksum import BUFFER, digests
+from ckpt_tools.digest import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model import Part, Tensor
 from ckpt_tools.pipeline import compare, show
@@ -114,12 +118,12 @@ def test_split_records_are_one_tensor():
 
 def test_shared_bytes_are_read_once(tmp_path):
     path = tmp_path / "x"
-    path.write_bytes(os.urandom(3 * CHUNK))
-    tied = [Tensor("a", "uint8", (2 * CHUNK,), 2 * CHUNK, 5), Tensor("b", "uint8", (2 * CHUNK,), 2 * CHUNK, 5), Tensor("c", "uint8", (9,), 9, 0)]
+    path.write_bytes(os.urandom(3 * BUFFER))
+    tied = [Tensor("a", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("b", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("c", "uint8", (9,), 9, 0)]
     seen: list[int] = []
     digests = tensor_digests(str(path), Anatomy(tensors=tied), seen.append)
-    assert digests["a"] == digests["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * CHUNK])
-    assert sum(seen) == 2 * CHUNK + 9
+    assert digests["a"] == digests["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * BUFFER])
+    assert sum(seen) == 2 * BUFFER + 9
 
 
 def test_what_has_no_place_has_no_digest():
@@ -151,20 +155,109 @@ def test_overlapping_views_cannot_make_a_small_file_expensive():
 def test_memory_does_not_grow_with_the_file(tmp_path):
     path = tmp_path / "x"
     with path.open("wb") as f:
-        f.truncate(64 << 20)
+        f.truncate(3 * CHUNK)
     tracemalloc.start()
     try:
-        file_digest(str(path))
-        assert tracemalloc.get_traced_memory()[1] < 4 * CHUNK
+        file_digest(str(path), jobs=2)
+        assert tracemalloc.get_traced_memory()[1] < 4 * BUFFER
     finally:
         tracemalloc.stop()
 
 
+def _known(path: Path) -> Path:
+    """A file of two chunks and a little, almost all of it zeros that take no space."""
+    with path.open("wb") as f:
+        f.write(b"first")
+        f.seek(2 * CHUNK)
+        f.write(b"last")
+    return path
+
+
+def test_the_digest_of_a_file_never_changes(tmp_path):
+    """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
+    chunks = file_chunks(str(_known(tmp_path / "x")))
+    assert chunks.size == 2 * CHUNK + 4 == 134217732
+    assert chunks.digests == ("5749c60db100fb553e3cff374eda9bdf", "8c5a2179ae9f1c910939aaa27d431ff2", "ee41d6104252544473aefec01537518b")
+    assert chunks.digest == file_digest(str(tmp_path / "x")) == "3ebcbbff23ff951c9113458a7868436c"
+    (tmp_path / "empty").touch()
+    assert file_chunks(str(tmp_path / "empty")) == (0, ())
+    assert file_digest(str(tmp_path / "empty")) == "2982a5d84bcba88cde7ba530541728ab"
+
+
+XXHSUM = """#!{python}
+import sys, xxhash
+assert sys.argv[1:] == ["-H2", "-"]
+print(xxhash.xxh3_128_hexdigest(sys.stdin.buffer.read()) + "  stdin")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stat and split are GNU's")
+def test_the_documented_command_makes_it(tmp_path, monkeypatch):
+    (line,) = (line.strip() for line in (digest.__doc__ or "").splitlines() if "xxhsum -H2 - |" in line)
+    if shutil.which("xxhsum") is None:
+        (tmp_path / "xxhsum").write_text(XXHSUM.format(python=sys.executable))
+        (tmp_path / "xxhsum").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    _known(tmp_path / "x")
+    (tmp_path / "empty").touch()
+    for name in ("x", "empty"):
+        done = subprocess.run(["sh", "-c", line.replace("FILE", name)], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.split()[0] == file_digest(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap", "direct"])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
+    """Every byte is read once, by several threads or helpers."""
+    monkeypatch.setattr(digest, "CHUNK", 3 * BUFFER)
+    data = os.urandom(11 * BUFFER + 7)
+    (tmp_path / "x").write_bytes(data)
+    seen: list[int] = []
+    chunks = file_chunks(str(tmp_path / "x"), seen.append, jobs=jobs, io=io)
+    assert chunks.digests == tuple(xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in range(0, len(data), 3 * BUFFER))
+    assert sum(seen) == len(data)
+    seen.clear()
+    tensors = [Tensor(f"t{i}", "uint8", (n,), n, at) for i, (at, n) in enumerate([(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)])]
+    tensors += [Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", ((5 * BUFFER, 10), (5 * BUFFER + 20, 20)))]
+    found = tensor_digests(str(tmp_path / "x"), Anatomy(tensors=tensors), seen.append, jobs=jobs, io=io)
+    assert found == {t.name: xxhash.xxh3_128_hexdigest(b"".join(data[at : at + n] for at, n in t.pieces or ((t.offset, t.nbytes),))) for t in tensors}
+    assert sum(seen) == sum(t.nbytes for t in tensors)
+
+
+@pytest.mark.parametrize("what", ["file", "tensors"])
+def test_one_file_is_digested_by_several_threads(monkeypatch, what):
+    monkeypatch.setattr(digest, "CHUNK", 4 * BUFFER)
+    threads: set[int] = set()
+    started = threading.Barrier(2, timeout=60)
+
+    class Slow(BytesSource):
+        def readinto(self, offset: int, buffer: memoryview) -> None:
+            if threading.get_ident() not in threads:
+                threads.add(threading.get_ident())
+                started.wait()  # for the other one
+            super().readinto(offset, buffer)
+
+    source = Slow(bytes(8 * BUFFER))
+    tensors = [Tensor(f"t{i}", "uint8", (BUFFER,), BUFFER, i * BUFFER) for i in range(8)]
+    ranges = [((at, 4 * BUFFER),) for at in (0, 4 * BUFFER)]
+    done = len(digests(source, ranges, jobs=2)) if what == "file" else len(digests_of(source, tensors, jobs=2))
+    assert (done, len(threads)) == (2 if what == "file" else 8, 2)
+
+
+def test_both_sides_share_the_threads(tmp_path, monkeypatch):
+    a, b = (safetensors(tmp_path / f"{name}.safetensors", {"x": ONE}) for name in "ab")
+    given: list[int] = []
+    monkeypatch.setattr(compare, "tensor_digests", lambda *args, jobs: given.append(jobs) or tensor_digests(*args, jobs=jobs))
+    for jobs in (1, 2, 8):
+        diff(str(a), str(b), jobs=jobs)
+    assert given == [1, 1, 1, 1, 4, 4]
+
+
 def test_a_file_that_changes_meanwhile_is_told(tmp_path):
     path = tmp_path / "x"
-    path.write_bytes(bytes(2 * CHUNK))
+    path.write_bytes(bytes(2 * BUFFER))
     with pytest.raises(OSError, match="changed") as e:
-        file_digest(str(path), lambda n: path.write_bytes(bytes(2 * CHUNK + 1)) and None)
+        file_digest(str(path), lambda n: path.write_bytes(bytes(2 * BUFFER + 1)) and None)
     assert e.value.errno == errno.ESTALE
 
 
@@ -508,7 +601,7 @@ def test_an_expanded_tensor_is_stored_shorter(tmp_path):
 
 def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
     a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
-    monkeypatch.setattr(compare, "tensor_digests", lambda *a: {})
+    monkeypatch.setattr(compare, "tensor_digests", lambda *_, **__: {})
     code, out, _ = run(capfd, a, a)
     assert code == 0
     assert "not everything could be compared" in out
@@ -528,10 +621,10 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
     b = copy(a, tmp_path / "b.safetensors")
     real = compare.tensor_digests
 
-    def broken(path, *rest):
+    def broken(path, *rest, **more):
         if path == str(b):
             raise OSError(number, os.strerror(number))
-        return real(path, *rest)
+        return real(path, *rest, **more)
 
     monkeypatch.setattr(compare, "tensor_digests", broken)
     status, out, _ = run(capfd, a, b, "--json")
@@ -545,10 +638,10 @@ def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypat
     b = safetensors(tmp_path / "b.safetensors", {"x": ONE})
     real = compare.tensor_digests
 
-    def late(path, *rest):
+    def late(path, *rest, **more):
         if path == str(b):
             os.utime(b, ns=(1, 1))
-        return real(path, *rest)
+        return real(path, *rest, **more)
 
     monkeypatch.setattr(compare, "tensor_digests", late)
     assert diff(str(a), str(b)).files[0].b.findings[-1].code == "in-use"

@@ -12,11 +12,15 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import xxhash
+from crc32c import crc32c
 
-from ckpt_tools import _values
-from ckpt_tools.checksum import Extent, Sum, _mapped, mismatches
+from ckpt_tools import _fork, _values
+from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, _mapped, _work, mismatches
+from ckpt_tools.checksum._sums import xxh3
 from ckpt_tools.model import Level, Report, Verdict
 from ckpt_tools.pipeline import verify
 from ckpt_tools.pipeline.rate import Rate
@@ -71,6 +75,7 @@ def test_all_ways_see_the_same(path: str, io: str) -> None:
 
 SCRIPT = """
 import os, sys
+from ckpt_tools import _fork
 from ckpt_tools.checksum import _mapped
 from ckpt_tools.model import Level
 from ckpt_tools.verify import look
@@ -108,8 +113,8 @@ def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: 
     started: list[int] = []
     start = _mapped._Helper.start.__func__  # type: ignore[attr-defined]
 
-    def remembered(cls: type[_mapped._Helper], file: int, others: list[int]) -> _mapped._Helper | None:
-        helper: _mapped._Helper | None = start(cls, file, others)
+    def remembered(cls: type[_mapped._Helper], *args: Any) -> _mapped._Helper | None:
+        helper: _mapped._Helper | None = start(cls, *args)
         assert helper is not None
         started.append(helper.pid)
         return helper
@@ -130,14 +135,15 @@ def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: 
 
 PULLED_AWAY = """
 import os, signal, sys
-from ckpt_tools.checksum import _mapped
+from ckpt_tools import _fork
+from ckpt_tools.checksum import _mapped_child
 from ckpt_tools.model import Level
 from ckpt_tools.verify import look
-crc32, wait, ends = _mapped.crc32, os.waitpid, []
-def slow(view, crc):  # in the helper, which has the range mapped already
+update, wait, ends = _mapped_child._Crc.update, os.waitpid, []
+def slow(self, view):  # in the helper, which has the range mapped already
     os.truncate(sys.argv[1], 0)
-    return crc32(view, crc)
-_mapped.crc32 = slow
+    update(self, view)
+_mapped_child._Crc.update = slow
 os.waitpid = lambda pid, options: ends.append(wait(pid, options)[1])
 report, _ = look(sys.argv[1], Level.CONTENT, jobs=1 + (len(sys.argv) > 2), io="mmap")
 print(report.verdict, *(f.code for f in report.findings), signal.SIGBUS in map(os.WTERMSIG, ends))
@@ -198,8 +204,48 @@ def test_a_started_helper_that_meets_the_end_of_the_file(tmp_path: Path) -> None
 
 
 @linux
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside the threads of pytest itself
+@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("kind", ["CRC-32", "CRC-32C", "XXH3-128", "all"])
+def test_helpers_know_every_digest(tmp_path: Path, kind: str, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any offset, across the ends of what is mapped at once, right and wrong; only what is too small for them is left for us."""
+    data = os.urandom(21 * MIB + 123)
+    (tmp_path / "x").write_bytes(data)
+    kinds = {"CRC-32": (CRC32, zlib.crc32), "CRC-32C": (CRC32C, crc32c), "XXH3-128": (xxh3, xxhash.xxh3_128_digest)}
+    sums = []
+    for how, digest in kinds.values() if kind == "all" else [kinds[kind]]:
+        for start, stop in ((1, len(data)), (5, 17 * MIB), (8 * MIB, 16 * MIB)):
+            right = digest(data[start:stop])
+            wrong = right ^ 1 if isinstance(right, int) else bytes(16)
+            sums += [Sum(str(right), value, (Extent(start, stop - start),), 0, hash=how) for value in (right, wrong)]
+    ours: list[int] = []
+    work = _work.work
+    monkeypatch.setattr(_work, "work", lambda source, sums, u, *more: ours.append(u.length) or work(source, sums, u, *more))
+    monkeypatch.setattr(_fork, "alone", lambda: forked)
+    with opened(str(tmp_path / "x"), "mmap") as source:
+        found = list(mismatches(source, sums, jobs=2))
+        assert source.bytes_read == sum(p.length for s in sums for p in s.pieces if isinstance(p, Extent))
+    assert [str(got) for _, got in found] == [s.what for s in sums[1::2]]
+    assert [s for s, _ in found] == sums[1::2]
+    assert max(ours, default=0) < MIB
+
+
+@linux
+@pytest.mark.parametrize("how", [CRC32C, xxh3])
+def test_a_helper_without_its_package_leaves_its_ranges_to_us(tmp_path: Path, how: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    data = os.urandom(3 * MIB)
+    (tmp_path / "x").write_bytes(data)
+    monkeypatch.setattr(_fork, "alone", lambda: False)
+    monkeypatch.setattr(_mapped, "_FROM", dict.fromkeys(range(3), "zlib"))
+    right = crc32c(data) if how is CRC32C else xxhash.xxh3_128_digest(data)
+    with opened(str(tmp_path / "x"), "mmap") as source:
+        assert list(mismatches(source, [Sum("x", right, (Extent(0, 3 * MIB),), 0, hash=how)], jobs=2)) == []
+    assert capfd.readouterr() == ("", "")
+
+
+@linux
 def test_no_helper_can_be_started(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mapped, "_alone", lambda: False)
+    monkeypatch.setattr(_fork, "alone", lambda: False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert look(path, Level.CONTENT, io="mmap")[0].verdict is Verdict.OK
 

@@ -134,6 +134,8 @@ def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> 
             pipeline.verify([str(root)], engine=Engine(threads, "threads"))
         sent += threads.sent
     assert len(sent) > 2 and all(_plain(pickle.loads(data)) for data in sent)
+    assert not any(b"Crc32c" in data for data in sent)  # which one thread would have to feed; its ranges are sent
+    assert any(b"CRC-32C" in data for data in sent)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda p: p.name)

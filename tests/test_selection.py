@@ -13,7 +13,8 @@ from small_files import mindspore, saved, tensor, trainer
 from ckpt_tools import cli
 from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model import Kind, LoadPlan
-from ckpt_tools.pipeline import plan
+from ckpt_tools.pipeline import judge, plan
+from ckpt_tools.pipeline.rate import Rate
 from ckpt_tools.question import Selection
 
 DAY = 1_700_000_000
@@ -251,6 +252,24 @@ def test_equal_tensors_are_the_proof(replicas: Path) -> None:
     assert (made.resume_step, whose) == (20, 0)
     assert why.endswith("; its tensors are bit for bit those of rank 2's file")
     assert source(plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS)), 2)[1].endswith("model_optim_rng_2.pt")  # not asked, not said
+
+
+def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(replicas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    took: list[int] = []
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Rate, "took", lambda self, n: took.append(n))
+    real = judge.tensor_digests
+
+    def spied(path: str, anatomy: Any, progress: Any, *, jobs: int, io: str) -> dict[str, str]:
+        before = len(took)
+        found = real(path, anatomy, progress, jobs=jobs, io=io)
+        seen.append((os.path.basename(path), sum(took[before:]), sum(t.nbytes for t in anatomy.tensors), jobs, io))
+        return found
+
+    monkeypatch.setattr(judge, "tensor_digests", spied)
+    plan(str(replicas), Selection(prove_replicas=True, fault_ranks=frozenset({2}), jobs=3, io="direct", limit_rate=1e9, **GROUPS))
+    assert {name for name, *_ in seen} >= {"model_optim_rng_0.pt", "model_optim_rng_2.pt"}
+    assert all(slowed == size > 0 and (jobs, io) == (3, "direct") for _, slowed, size, jobs, io in seen)
 
 
 def test_a_tensor_that_differs_is_named_and_the_checkpoint_is_passed_over(replicas: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from ckpt_tools.checksum._compare import mismatches
+from ckpt_tools.checksum._compare import default_jobs, mismatches
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
+from ckpt_tools.checksum._crcs import CRC32, CRC32C, Crc
+from ckpt_tools.checksum._digests import digests
 from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.checksum._work import Outcome, Watch
 
 __all__ = [
     "BUFFER",
+    "CRC32",
+    "CRC32C",
     "UNIT",
+    "Crc",
     "Crc32c",
     "Deflated",
     "Extent",
@@ -21,6 +26,8 @@ __all__ = [
     "Sum",
     "Watch",
     "covered",
+    "default_jobs",
+    "digests",
     "mismatches",
     "shifted",
 ]

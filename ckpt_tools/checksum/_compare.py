@@ -1,13 +1,14 @@
-"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and their CRC-32s combined."""
+"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and their CRCs combined."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ckpt_tools.checksum._crc import UNIT, InflateError, Progress, crc32, crc32_combine
+from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
+from ckpt_tools.checksum._crcs import Crc
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Sum, Unit, covered
 from ckpt_tools.checksum._work import Outcome, Watch, outcomes
 from ckpt_tools.storage import Source, Stopped
@@ -33,7 +34,7 @@ def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
     """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit is longer than ``most`` if it can be split."""
     units = []
     for i, s in enumerate(sums):
-        if s.hash is not None:
+        if not isinstance(s.hash, Crc):
             extents = [p for p in s.pieces if not isinstance(p, bytes)]
             units.append(Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1))
             continue
@@ -81,14 +82,20 @@ class _Tee:
         self._pass(offset, buffer)
 
 
-def _joined(s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
-    """The CRC-32 of a sum from those of its units, in whatever order they came."""
+def apart(sums: Sequence[Sum], size: int) -> tuple[list[tuple[Sum, Callable[[], Hash]]], list[Sum]]:
+    """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their makers; the rest)."""
+    over = [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)] if len(sums) > 1 else []
+    return over, [s for s in sums if not any(s is other for other, _ in over)] if over else list(sums)
+
+
+def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
+    """The CRC of a sum from those of its units, in whatever order they came."""
     total = 0
     for j, piece in enumerate(s.pieces):
         if isinstance(piece, bytes):
-            total = crc32(piece, total)
-        for u, crc in sorted(crcs.get(j, ())):
-            total = crc32_combine(total, crc, piece.size if isinstance(piece, Deflated) else u.length)
+            total = crc.update(piece, total)
+        for u, value in sorted(crcs.get(j, ())):
+            total = crc.combine(total, value, piece.size if isinstance(piece, Deflated) else u.length)
     return total
 
 
@@ -102,16 +109,15 @@ def mismatches(
     found until then; no thread is left behind.
     """
     jobs = jobs or default_jobs()
-    everything = (Extent(0, source.size),)
-    over = [s for s in sums if s.hash is not None and s.pieces == everything]
-    if over and len(sums) > 1:  # one pass in file order by one thread feeds them all
-        hashes = [s.hash() for s in over if s.hash is not None]
-        tee, rest = _Tee(source, hashes), [s for s in sums if s not in over]
+    over, rest = apart(sums, source.size)
+    if over:  # one pass in file order by one thread feeds them all
+        hashes = [make() for _, make in over]
+        tee = _Tee(source, hashes)
         yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
         if tee.at == source.size:
-            yield from ((s, got) for s, h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
+            yield from ((s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
             return
-        sums = over
+        sums = [s for s, _ in over]
     units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
     yield from _compare(source, sums, units, jobs, progress, watch)
 
@@ -142,7 +148,12 @@ def _compare(
     for i, s in enumerate(sums):
         if left[i] and i not in done:  # stopped before its end: nothing is known about it
             continue
-        value = done[i] if i in done else _joined(s, crcs.get(i, {}))
+        if i in done:
+            value = done[i]
+        elif isinstance(s.hash, Crc):
+            value = _joined(s.hash, s, crcs.get(i, {}))
+        else:
+            raise AssertionError(f"{s.what}: nobody has fed it")
         if value == s.expected:
             continue
         if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):

@@ -1,30 +1,16 @@
-"""CRC-32 of byte ranges of a Source, in one thread and bounded memory."""
+"""CRCs of byte ranges of a Source, in one thread and bounded memory."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
 
+from ckpt_tools.checksum._crcs import Crc
 from ckpt_tools.checksum._sums import Deflated
 from ckpt_tools.storage import Source
 from ckpt_tools.storage._buffers import BUFFER, buffer
 
-try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
-    from isal.isal_zlib import crc32, crc32_combine
-except ImportError:  # pragma: no cover - platforms without an isal wheel
-    crc32 = zlib.crc32
-
-    def crc32_combine(a: int, b: int, length: int, /) -> int:
-        """CRC of two joined ranges, by feeding zeros: slow, but right."""
-        zeros, alone = bytes(1 << 16), 0
-        while length:
-            n = min(length, len(zeros))
-            a, alone = zlib.crc32(zeros[:n], a), zlib.crc32(zeros[:n], alone)
-            length -= n
-        return a ^ alone ^ b
-
-
-__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc32", "crc32_combine", "crc_of_deflated", "crc_of_extent", "step"]
+__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc_of_deflated", "crc_of_extent", "step"]
 
 UNIT = 32 * 1024 * 1024
 """Bytes per unit of work handed to a thread."""
@@ -42,22 +28,22 @@ def step(at: int, end: int) -> int:
     return min(BUFFER - at % BUFFER, end - at)
 
 
-def crc_of_extent(source: Source, offset: int, length: int, start: int = 0, progress: Progress | None = None) -> int:
-    """CRC-32 of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
-    view, crc, end = buffer(), start, offset + length
+def crc_of_extent(crc: Crc, source: Source, offset: int, length: int, progress: Progress | None = None) -> int:
+    """The CRC of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
+    view, value, update, end = buffer(), 0, crc.update, offset + length
     while offset < end:
         n = step(offset, end)
         part = view[:n]
         source.readinto(offset, part)
-        crc = crc32(part, crc)
+        value = update(part, value)
         offset += n
         if progress:
             progress(n)
-    return crc
+    return value
 
 
-def crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Progress | None) -> int:
-    inflate, crc, out, at, end = zlib.decompressobj(-15), start, 0, piece.offset, piece.offset + piece.length
+def crc_of_deflated(crc: Crc, source: Source, piece: Deflated, progress: Progress | None) -> int:
+    inflate, value, out, at, end = zlib.decompressobj(-15), 0, 0, piece.offset, piece.offset + piece.length
     try:
         while at < end and not inflate.eof:
             data = source.read(at, min(BUFFER, end - at))
@@ -70,11 +56,11 @@ def crc_of_deflated(source: Source, piece: Deflated, start: int, progress: Progr
                 out += len(got)
                 if out > piece.size:
                     raise InflateError(f"inflates to more than the {piece.size} bytes it declares")
-                crc = crc32(got, crc)
+                value = crc.update(got, value)
                 data = inflate.unconsumed_tail
                 more = bool(data) or len(got) == BUFFER  # all input may be taken while output is still to come
         if not inflate.eof or out != piece.size or at != end or inflate.unused_data:
             raise InflateError(f"inflates to {out} bytes of the {piece.size} it declares")
     except zlib.error as e:
         raise InflateError(str(e)) from e
-    return crc
+    return value

@@ -12,14 +12,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ckpt_tools.checksum._compare import GAP, _compare, _Tee, _units
+from ckpt_tools.checksum._compare import GAP, _compare, _Tee, _units, apart
 from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
+from ckpt_tools.checksum._crcs import CRCS, Crc
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, Unit
 from ckpt_tools.checksum._work import Outcome, Watch, work
 from ckpt_tools.storage import ShortRead, Source
 
 Item = tuple[Any, ...]
-"""("read", offset, length) of bytes that no sum covers; ("sum", offset, length, pieces, digest) with the digest None for CRC-32;
+"""("read", offset, length) of bytes that no sum covers; ("sum", offset, length, pieces, digest) with the digest named;
 ("file", offset, length, digests, items): one pass over the file that feeds digests of the whole on the way."""
 Result = tuple[Any, ...]
 """("value", int or bytes), ("inflate", text), ("file", digests, results), ("short", offset, wanted, got), ("os", errno, text)."""
@@ -35,6 +36,8 @@ def _named(what: object) -> Any:
     """A digest's maker, or an argument of it, as plain data. Raises TypeError when it cannot be one."""
     if isinstance(what, _PLAIN):
         return what
+    if isinstance(what, Crc):
+        return "crc", what.name
     if isinstance(what, tuple):
         return ("tuple", *map(_named, what))
     if isinstance(what, partial):
@@ -48,12 +51,14 @@ def _named(what: object) -> Any:
 
 
 def _made(what: Any) -> Any:
-    """The reverse. Only names of this package and of hashlib are looked up."""
+    """The reverse. Only CRCs and names of this package and of hashlib are looked up."""
     if not isinstance(what, tuple):
         return what
     kind, *rest = what
     if kind == "tuple":
         return tuple(map(_made, rest))
+    if kind == "crc":
+        return CRCS[rest[0]]
     if kind == "partial":
         return partial(_made(rest[0]), *map(_made, rest[1]), **{k: _made(v) for k, v in rest[2]})
     if kind == "hashlib":
@@ -82,9 +87,8 @@ class Content:
     """
 
     def __init__(self, size: int, sums: Sequence[Sum]) -> None:
-        over = [s for s in sums if s.hash is not None and s.pieces == (Extent(0, size),)]
-        self.over = over if len(sums) > 1 else []  # as mismatches() does: one pass feeds them all
-        self.rest = [s for s in sums if s not in over] if self.over else list(sums)
+        over, self.rest = apart(sums, size)  # as mismatches() does: one pass feeds them all
+        self.over = [s for s, _ in over]
         self.units = _units(self.rest, size, 1 if self.over else GAP, UNIT)
         self.items = [self._item(u) for u in self.units]
         self.lengths = [u.length for u in self.units]
@@ -95,10 +99,11 @@ class Content:
         if u.sum < 0:
             return "read", u.offset, u.length
         s = self.rest[u.sum]
-        if s.hash is not None:
-            return "sum", u.offset, u.length, tuple(map(_sent, s.pieces)), _named(s.hash)
-        piece = s.pieces[u.piece]
-        return "sum", u.offset, u.length, (_sent(piece if isinstance(piece, Deflated) else Extent(u.offset, u.length)),), None
+        pieces = s.pieces
+        if u.piece >= 0:  # a part of a CRC
+            piece = pieces[u.piece]
+            pieces = (piece if isinstance(piece, Deflated) else Extent(u.offset, u.length),)
+        return "sum", u.offset, u.length, tuple(map(_sent, pieces)), _named(s.hash)
 
     def found(self, source: Source, results: Mapping[int, Result], progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
         """As ``mismatches``, from the results of the items. Raises what the first item in file order met."""
@@ -154,6 +159,6 @@ def _read(source: Source, item: Item, watch: Watch) -> Result:
             return "file", tuple(work(source, (s,), whole, None) for s in sums), results
         return "file", tuple(h.digest() for h in hashes), results
     pieces, digest = more
-    s = Sum("", 0, tuple(map(_received, pieces)), 0, hash=None if digest is None else _made(digest))
-    got = work(source, (s,), Unit(offset, length, 0, 0 if digest is None else -1), None)
+    s = Sum("", 0, tuple(map(_received, pieces)), 0, hash=_made(digest))
+    got = work(source, (s,), Unit(offset, length, 0, 0 if isinstance(s.hash, Crc) else -1), None)
     return ("inflate", str(got)) if isinstance(got, InflateError) else ("value", got)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from ckpt_tools.checksum._crcs import CRC32, Crc, crc32c
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -35,25 +37,31 @@ class Hash(Protocol):
 
 
 class Crc32c:
-    """CRC-32C (Castagnoli), unmasked, by the crc32c package."""
+    """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes themselves says CRC32C."""
 
     def __init__(self) -> None:
-        from crc32c import crc32c
-
-        self._crc, self._value = crc32c, 0
+        self._value = 0
 
     def update(self, data: memoryview | bytes, /) -> None:
-        self._value = self._crc(data, self._value)
+        self._value = crc32c(data, self._value)
 
     def digest(self) -> int:
         return self._value
+
+
+def xxh3() -> Hash:
+    """XXH3-128, whose digest is 16 bytes."""
+    from xxhash import xxh3_128
+
+    return xxh3_128()
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
 
-    ``hash`` None is CRC-32, whose pieces are split over threads; any other is worked out by one thread per sum. ``code`` is the finding that a difference leads to.
+    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or what makes a Hash, which one thread feeds.
+    ``code`` is the finding that a difference leads to.
     """
 
     what: str
@@ -61,7 +69,7 @@ class Sum:
     pieces: tuple[Piece, ...]
     offset: int
     otherwise: tuple[Piece, ...] | None = None
-    hash: Callable[[], Hash] | None = None
+    hash: Crc | Callable[[], Hash] = CRC32
     code: str = "crc-mismatch"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum._crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
-from ckpt_tools.checksum._mapped import crcs_of_mapped, mappable
+from ckpt_tools.checksum._crcs import Crc
+from ckpt_tools.checksum._mapped import digests_of_mapped, mappable
 from ckpt_tools.checksum._sums import Deflated, Extent, Piece, Sum, Unit
 from ckpt_tools.storage import LocalSource, Source, Stopped
 
@@ -39,7 +40,7 @@ def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview 
             update(piece)
             continue
         if isinstance(piece, Deflated):
-            raise TypeError("deflated data is only ever covered by a CRC-32")
+            raise TypeError("deflated data is only ever covered by a CRC")
         at, end = piece.offset, piece.offset + piece.length
         while at < end:
             n = step(at, end)
@@ -63,15 +64,16 @@ def work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None
         _feed(source, [Extent(u.offset, u.length)], passed, progress)
         return 0
     s = sums[u.sum]
-    if s.hash is not None:
-        running = s.hash()
+    crc = s.hash
+    if not isinstance(crc, Crc):
+        running = crc()
         _feed(source, s.pieces, running.update, progress)
         return running.digest()
     piece = s.pieces[u.piece]
     try:
         if isinstance(piece, Deflated):
-            return crc_of_deflated(source, piece, 0, progress)
-        return crc_of_extent(source, u.offset, u.length, 0, progress)
+            return crc_of_deflated(crc, source, piece, progress)
+        return crc_of_extent(crc, source, u.offset, u.length, progress)
     except InflateError as e:
         return e
 
@@ -99,9 +101,9 @@ def outcomes(
 
     if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
         read = set[Unit]()
-        for u, crc in crcs_of_mapped(source, large, jobs, progress):
+        for u, got in digests_of_mapped(source, sums, large, jobs, progress):
             read.add(u)
-            yield u, crc
+            yield u, got
         units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
     if jobs < 2 or sum(u.length for u in units) < INLINE:
         for u in units:

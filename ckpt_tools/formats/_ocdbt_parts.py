@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_tools.checksum import Crc32c, Extent, Sum
+from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.formats import _ocdbt_nodes as db
 from ckpt_tools.formats._base import Anatomy, Claim, Damage
 from ckpt_tools.formats._decode import most
@@ -97,7 +97,7 @@ def _claim(parts: Parts) -> Claim:
 
 def _sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
     stored = int.from_bytes(source.read(offset + length - 4, 4), "little")
-    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), offset + length - 4, hash=Crc32c))
+    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), offset + length - 4, hash=CRC32C))
     anatomy.explain(offset + length - 4, 4, f"CRC-32C of {what}")
 
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from ckpt_tools.checksum import Crc32c, Extent, Sum
+from ckpt_tools.checksum import CRC32C, Crc32c, Extent, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage
 from ckpt_tools.formats._tf_wire import unmasked, varint
@@ -108,7 +108,7 @@ def _block(source: Source, where: _Handle, what: str, anatomy: Anatomy) -> Gener
         anatomy.explain(where.offset, where.size + 1, what)
         yield finding("crc-mismatch", f"{what}: computed {crc.digest():08x}, stored {stored:08x}", offset=at + 1)
         return None
-    anatomy.sums.append(Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=Crc32c))
+    anatomy.sums.append(Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C))
     if raw[where.size] == 1:
         yield finding("too-complex", f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read", offset=at)
         return None

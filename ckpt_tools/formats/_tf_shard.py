@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ckpt_tools.checksum import Crc32c, Extent, Hash, Sum
+from ckpt_tools.checksum import CRC32C, Crc, Extent, Hash, Sum
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage
 from ckpt_tools.formats._tensors import MAX_SCALARS, is_single, remember, scalar
@@ -51,7 +51,7 @@ def shard(items: Sequence[Item], order: str, keys: set[str], source: Source, ana
 
 def _sum(i: Item, order: str, anatomy: Anatomy) -> None:
     """The checksum of one tensor."""
-    made: Callable[[], Hash] = Crc32c
+    made: Crc | Callable[[], Hash] = CRC32C
     if i.dtype in ("string", "variant"):
         made = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
     anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, (Extent(i.offset, i.size),), i.offset, hash=made))

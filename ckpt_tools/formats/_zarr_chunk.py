@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ckpt_tools.checksum import Crc32c, Extent, Sum
+from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.formats._base import Anatomy, Damage
 from ckpt_tools.formats._decode import decoding
 from ckpt_tools.formats._zarr_array import MAX_CHUNKS, Coding
@@ -48,7 +48,7 @@ def check_chunk(source: Source, anatomy: Anatomy, offset: int, length: int, codi
 
 def _summed(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
     stored = int.from_bytes(source.read(offset + length, 4), "little")
-    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), offset + length, hash=Crc32c))
+    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), offset + length, hash=CRC32C))
     anatomy.explain(offset + length, 4, f"CRC-32C of {what}")
 
 

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from ckpt_tools.checksum import default_jobs
 from ckpt_tools.codes import finding
 from ckpt_tools.digest import file_digest, tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
@@ -21,10 +22,12 @@ from ckpt_tools.storage import ShortRead
 
 
 class _Reader:
-    """Reads the files of both sides and counts their bytes. One thread a side: more would compete for one disk."""
+    """Reads the files of both sides and counts their bytes: both at once, each with half of the threads."""
 
     def __init__(self, sessions: tuple[Session, Session], level: Level, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
         self.sessions, self.level, self.pool, self.progress = sessions, level, pool, progress
+        jobs = sessions[0].jobs or default_jobs()
+        self.jobs = max(1, jobs // 2)
         self.done = self.total = self.headers = 0
         self.lock = threading.Lock()
 
@@ -63,14 +66,14 @@ class _Reader:
 
     def tensors(self, side: Side) -> None:
         try:
-            side.digests = tensor_digests(side.report.path, side.anatomy, self.advance)
+            side.digests = tensor_digests(side.report.path, side.anatomy, self.advance, jobs=self.jobs)
             self.hold(side)
         except (OSError, ShortRead) as e:
             _spoil(side, e)
 
     def everything(self, side: Side) -> None:
         try:
-            side.whole = file_digest(side.report.path, self.advance)
+            side.whole = file_digest(side.report.path, self.advance, jobs=self.jobs)
             self.hold(side)
         except (OSError, ShortRead) as e:
             _spoil(side, e)
@@ -113,7 +116,8 @@ def diff(
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
     Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by name. At level content the bytes of
-    all tensors are compared by their digests, below it only names, types and shapes. ``jobs`` 1 reads one side after the other.
+    all tensors are compared by their digests, below it only names, types and shapes. Both sides are read at once, with half of the ``jobs`` each; 1 reads one
+    after the other.
     Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a file beside a directory.
     """
     started = time.perf_counter()

@@ -161,7 +161,9 @@ class Judge:
 
     def _differences(self, a: Part, b: Part) -> list[str]:
         """Tensors that differ between two members of a replica group; each rank keeps random numbers of its own."""
-        digests = [tensor_digests(p.path, self.session.examine(p.path, Level.STRUCTURE)[1]) for p in (a, b)]
+        s = self.session
+        slow = s.reader.rate.took if s.reader.rate else None
+        digests = [tensor_digests(p.path, s.examine(p.path, Level.STRUCTURE)[1], slow, jobs=s.jobs, io=s.reader.io) for p in (a, b)]
         names = digests[0].keys() | digests[1].keys()
         return sorted(n for n in names if "rng" not in n.lower() and digests[0].get(n) != digests[1].get(n))
 

@@ -1,0 +1,81 @@
+"""CRCs: what they are worked out with, and how those of two ranges become that of both, so that one huge range can be split over threads and machines."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
+    from isal.isal_zlib import crc32, crc32_combine
+except ImportError:  # pragma: no cover - platforms without an isal wheel
+    crc32 = zlib.crc32
+
+    def crc32_combine(a: int, b: int, length: int, /) -> int:
+        return combine(0xEDB88320, a, b, length)
+
+
+__all__ = ["CRC32", "CRC32C", "CRCS", "Crc", "combine", "crc32", "crc32_combine", "crc32c", "crc32c_combine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Crc:
+    """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)`` is that of two joined ranges, the second of ``length`` bytes."""
+
+    name: str
+    update: Callable[[memoryview | bytes, int], int] = field(compare=False, repr=False)
+    combine: Callable[[int, int, int], int] = field(compare=False, repr=False)
+
+
+def combine(poly: int, a: int, b: int, length: int) -> int:
+    """CRC of two joined ranges, of a reflected 32-bit polynomial: ``a`` moved on by ``length`` bytes of zeros, which are a factor x^(8·length). Microseconds."""
+    return _times(poly, _zeros(poly, length), a) ^ b if a else b
+
+
+@lru_cache(256)  # almost all units of a file are of one length
+def _zeros(poly: int, length: int) -> int:
+    """x^(8·length) modulo the polynomial."""
+    product, k = 1 << 31, 3  # x^0: the coefficient of the lowest power is the highest bit
+    while length:
+        if length & 1:
+            product = _times(poly, _square(poly, k), product)
+        length >>= 1
+        k += 1
+    return product
+
+
+@lru_cache(256)
+def _square(poly: int, k: int) -> int:
+    """x^(2^k) modulo the polynomial."""
+    if k == 0:
+        return 1 << 30
+    half = _square(poly, k - 1)
+    return _times(poly, half, half)
+
+
+def _times(poly: int, a: int, b: int) -> int:
+    """The product of two polynomials over GF(2), modulo a third."""
+    product = 0
+    while a:
+        if a & 0x80000000:
+            product ^= b
+        a = a << 1 & 0xFFFFFFFF
+        b = b >> 1 ^ poly if b & 1 else b >> 1
+    return product
+
+
+def crc32c(data: memoryview | bytes, start: int = 0) -> int:
+    """CRC-32C (Castagnoli), unmasked, by the crc32c package."""
+    from crc32c import crc32c
+
+    return crc32c(data, start)
+
+
+def crc32c_combine(a: int, b: int, length: int) -> int:
+    return combine(0x82F63B78, a, b, length)
+
+
+CRC32 = Crc("CRC-32", crc32, crc32_combine)
+CRC32C = Crc("CRC-32C", crc32c, crc32c_combine)
+CRCS = {c.name: c for c in (CRC32, CRC32C)}
