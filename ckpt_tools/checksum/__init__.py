@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt_tools.checksum._compare import mismatches
+from ckpt_tools.checksum._blocks import Blocks, Picked
+from ckpt_tools.checksum._compare import blocks, mismatches
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.checksum._work import Outcome, Watch
@@ -10,16 +11,19 @@ from ckpt_tools.checksum._work import Outcome, Watch
 __all__ = [
     "BUFFER",
     "UNIT",
+    "Blocks",
     "Crc32c",
     "Deflated",
     "Extent",
     "Hash",
     "InflateError",
     "Outcome",
+    "Picked",
     "Piece",
     "Progress",
     "Sum",
     "Watch",
+    "blocks",
     "covered",
     "mismatches",
     "shifted",

@@ -22,6 +22,7 @@ from ckpt_tools.verify import read_key, read_tracker
 
 if TYPE_CHECKING:
     from ckpt_tools.engine import Engine
+    from ckpt_tools.pipeline.units import Want
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -130,7 +131,7 @@ class Session:
             empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
             have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
-        if have is None or (have.level < level and have.format is not None and not (part.path in self.reader.unread and self.reader.spent)):
+        if have is None or (have.level < level and have.format is not None and not self._enough(part.path)):
             piece = BY_NAME[part.layout].piece(part.piece)
             new = self._look(part.path, level, part.findings, expect=_expected(part))
             if new is None:  # the budget is spent
@@ -141,13 +142,15 @@ class Session:
             self.reports[part.path] = have
         return have
 
-    def ahead(self, engine: Engine, level: Level) -> None:
-        """Have an engine read every file, so that each report is there when it is asked for. Raises CannotLook when it is gone."""
-        from ckpt_tools.pipeline.spread import Spread
+    def _enough(self, path: str) -> bool:
+        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent."""
+        reader = self.reader
+        return (path in reader.partial and path not in reader.ahead) or (path in reader.unread and reader.spent)
+
+    def wanted(self, level: Level) -> list[Want]:
+        """The files that must be opened for reports at ``level``."""
         from ckpt_tools.pipeline.units import Want
 
-        if level is Level.PRESENCE:
-            return
         wanted: dict[str, Want] = {}
         looked = {path for path, r in self.reports.items() if r.level >= level or r.format is None}
         marks = {p.path for p in self.parts if p.size == 0 and BY_NAME[p.layout].piece(p.piece).mark}
@@ -155,9 +158,17 @@ class Session:
         for path, size, mtime_ns, seen, expect in [*files, *((*b, ()) for b in self.found.bare)]:
             if self._shown(path, level, seen) is None and not self.reader.knows(path, level, expect, self.indexes.based(path)):
                 wanted.setdefault(path, Want(path, size, mtime_ns, level, tuple(expect), self.indexes.claims(path)))
+        return list(wanted.values())
+
+    def ahead(self, engine: Engine, level: Level) -> None:
+        """Have an engine read every file, so that each report is there when it is asked for. Raises CannotLook when it is gone."""
+        from ckpt_tools.pipeline.spread import Spread
+
+        if level is Level.PRESENCE:
+            return
         reader = self.reader
         spread = Spread(engine, require=self.require, key=reader.key, explain=reader.explain, progress=self._advance)
-        for want, seen_ in spread.read(wanted.values()):
+        for want, seen_ in spread.read(self.wanted(level)):
             reader.ahead[want.path] = level, seen_
 
     def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
