@@ -77,7 +77,9 @@ def _gathered(atoms: Iterable[tuple[int, int, int, bool]], most: int) -> Blocks:
                 starts.append(at)
                 lengths.append(size)
                 size = 0
-    if size:
+    if lengths and size < most // 2:  # what archives have at their ends is no block of its own
+        lengths[-1] += size
+    elif size:
         lengths.append(size)
     return Blocks(starts[: len(lengths)], lengths)
 

@@ -96,7 +96,7 @@ def _joined(s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
 def blocks(sums: Sequence[Sum], size: int) -> Blocks:
     """What of a file's content can be checked by itself."""
     if len(sums) > 1 and any(s.hash is not None and s.pieces == (Extent(0, size),) for s in sums):  # one pass feeds them all
-        return Blocks((0,), (size,))
+        return Blocks((0,), (size,)) if size else Blocks()
     return divided(sums, _units(sums, size, GAP, 1 << 62), size)
 
 

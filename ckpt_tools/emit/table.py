@@ -237,11 +237,8 @@ def _verification(page: _Page, result: Verification, verbose: bool, now: float) 
 def _contents(s: Sample, now: float) -> str:
     """How much of the contents was read, and what that means for the rest."""
     asked = [f"sample {s.asked}"] if s.asked else []
-    asked += (
-        [f"{'the' if s.stopped else 'all of it within the'} time of {span(s.max_duration)}{' was over' if s.stopped else ''}"]
-        if s.max_duration is not None
-        else []
-    )
+    if s.max_duration is not None:
+        asked.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")
     if s.never:
         past = f"{plural(s.never, 'block')} of {s.blocks:,} never checked so far"
     elif s.oldest_ns is not None:

@@ -23,7 +23,7 @@ from ckpt_tools.model import Level, Report, Verdict
 from ckpt_tools.pipeline.kept import Seen
 from ckpt_tools.pipeline.session import Session
 from ckpt_tools.pipeline.times import DAMAGED, Times
-from ckpt_tools.pipeline.turns import File, Todo, by_file, first, in_turn, joined
+from ckpt_tools.pipeline.turns import File, Todo, by_file, first, in_turn, joined, rounds
 from ckpt_tools.verify import Ask, looking
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Sampling:
     def _contents(self, todo: Todo) -> None:
         """Until the time is over."""
         if self.engine is not None:
-            todo = self._spread(self.engine, todo)
+            todo = [left for some in rounds(todo) for left in self._spread(self.engine, some)]
         for f, numbers in todo:
             if self.reader.spent:
                 self.reader.stopped = True
@@ -104,12 +104,10 @@ class Sampling:
             self._look(f, numbers)
 
     def _spread(self, engine: Engine, todo: Todo) -> Todo:
-        """The same by an engine, a file in one go; returns what is to be read here."""
+        """The same by an engine, each file once; returns what is to be read here."""
         from ckpt_tools.pipeline.spread import Spread
 
-        by, numbers = {f.want.path: f for f, _ in todo}, dict[str, list[int]]()
-        for f, some in todo:
-            numbers.setdefault(f.want.path, []).extend(some)
+        by, numbers = {f.want.path: f for f, _ in todo}, {f.want.path: some for f, some in todo}
         reader = self.reader
 
         def over() -> bool:

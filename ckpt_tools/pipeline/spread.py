@@ -146,15 +146,18 @@ class Spread:
             steps.close()
             return unit
         self._open += 1
+        one.left += 1  # until all of it is out
         for numbers, size in portions(one.content, self._unit - unit.bytes, self._unit):
-            if one.left and self.over():
+            if one.left > 1 and self.over():
                 break
             one.left += 1
             items = tuple(one.content.items[i] for i in numbers)
             if unit.add(one, numbers, size, "read", want.path, source.size, source.stat.st_mtime_ns, items):
                 unit = self._submit(unit)
-        if not one.left:
-            self._close(one)
+            while self.pick is not None and len(self._out) >= AHEAD * max(2, self.engine.width()):  # so that little is out when it is over
+                self._collect()
+        one.left -= 1
+        self._close(one)
         return unit
 
     # ---- what comes back

@@ -84,6 +84,18 @@ def by_file(todo: Todo) -> Todo:
     return [out[path] for path in sorted(out)]
 
 
+def rounds(todo: Todo) -> Iterator[Todo]:
+    """The same in as many pieces as are needed for no file to be twice in one."""
+    out, paths = Todo(), set[str]()
+    for f, numbers in todo:
+        if f.want.path in paths:
+            yield out
+            out, paths = Todo(), set()
+        out.append((f, numbers))
+        paths.add(f.want.path)
+    yield out
+
+
 def joined(before: Seen | None, seen: Seen) -> Seen:
     """Two looks at one file: what either found."""
     if before is None:
