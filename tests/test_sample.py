@@ -318,8 +318,11 @@ def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(tmp_path: Path,
     for name in "abc":
         one(root / f"{name}.pt", 2)
     settle()
-    runs = [sampled(root, max_duration=60.0, jobs=1, progress=enough_for(3 * MiB), note=notes.append) for _ in range(8)]
-    assert min(s.never for s in runs) == 1
+    runs = list[Sample]()
+    while sum(s.never == 1 for s in runs) < 6:
+        runs.append(sampled(root, max_duration=60.0, jobs=1, progress=enough_for(3 * MiB), note=notes.append))
+        assert len(runs) < 20
+    assert sum(s.blocks_read > 0 for s in runs[-5:]) > 1  # the others are checked again, although it never was
     assert len(notes) == sum(s.blocks_read == 0 for s in runs) > 0 and all("give more time" in n for n in notes)
 
 
