@@ -6,6 +6,7 @@ Nothing here interprets what is kept. Whatever is wrong with the cache is a note
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -74,8 +75,11 @@ class Cache:
 
     # ---- entries
 
-    def get(self, path: str, question: bytes, depth: int, identity: Identity) -> Entry | None:
-        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us."""
+    def get(self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False) -> Entry | None:
+        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us.
+
+        ``ever``: however long ago that was, because it is the time itself that is asked for.
+        """
 
         def ask(db: sqlite3.Connection) -> Entry | None:
             key = os.fsencode(path), question
@@ -83,13 +87,13 @@ class Cache:
             if row is None or row[1] < depth or row[5] != _text(identity) or row[6] != _digest(*key, *row[:4], row[5]):
                 return None
             now = time.time_ns()
-            if not -60e9 <= now - row[2] <= self.max_age * 1e9 or (row[3] and row[2] < self.began_ns):
+            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (row[3] and row[2] < self.began_ns):
                 return None
             if now - row[4] > _DAY:  # once a day, because most runs only read
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
             return Entry(row[0], row[1], row[2], bool(row[3]))
 
-        return self._try(ask) if self.max_age > 0 else None
+        return self._try(ask) if ever or self.max_age > 0 else None
 
     def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
         """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad: that replaces all that is known of the path."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ckpt_tools import _fault_file, _values
+from ckpt_tools import _fault_file, _share, _values
 from ckpt_tools.errors import UsageError
 from ckpt_tools.question import Selection
 
@@ -45,6 +45,8 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_JOBS", "--jobs", "threads, or processes where files are many and small, that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
+    Variable("CKPT_SAMPLE", "--sample", "read only a share of the contents: a part such as 2/7 (all 7 make up the whole), percent such as 10%, or a size such as 50GiB; the least recently checked first", _share.share),
+    Variable("CKPT_MAX_DURATION", "--max-duration", "stop reading contents after this time, such as 2h: the next run goes on there, the least recently checked first", _values.duration),
     Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", _values.scheduler),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", _values.one_of("tracker", "mtime", "step")),

@@ -365,6 +365,27 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds, which ended it when ``stopped``).
+
+    Contents are checked in blocks: ``files`` have some, of ``files_read`` all were read. ``never`` counts the blocks that neither this run nor one that is
+    remembered has checked, ``oldest_ns`` is the least recent check of all, None while there are such.
+    """
+
+    asked: str | None
+    max_duration: float | None
+    stopped: bool
+    bytes: int
+    bytes_read: int
+    blocks: int
+    blocks_read: int
+    files: int
+    files_read: int
+    never: int
+    oldest_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are in its report."""
 
@@ -374,6 +395,7 @@ class Verification:
     summary: Summary
     files: tuple[FileReport, ...] = ()
     findings: tuple[Finding, ...] = ()
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt_tools.checksum._compare import default_jobs, mismatches
+from ckpt_tools.checksum._blocks import Blocks, Picked
+from ckpt_tools.checksum._compare import blocks, default_jobs, mismatches
 from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum._crcs import CRC32, CRC32C, Crc
 from ckpt_tools.checksum._digests import digests
@@ -14,6 +15,7 @@ __all__ = [
     "CRC32",
     "CRC32C",
     "UNIT",
+    "Blocks",
     "Crc",
     "Crc32c",
     "Deflated",
@@ -21,10 +23,12 @@ __all__ = [
     "Hash",
     "InflateError",
     "Outcome",
+    "Picked",
     "Piece",
     "Progress",
     "Sum",
     "Watch",
+    "blocks",
     "covered",
     "default_jobs",
     "digests",

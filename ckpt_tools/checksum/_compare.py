@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ckpt_tools.checksum._blocks import Blocks, Picked, divided
 from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
 from ckpt_tools.checksum._crcs import Crc
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Sum, Unit, covered
@@ -99,13 +100,27 @@ def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int
     return total
 
 
+def blocks(sums: Sequence[Sum], size: int) -> Blocks:
+    """What of a file's content can be checked by itself."""
+    if apart(sums, size)[0]:  # one pass feeds them all
+        return Blocks((0,), (size,)) if size else Blocks()
+    return divided(sums, _units(sums, size, GAP, 1 << 62), size)
+
+
 def mismatches(
-    source: Source, sums: Sequence[Sum], *, jobs: int = 0, progress: Progress | None = None, gaps: bool = False, watch: Watch | None = None
+    source: Source,
+    sums: Sequence[Sum],
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+    gaps: bool = False,
+    watch: Watch | None = None,
+    picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
     """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
 
     Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
-    a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
+    a medium that cannot deliver them shows. ``picked`` of ``blocks`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
     found until then; no thread is left behind.
     """
     jobs = jobs or default_jobs()
@@ -116,10 +131,12 @@ def mismatches(
         yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
         if tee.at == source.size:
             yield from ((s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
+            if picked is not None:
+                picked.finish()
             return
         sums = [s for s, _ in over]
     units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
-    yield from _compare(source, sums, units, jobs, progress, watch)
+    yield from _compare(source, sums, units, jobs, progress, watch, picked=picked)
 
 
 def _compare(
@@ -130,13 +147,17 @@ def _compare(
     progress: Progress | None,
     watch: Watch | None,
     given: Iterable[tuple[Unit, Outcome]] | None = None,
+    picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
     crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
     done: dict[int, Outcome] = {}
     left, stopped = Counter(u.sum for u in units), None
+    units = units if picked is None else picked.of(units)
     try:
         for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch) if given is None else given:
             left[u.sum] -= 1
+            if picked is not None:
+                picked.took(u)
             if u.sum < 0:
                 continue
             if u.piece < 0 or isinstance(got, InflateError):
@@ -146,7 +167,7 @@ def _compare(
     except Stopped as e:
         stopped = e
     for i, s in enumerate(sums):
-        if left[i] and i not in done:  # stopped before its end: nothing is known about it
+        if left[i] and i not in done:  # stopped before its end, or not picked: nothing is known about it
             continue
         if i in done:
             value = done[i]
@@ -158,6 +179,8 @@ def _compare(
             continue
         if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):
             continue
+        if picked is not None:
+            picked.wrong(s)
         yield s, value
     if stopped is not None:
         raise stopped

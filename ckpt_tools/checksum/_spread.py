@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from ckpt_tools.checksum._blocks import Picked
 from ckpt_tools.checksum._compare import GAP, _compare, _Tee, _units, apart
 from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
 from ckpt_tools.checksum._crcs import CRCS, Crc
@@ -81,17 +82,21 @@ def _received(piece: Any) -> Piece:
 
 
 class Content:
-    """The content of one file as work for others: ``items`` in file order, each read by one thread, and their ``lengths`` in bytes.
+    """The content of one file, or what is ``picked`` of it, as work for others: ``items`` in file order, each read by one thread, and their ``lengths`` in bytes.
 
     Raises TypeError when some of it is no plain data.
     """
 
-    def __init__(self, size: int, sums: Sequence[Sum]) -> None:
+    def __init__(self, size: int, sums: Sequence[Sum], picked: Picked | None = None) -> None:
         over, self.rest = apart(sums, size)  # as mismatches() does: one pass feeds them all
         self.over = [s for s, _ in over]
-        self.units = _units(self.rest, size, 1 if self.over else GAP, UNIT)
+        self.picked = picked
+        self._all = _units(self.rest, size, 1 if self.over else GAP, UNIT)
+        self.units = self._all if picked is None or self.over else picked.of(self._all)
         self.items = [self._item(u) for u in self.units]
         self.lengths = [u.length for u in self.units]
+        if picked is not None and not picked.numbers:
+            self.over, self.items, self.lengths = [], [], []
         if self.over:
             self.items, self.lengths = [("file", 0, size, tuple(_named(s.hash) for s in self.over), tuple(self.items))], [size]
 
@@ -106,13 +111,17 @@ class Content:
         return "sum", u.offset, u.length, tuple(map(_sent, pieces)), _named(s.hash)
 
     def found(self, source: Source, results: Mapping[int, Result], progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
-        """As ``mismatches``, from the results of the items. Raises what the first item in file order met."""
+        """As ``mismatches``, from the results of the items, as far as they were handed out. Raises what the first item in file order met."""
         digests: tuple[int | bytes, ...] = ()
         if self.over:
             _, digests, parts = _checked(results[0])
             results = dict(enumerate(parts))
-        yield from _compare(source, self.rest, self.units, 0, progress, None, ((u, _outcome(results[i])) for i, u in enumerate(self.units)))
+        picked = None if self.over else self.picked
+        came = ((u, _outcome(results[i])) for i, u in enumerate(self.units) if i in results)
+        yield from _compare(source, self.rest, self._all, 0, progress, None, came, picked)
         yield from ((s, got) for s, got in zip(self.over, digests, strict=True) if got != s.expected)
+        if self.over and self.picked is not None:
+            self.picked.finish()
 
 
 def _checked(result: Result) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -26,6 +27,8 @@ def verify(
     jobs: options.Jobs = None,
     io: options.Io = None,
     limit_rate: options.LimitRate = None,
+    sample: options.Sample = None,
+    max_duration: options.MaxDuration = None,
     scheduler: options.Scheduler = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -61,12 +64,14 @@ def verify(
             progress=meter,
             io=values.get("io", "auto"),
             limit_rate=values.get("limit-rate"),
+            sample=values.get("sample"),
+            max_duration=values.get("max-duration"),
             engine=workers,
         )
     if to.format == "table":
         from ckpt_tools.emit import table
 
-        console.out(table.render(result, **to.paint, verbose=to.verbose))
+        console.out(table.render(result, **to.paint, verbose=to.verbose, now=time.time()))
     elif to.format == "json":
         from ckpt_tools.emit import json as emit
 

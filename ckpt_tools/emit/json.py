@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
-from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Region, Report, Scalar, Scan, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Region, Report, Sample, Scalar, Scan, Verification
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
@@ -100,6 +100,23 @@ def head(result: Verification) -> Object:
             "below_level": s.below_level,
             "unrecognised": s.unrecognised,
         },
+        **({"sample": _sample(result.sample)} if result.sample else {}),
+    }
+
+
+def _sample(s: Sample) -> Object:
+    return {
+        "asked": s.asked,
+        "max_duration": s.max_duration,
+        "stopped": s.stopped,
+        "bytes": s.bytes,
+        "bytes_read": s.bytes_read,
+        "blocks": s.blocks,
+        "blocks_read": s.blocks_read,
+        "files": s.files,
+        "files_read": s.files_read,
+        "never": s.never,
+        "oldest": None if s.oldest_ns is None else round(s.oldest_ns / 1e9, 6),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
 from ckpt_tools.emit.json import COUNTS
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Scan, Verdict, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Sample, Scan, Verdict, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def render(result: Verification | LoadPlan | Scan, *, color: bool = False, width
     """The table of a result. ``width`` None means no terminal: nothing is wrapped. ``now`` is the time that ages are measured from."""
     page = _Page(color, width)
     if isinstance(result, Verification):
-        _verification(page, result, verbose)
+        _verification(page, result, verbose, now)
     elif isinstance(result, LoadPlan):
         _plan(page, result, verbose)
     else:
@@ -195,7 +195,7 @@ def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
 # -- verify ------------------------------------------------------------------------------------------------------------------------
 
 
-def _verification(page: _Page, result: Verification, verbose: bool) -> None:
+def _verification(page: _Page, result: Verification, verbose: bool, now: float) -> None:
     s = result.summary
     shown = [f for f in result.files if verbose or len(result.files) <= FEW or f.report.verdict is not Verdict.OK]
     if shown:
@@ -223,6 +223,8 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
         f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {min((f.report.level for f in result.files if s.below_level), default=result.level)}"
     )
     page.text(", ".join(counts), "dim")
+    if result.sample:
+        page.text(_contents(result.sample, now), "dim")
     rest = [f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"] if s.below_level else []
     rest += [f"{plural(s.unrecognised, 'file')} not recognised and not looked at"] if s.unrecognised else []
     hidden = len(result.files) - len(shown)
@@ -230,6 +232,20 @@ def _verification(page: _Page, result: Verification, verbose: bool) -> None:
     rest += [f"{plural(len(notes), 'note')} not listed (--verbose lists them)"] if notes and not told else []
     for text in rest:
         page.text(text, "dim")
+
+
+def _contents(s: Sample, now: float) -> str:
+    """How much of the contents was read, and what that means for the rest."""
+    asked = [f"sample {s.asked}"] if s.asked else []
+    if s.max_duration is not None:
+        asked.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")
+    if s.never:
+        past = f"{plural(s.never, 'block')} of {s.blocks:,} never checked so far"
+    elif s.oldest_ns is not None:
+        past = f"the least recent check of all was {span(now - s.oldest_ns / 1e9)} ago"
+    else:
+        past = "nothing to read"
+    return f"contents: {size(s.bytes_read)} of {size(s.bytes)} ({', '.join(asked)}), {plural(s.files_read, 'file')} of {s.files:,} to the end; {past}"
 
 
 def _map(page: _Page, report: Report, root: str) -> None:

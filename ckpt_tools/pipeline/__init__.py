@@ -23,7 +23,9 @@ from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
 
 if TYPE_CHECKING:
+    from ckpt_tools._share import Share
     from ckpt_tools.engine import Engine
+    from ckpt_tools.pipeline.sample import Asked
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
@@ -71,6 +73,8 @@ def verify(
     note: Note | None = None,
     io: str = "auto",
     limit_rate: float | None = None,
+    sample: Share | str | None = None,
+    max_duration: float | None = None,
     engine: Engine | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
@@ -78,10 +82,13 @@ def verify(
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
+    With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is read, the least recently checked first: that is remembered with ``cache``.
     With an ``engine`` (``ckpt_tools.engine``) its workers read, who must see the files under the same paths; the answer is the same.
-    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone.
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError when a part of the contents is asked for at another level.
     """
     started = time.perf_counter()
+    asked = _asked(sample, max_duration, level)
+    partial = set[str]()
     files: list[FileReport] = []
     across: list[Finding] = []
     unrecognised = bytes_read = 0
@@ -89,11 +96,17 @@ def verify(
     for root in dict.fromkeys(roots):
         with counted() as read, remembering(root, cache, max_age, note) as kept:
             s = Session(
-                root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate
+                root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
+                budget=asked.seconds if asked else None,
             )  # fmt: skip
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
-            if engine is not None:
+            if asked is not None:
+                from ckpt_tools.pipeline.sample import Sampling
+
+                Sampling(asked, s, kept, engine).read(level)
+                partial |= s.reader.partial
+            elif engine is not None:
                 by_engine(s, engine, level)
             else:
                 by_crowd(s, s.parts, level, bare=True)
@@ -112,7 +125,7 @@ def verify(
                 *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
             ]
             across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
-            across += across_files(s, os.path.isdir(root), level)
+            across += across_files(s, os.path.isdir(root), level if asked is None else Level.STRUCTURE)  # copies are compared to their ends
         files += [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
         unrecognised += s.found.unrecognised
         bytes_read += read.bytes
@@ -129,10 +142,25 @@ def verify(
     summary = Summary(
         len(files), sum(max(0, f.report.size) for f in files), bytes_read, round(time.perf_counter() - started, 6),
         counts[Verdict.OK], counts[Verdict.SUSPECT], counts[Verdict.BROKEN], counts[Verdict.UNKNOWN],
-        sum(f.report.level < level and f.report.verdict is not Verdict.BROKEN for f in files), unrecognised,
+        sum(f.report.level < level and f.report.verdict is not Verdict.BROKEN and f.report.path not in partial for f in files), unrecognised,
     )  # fmt: skip
     top = os.path.commonpath(roots) if len(roots) > 1 else roots[0]
-    return Verification(top, verdict, level, summary, tuple(files), tuple(across))
+    if asked is not None and note is not None and (why := asked.why_nothing()):
+        note(why)
+    return Verification(top, verdict, level, summary, tuple(files), tuple(across), asked.told() if asked else None)
+
+
+def _asked(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:
+    """The part of the contents to read; None for all."""
+    if sample is None and max_duration is None:
+        return None
+    from ckpt_tools._share import share
+    from ckpt_tools.pipeline.sample import Asked
+
+    try:
+        return Asked(share(sample) if isinstance(sample, str) else sample, max_duration, level)
+    except ValueError as e:
+        raise UsageError(f"sample: {e}", 'say sample="1/7"') from e
 
 
 def show(path: str, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False) -> tuple[Report, Anatomy]:

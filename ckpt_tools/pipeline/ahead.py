@@ -20,6 +20,7 @@ from ckpt_tools.verify import look
 if TYPE_CHECKING:
     from ckpt_tools.engine import Engine
     from ckpt_tools.pipeline.session import Session
+    from ckpt_tools.pipeline.units import Want
 
 _SAMPLE = 16
 """Files of which an earlier run's verdicts tell whether it knew most of them."""
@@ -46,19 +47,25 @@ def _bare(s: Session) -> Iterator[_File]:
     yield from (_File(path, size, mtime_ns, seen, (), None) for path, size, mtime_ns, seen in s.found.bare)
 
 
+def wanted(s: Session, level: Level) -> list[Want]:
+    """The files that must be opened for reports at ``level``."""
+    from ckpt_tools.pipeline.units import Want
+
+    out: dict[str, Want] = {}
+    for f in (*_files(s, s.parts, level), *_bare(s)):
+        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(f.path, level, f.expect, s.indexes.based(f.path)):
+            out.setdefault(f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path)))
+    return list(out.values())
+
+
 def by_engine(s: Session, engine: Engine, level: Level) -> None:
     """Every file of the session, by an engine. Raises CannotLook when it is gone."""
     from ckpt_tools.pipeline.spread import Spread
-    from ckpt_tools.pipeline.units import Want
 
     if level is Level.PRESENCE:
         return
-    wanted: dict[str, Want] = {}
-    for f in (*_files(s, s.parts, level), *_bare(s)):
-        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(f.path, level, f.expect, s.indexes.based(f.path)):
-            wanted.setdefault(f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path)))
     spread = Spread(engine, require=s.require, key=s.reader.key, explain=s.reader.explain, progress=s.reader.progress)
-    for want, seen in spread.read(wanted.values()):
+    for want, seen in spread.read(wanted(s, level)):
         s.reader.ahead[want.path] = level, seen
 
 

@@ -25,7 +25,7 @@ _PAUSE, _PAUSES = 0.002, 0.1
 
 
 class Reader:
-    """``unread`` maps the files that the budget did not suffice for to their bytes. ``bytes_verified`` counts what the reports cost when they were made, now or earlier."""
+    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of which a part of the contents was asked for. ``bytes_verified`` counts what the reports cost when they were made, now or earlier."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class Reader:
         # Helpers that map a file take it in big pieces, which no rate holds back.
         self.io = "pread" if limit_rate and io in ("auto", "mmap") else io
         self.unread: dict[str, int] = {}
-        self.ahead: dict[str, tuple[Level, Seen]] = {}  # what an engine has read before anybody asked
+        self.ahead: dict[str, tuple[Level, Seen]] = {}  # what was read before anybody asked: by an engine, or as a sample
+        self.partial = set[str]()
         self._cost: dict[str, int] = {}
-        self._stopped = False
+        self.stopped = False  # whether the budget ended the last read
 
     @property
     def bytes_verified(self) -> int:
@@ -62,20 +63,20 @@ class Reader:
 
     def read(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]) -> tuple[Report, Anatomy]:
         """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until then."""
-        self._stopped = False
+        self.stopped = False
         report, anatomy = look(
             path,
             level,
             expect=expect,
             claims=claims,
             jobs=self.jobs,
-            progress=self._advance,
+            progress=self.advance,
             require=self.require,
             key=self.key,
             explain=self.explain,
             io=self.io,
         )
-        if self._stopped and report.verdict is not Verdict.BROKEN:
+        if self.stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
         self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
         return report, anatomy
@@ -87,22 +88,26 @@ class Reader:
         """
 
         def fresh() -> tuple[tuple[Report, Places] | None, bytes | None, Identity | None, bool]:
-            if level > Level.STRUCTURE and self.spent:
-                self.unread[path] = _size(path)
-                return None, None, None, False
             level_, seen = self.ahead.pop(path, (None, None))
             if seen is None or level_ is not level:
+                if level > Level.STRUCTURE and self.spent:
+                    self.unread[path] = _size(path)
+                    return None, None, None, False
                 report, anatomy = self.read(path, level, expect, claims)
                 seen = Seen(report, anatomy.places, anatomy.identity)
+            else:
+                self.stopped = False  # that was another file
             report, places, identity = seen
+            if path in self.partial:  # what is kept of it is kept already
+                return (report, places), None, None, False
             # An optional package that is missing today may be there tomorrow; what nobody could look at is looked at again.
-            kept = not self._stopped and report.verdict is not Verdict.UNKNOWN and not any(f.code == "needs-extra" for f in report.findings)
+            kept = not self.stopped and report.verdict is not Verdict.UNKNOWN and not any(f.code == "needs-extra" for f in report.findings)
             bad = report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
             return (report, places), pack(report, places) if kept else None, identity, bad
 
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         shared = based is not None and level < Level.LOAD
-        question = self._question(expect, based)
+        question = self.question(expect, based)
         found = self._ask(path, question, level, lambda data: unpack(path, data), fresh) if shared else fresh()[0]
         if found is not None:
             self._cost[path] = max(self._cost.get(path, 0), found[0].bytes_read)
@@ -116,9 +121,10 @@ class Reader:
             identity = Identity.of(os.stat(path))
         except OSError:
             return False
-        return self.cache.get(path, self._question(expect, based), int(level), identity) is not None
+        return self.cache.get(path, self.question(expect, based), int(level), identity) is not None
 
-    def _question(self, expect: Sequence[str], based: str | None) -> bytes:
+    def question(self, expect: Sequence[str], based: str | None) -> bytes:
+        """The name under which the cache keeps a report."""
         return repr((__version__, tuple(expect), self.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
@@ -174,12 +180,13 @@ class Reader:
             found = known()
             return read() if found is None else found
 
-    def _advance(self, n: int) -> None:
+    def advance(self, n: int) -> None:
+        """So many bytes of contents were read, by any thread. Raises Stopped when the budget has come to its end."""
         self.progress(n)
         if self.rate is not None and n:
             self.rate.took(n)
         if self.spent:
-            self._stopped = True
+            self.stopped = True
             raise Stopped
 
 

@@ -128,7 +128,7 @@ class Session:
             empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
             have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
-        if have is None or (have.level < level and have.format is not None and not (part.path in self.reader.unread and self.reader.spent)):
+        if have is None or (have.level < level and have.format is not None and not self._enough(part.path)):
             piece = BY_NAME[part.layout].piece(part.piece)
             expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
             new = self._look(part.path, level, part.findings, expect=expect)
@@ -139,6 +139,11 @@ class Session:
                 have = replace(have, level=level, findings=(_NO_STATE,))
             self.reports[part.path] = have
         return have
+
+    def _enough(self, path: str) -> bool:
+        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent."""
+        reader = self.reader
+        return (path in reader.partial and path not in reader.ahead) or (path in reader.unread and reader.spent)
 
     def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from ckpt_tools import __version__
 from ckpt_tools import engine as engines
+from ckpt_tools.checksum import Picked
 from ckpt_tools.checksum._spread import Content, Result
 from ckpt_tools.codes import finding
 from ckpt_tools.engine import Engine
@@ -29,7 +30,7 @@ from ckpt_tools.pipeline.kept import Seen, unpack
 from ckpt_tools.pipeline.units import Open, Unit, Want, portions, told, unit_of
 from ckpt_tools.pipeline.worker import work
 from ckpt_tools.storage import Identity, LocalSource, count
-from ckpt_tools.verify import looking
+from ckpt_tools.verify import Ask, looking
 
 _HEADER = 64 * 1024
 """What the structure of a file counts for."""
@@ -40,10 +41,24 @@ AHEAD = 3
 
 
 class Spread:
-    """Reads files by an engine. ``progress`` is called with bytes that a worker has read, once for each unit that came back."""
+    """Reads files by an engine. ``progress`` is called with bytes that a worker has read, once for each unit that came back.
 
-    def __init__(self, engine: Engine, *, require: tuple[str, ...], key: bytes | None, explain: bool, progress: Callable[[int], None]) -> None:
+    ``pick`` says which blocks of a file are to be read, nothing more is handed out when it is ``over``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        require: tuple[str, ...],
+        key: bytes | None,
+        explain: bool,
+        progress: Callable[[int], None],
+        pick: Callable[[Want, Ask], Picked | None] | None = None,
+        over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.engine, self.require, self.key, self.explain, self.progress = engine, require, key, explain, progress
+        self.pick, self.over = pick, over
         self._out: dict[Future[Any], Unit] = {}
         self._open, self._unit = 0, units.UNIT
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
@@ -58,7 +73,15 @@ class Spread:
         self._alone = time.monotonic()
         try:
             for want in wants:
-                if not want.claims and self.key is None and not self.explain and (want.size <= 2 * self._unit or want.level is not Level.CONTENT):
+                if self.over():
+                    break
+                if (
+                    self.pick is None
+                    and not want.claims
+                    and self.key is None
+                    and not self.explain
+                    and (want.size <= 2 * self._unit or want.level is not Level.CONTENT)
+                ):
                     size = _HEADER if want.level is Level.STRUCTURE else want.size
                     if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require):
                         whole = self._submit(whole)
@@ -116,19 +139,25 @@ class Spread:
             return unit
         source = ask[0]
         try:
-            one = Open(want, steps, ask, Content(source.size, ask[1]), opened_ns)
+            picked = None if self.pick is None else self.pick(want, ask)
+            one = Open(want, steps, ask, Content(source.size, ask[1], picked), opened_ns)
         except TypeError:  # it holds what is not for other machines, such as a key
             source.bytes_read = 0  # it will be counted when it is read
             steps.close()
             return unit
         self._open += 1
+        one.left += 1  # until all of it is out
         for numbers, size in portions(one.content, self._unit - unit.bytes, self._unit):
+            if one.left > 1 and self.over():
+                break
             one.left += 1
             items = tuple(one.content.items[i] for i in numbers)
             if unit.add(one, numbers, size, "read", want.path, source.size, source.stat.st_mtime_ns, items):
                 unit = self._submit(unit)
-        if not one.left:
-            self._close(one)
+            while self.pick is not None and len(self._out) >= AHEAD * max(2, self.engine.width()):  # so that little is out when it is over
+                self._collect()
+        one.left -= 1
+        self._close(one)
         return unit
 
     # ---- what comes back
