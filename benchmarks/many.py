@@ -149,10 +149,22 @@ def show(options: object, seconds: dict[str, list[float]], size: int) -> None:
         "the same with the start": round(gain("one limited worker", "two limited workers", net=False), 2),
         "load": os.getloadavg()[0],
     }
-    rows = {name: {"median": statistics.median(s), "best": min(s)} for name, s in seconds.items()}
+    rows = {name: {"median": statistics.median(s), "best": min(s), "rss_mb": 0.0} for name, s in seconds.items()}
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
     if getattr(options, "json", False):
-        print(json.dumps({"title": "many workers", "machine": machine, "results": rows, **facts}))
+        ratio = {name: r["median"] / rows["two workers"]["median"] for name, r in rows.items()}
+        print(
+            json.dumps(
+                {
+                    "title": f"verify {facts['gb']} GB by Dask workers of one thread",
+                    "machine": machine,
+                    "results": rows,
+                    "ratio": ratio,
+                    "goals": {},
+                    **facts,
+                }
+            )
+        )
         return
     print(f"verify {facts['gb']} GB, warm   [{machine}]")
     for name, r in rows.items():

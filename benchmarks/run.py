@@ -30,6 +30,7 @@ LINES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "startup": ("startup.py", ("--runs", "15"), ("--runs", "7")),
     "hook": ("hook.py", ("--runs", "15"), ("--runs", "7")),
     "verify": ("verify_file.py", ("--gib", "4"), ("--gib", "0.5")),
+    "io": ("io.py", ("--gib", "4"), ("--gib", "0.5")),
     "small": ("small_files.py", (), ("--files", "300", "--runs", "3")),
     "show": ("show_file.py", ("--gib", "4"), ("--gib", "0.5")),
     "sizes": ("sizes.py", ("--gib", "4", "--sparse", "16"), ("--gib", "0.25", "--sparse", "2")),
@@ -38,8 +39,9 @@ LINES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "values": ("values.py", ("--gib", "2"), ("--gib", "0.25")),
     "listing": ("listing.py", (), ("--ranks", "256")),
     "planning": ("planning.py", (), ("--ranks", "256")),
-    "slow": ("slow_files.py", ("--runs", "3"), ("--ranks", "64", "--runs", "3")),
+    "slow": ("slow_files.py", ("--runs", "1"), ("--ranks", "64", "--runs", "3")),
     "growth": ("planning.py", ("--growth",), ("--growth", "--small")),
+    "many": ("many.py", (), ("--files", "4", "--mib", "128", "--rate", "200", "--runs", "3")),
     "agreement": ("agreement.py", (), ("--runs", "3")),
     "herd": ("herd.py", (), ("--ranks", "16", "--runs", "2")),
 }

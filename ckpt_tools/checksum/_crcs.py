@@ -16,7 +16,7 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
         return combine(0xEDB88320, a, b, length)
 
 
-__all__ = ["CRC32", "CRC32C", "CRCS", "Crc", "combine", "crc32", "crc32_combine", "crc32c", "crc32c_combine"]
+__all__ = ["CRC32", "CRC32C", "Crc", "combine", "crc32", "crc32_combine", "crc32c", "crc32c_combine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class Crc:
     name: str
     update: Callable[[memoryview | bytes, int], int] = field(compare=False, repr=False)
     combine: Callable[[int, int, int], int] = field(compare=False, repr=False)
+
+    def __reduce__(self) -> str:
+        return self.name.replace("-", "")  # elsewhere it is what the same constant is there
 
 
 def combine(poly: int, a: int, b: int, length: int) -> int:
@@ -78,4 +81,3 @@ def crc32c_combine(a: int, b: int, length: int) -> int:
 
 CRC32 = Crc("CRC-32", crc32, crc32_combine)
 CRC32C = Crc("CRC-32C", crc32c, crc32c_combine)
-CRCS = {c.name: c for c in (CRC32, CRC32C)}

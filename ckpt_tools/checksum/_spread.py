@@ -6,16 +6,14 @@ else, such as a key, stays here.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from importlib import import_module
 from typing import Any
 
+from ckpt_tools._plain import decode, encode
 from ckpt_tools.checksum._blocks import Picked
 from ckpt_tools.checksum._compare import GAP, _compare, _Tee, _units, apart
 from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
-from ckpt_tools.checksum._crcs import CRCS, Crc
+from ckpt_tools.checksum._crcs import Crc
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, Unit
 from ckpt_tools.checksum._work import Outcome, Watch, work
 from ckpt_tools.storage import ShortRead, Source
@@ -25,49 +23,6 @@ Item = tuple[Any, ...]
 ("file", offset, length, digests, items): one pass over the file that feeds digests of the whole on the way."""
 Result = tuple[Any, ...]
 """("value", int or bytes), ("inflate", text), ("file", digests, results), ("short", offset, wanted, got), ("os", errno, text)."""
-
-_PLAIN = (int, str, bytes, type(None))
-_HASHLIB = {hashlib.sha256: "sha256"}
-
-
-# ---- digests
-
-
-def _named(what: object) -> Any:
-    """A digest's maker, or an argument of it, as plain data. Raises TypeError when it cannot be one."""
-    if isinstance(what, _PLAIN):
-        return what
-    if isinstance(what, Crc):
-        return "crc", what.name
-    if isinstance(what, tuple):
-        return ("tuple", *map(_named, what))
-    if isinstance(what, partial):
-        return ("partial", _named(what.func), tuple(map(_named, what.args)), tuple((k, _named(v)) for k, v in what.keywords.items()))
-    if callable(what) and what in _HASHLIB:
-        return "hashlib", _HASHLIB[what]
-    module, name = getattr(what, "__module__", ""), getattr(what, "__qualname__", "")
-    if not module.startswith("ckpt_tools.") or not name.isidentifier():
-        raise TypeError(f"{what!r} is not for another process")
-    return "named", module, name
-
-
-def _made(what: Any) -> Any:
-    """The reverse. Only CRCs and names of this package and of hashlib are looked up."""
-    if not isinstance(what, tuple):
-        return what
-    kind, *rest = what
-    if kind == "tuple":
-        return tuple(map(_made, rest))
-    if kind == "crc":
-        return CRCS[rest[0]]
-    if kind == "partial":
-        return partial(_made(rest[0]), *map(_made, rest[1]), **{k: _made(v) for k, v in rest[2]})
-    if kind == "hashlib":
-        return getattr(hashlib, {v: v for v in _HASHLIB.values()}[rest[0]])
-    module, name = rest
-    if kind != "named" or not module.startswith("ckpt_tools.") or not name.isidentifier():
-        raise TypeError(f"{what!r} is no digest")
-    return getattr(import_module(module), name)
 
 
 def _sent(piece: Piece) -> tuple[int, ...] | bytes:
@@ -98,7 +53,7 @@ class Content:
         if picked is not None and not picked.numbers:
             self.over, self.items, self.lengths = [], [], []
         if self.over:
-            self.items, self.lengths = [("file", 0, size, tuple(_named(s.hash) for s in self.over), tuple(self.items))], [size]
+            self.items, self.lengths = [("file", 0, size, tuple(encode(s.hash) for s in self.over), tuple(self.items))], [size]
 
     def _item(self, u: Unit) -> Item:
         if u.sum < 0:
@@ -108,7 +63,7 @@ class Content:
         if u.piece >= 0:  # a part of a CRC
             piece = pieces[u.piece]
             pieces = (piece if isinstance(piece, Deflated) else Extent(u.offset, u.length),)
-        return "sum", u.offset, u.length, tuple(map(_sent, pieces)), _named(s.hash)
+        return "sum", u.offset, u.length, tuple(map(_sent, pieces)), encode(s.hash)
 
     def found(self, source: Source, results: Mapping[int, Result], progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
         """As ``mismatches``, from the results of the items, as far as they were handed out. Raises what the first item in file order met."""
@@ -158,7 +113,7 @@ def _read(source: Source, item: Item, watch: Watch) -> Result:
         work(source, (), Unit(offset, length, -1, 0), None, watch)
         return "value", 0
     if kind == "file":
-        makers: list[Callable[[], Hash]] = [_made(d) for d in more[0]]
+        makers: list[Callable[[], Hash]] = [decode(d) for d in more[0]]
         hashes = [make() for make in makers]
         tee = _Tee(source, hashes)
         results = tuple(_read(tee, part, watch) for part in more[1])
@@ -168,6 +123,6 @@ def _read(source: Source, item: Item, watch: Watch) -> Result:
             return "file", tuple(work(source, (s,), whole, None) for s in sums), results
         return "file", tuple(h.digest() for h in hashes), results
     pieces, digest = more
-    s = Sum("", 0, tuple(map(_received, pieces)), 0, hash=_made(digest))
+    s = Sum("", 0, tuple(map(_received, pieces)), 0, hash=decode(digest))
     got = work(source, (s,), Unit(offset, length, 0, 0 if isinstance(s.hash, Crc) else -1), None)
     return ("inflate", str(got)) if isinstance(got, InflateError) else ("value", got)

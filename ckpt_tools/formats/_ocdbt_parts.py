@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.formats import _ocdbt_nodes as db
@@ -31,6 +32,7 @@ _SNIFFED = Coding(None, ("zstd",))
 class Parts:
     """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it compares by what it says."""
 
+    SENT: ClassVar[bool] = True
     nodes: tuple[db.Root | db.Versions, ...] = ()
     values: tuple[Value, ...] = ()
 

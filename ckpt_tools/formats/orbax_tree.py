@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Claim, Damage, Format
@@ -35,6 +36,7 @@ def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 class _Chunks:
     """The claim on an array's metadata, which its own format checks: every chunk that it describes was written."""
 
+    SENT: ClassVar[bool] = True
     name: str
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Claim, Damage, Format
@@ -29,6 +30,7 @@ _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % _KEYS.encode())
 class Chunk:
     """The claim on a chunk's file: all of it is one chunk of this coding."""
 
+    SENT: ClassVar[bool] = True
     coding: Coding
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -71,8 +71,10 @@ def by_engine(s: Session, engine: Engine, level: Level) -> None:
 
 def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False) -> None:
     """The files of ``parts``, and the bare ones, by copies of this process, where they are many and small and that saves time."""
+    if not Level.STRUCTURE <= level <= Level.CONTENT or (len(parts) < crowd.LEAST and not bare):
+        return
     jobs, reader = s.jobs or default_jobs(), s.reader
-    if not Level.STRUCTURE <= level <= Level.CONTENT or jobs < 2 or reader.rate is not None or reader.explain:
+    if jobs < 2 or reader.rate is not None or reader.explain:
         return
     todo = [f for f in (*_files(s, parts, level), *(_bare(s) if bare else ())) if f.size > 0 and (level is Level.STRUCTURE or f.size < crowd.LARGE)]
     todo = [f for f in todo if s.shown(f.path, level, f.findings) is None and not any(c.joint for c in s.indexes.claims(f.path))]

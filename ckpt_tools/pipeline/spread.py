@@ -1,7 +1,7 @@
 """Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put together here.
 
-A file that nothing but itself explains, and that is no larger than two units, is looked at whole by a worker, its structure too: that takes a small read per record, which is
-slow over a network. Of all others the structure is looked at here and the content is cut into ranges, so that one huge file is read by many workers; what they found is then
+A file that is no larger than two units is looked at whole by a worker, its structure too: that takes a small read per record, which is slow over a network. What an index beside
+it says goes with it. Of larger ones, and those that only make sense together, the structure is looked at here and the content is cut into ranges, so that one huge file is read by many workers; what they found is then
 judged here exactly as if this process had read it.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from ckpt_tools import __version__
 from ckpt_tools import engine as engines
+from ckpt_tools._plain import encode
 from ckpt_tools.checksum import Picked
 from ckpt_tools.checksum._spread import Content, Result
 from ckpt_tools.codes import finding
@@ -75,15 +76,9 @@ class Spread:
             for want in wants:
                 if self.over():
                     break
-                if (
-                    self.pick is None
-                    and not want.claims
-                    and self.key is None
-                    and not self.explain
-                    and (want.size <= 2 * self._unit or want.level is not Level.CONTENT)
-                ):
+                if (claims := self._sent(want)) is not None:
                     size = _HEADER if want.level is Level.STRUCTURE else want.size
-                    if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require):
+                    if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require, claims):
                         whole = self._submit(whole)
                 else:
                     ranges = self._begin(want, ranges)
@@ -106,6 +101,16 @@ class Spread:
                     if isinstance(owner, Open):
                         owner.steps.close()
             self._out.clear()
+
+    def _sent(self, want: Want) -> tuple[Any, ...] | None:
+        """The claims on a file that a worker may look at whole; None for one that is begun here."""
+        large = want.size > 2 * self._unit and want.level is Level.CONTENT
+        if large or self.pick is not None or self.key is not None or self.explain or any(c.joint for c in want.claims):
+            return None
+        try:
+            return tuple(map(encode, want.claims))
+        except TypeError:
+            return None
 
     def _taken(self) -> Iterator[tuple[Want, Seen]]:
         done, self._done = self._done, []

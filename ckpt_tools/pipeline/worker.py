@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 from ckpt_tools import __version__
+from ckpt_tools._plain import decode
 from ckpt_tools.checksum._spread import Item, read_items
 from ckpt_tools.formats._zero_pages import MOST, watching
 from ckpt_tools.model import Level
@@ -28,9 +29,9 @@ def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, st
         return __version__, host, f"{type(e).__name__}: {e}", ()
 
 
-def _look(path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...]) -> tuple[Any, ...]:
+def _look(path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]) -> tuple[Any, ...]:
     with counted() as read:
-        report, anatomy = look(path, Level(level), expect=expect, require=require, jobs=1)
+        report, anatomy = look(path, Level(level), expect=expect, require=require, claims=tuple(map(decode, claims)), jobs=1)
     return pack(report, anatomy.places), None if anatomy.identity is None else tuple(anatomy.identity), read.bytes
 
 
