@@ -19,12 +19,8 @@ from _race import arguments, ckpt, race, show
 FIXTURES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fixtures")
 PROBE = """
 import sys
-sys.argv = ["ckpt", "latest", sys.argv[1], "--rank", "0"]
-from ckpt_tools.cli import main
-try:
-    main()
-except SystemExit as e:
-    assert not e.code, e.code
+from ckpt_tools.cli import execute
+assert not execute(["latest", sys.argv[1], "--rank", "0"])
 print("loaded:", *(m for m in ("torch", "numpy", "rich", "fsspec") if m in sys.modules), file=sys.stderr)
 """
 
