@@ -2,8 +2,9 @@
 
     python benchmarks/scale.py [--ranks 16384] [--tb 100] [--node-gbs 5] [--store-gbs 1000]
 
-Measured: the structure of a torch file looked at by the asking process, and a unit handed out, worked on and taken back through a real Dask
-scheduler with two workers. Simulated: one asking process, one scheduler, ``--threads`` threads per node that share ``--node-gbs``, all of them the store's ``--store-gbs``;
+Measured: the structure of a torch file looked at by the asking process; a unit handed out, worked on and taken back through a real Dask scheduler with two
+workers; and what the threads of a worker on this machine read and check in a second, from the page cache. A node of the simulation reads as much, or --node-gbs
+where its network gives less. Simulated: one asking process, one scheduler, ``--threads`` threads per node that share ``--node-gbs``, all of them the store's ``--store-gbs``;
 units take between 0.8 and 1.6 times their share. Beside it what the slowest of the parts alone would take: the two must agree.
 """
 
@@ -18,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from many import Workers
 from verify_file import MAKE
@@ -32,8 +34,8 @@ from ckpt_tools.verify import looking
 NODES = (1, 4, 16, 64, 256, 1024)
 
 
-def measured(directory: str, rounds: int = 1500) -> tuple[float, float]:
-    """Seconds per file for its structure and its cut into ranges, and per unit for the whole way through Dask."""
+def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
+    """Seconds per file for its structure and its cut into ranges, and per unit for the whole way through Dask; bytes per second of this machine as a worker."""
     path = os.path.join(directory, "model.pt")
     os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, path, "1")
     best = []
@@ -56,7 +58,21 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float]:
                 each = (time.perf_counter() - started) / n
     finally:
         workers.close()
-    return sorted(best)[len(best) // 2], each
+    return sorted(best)[len(best) // 2], each, node(path)
+
+
+def node(path: str) -> float:
+    """Bytes per second that a worker with a thread per CPU reads and checks here: whole files, each by one thread."""
+    threads, looks = os.cpu_count() or 1, 4
+    rates = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            started = time.perf_counter()
+            asked = [pool.submit(work, spread.__version__, (("look", path, int(Level.CONTENT), (), (), ()),)) for _ in range(threads * looks)]
+            wrong = [r[2] for f in asked if (r := f.result())[2]]
+            assert not wrong, wrong
+            rates.append(threads * looks * os.path.getsize(path) / (time.perf_counter() - started))
+    return sorted(rates)[len(rates) // 2]
 
 
 def simulated(files: int, size: float, structure: float, each: float, slots: int, rate: float, unit: int) -> float:
@@ -84,15 +100,16 @@ def simulated(files: int, size: float, structure: float, each: float, slots: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("ranks", 16384), ("tb", 100.0), ("node-gbs", 5.0), ("store-gbs", 1000.0), ("threads", 8)):
+    for name, default in (("ranks", 16384), ("tb", 100.0), ("node-gbs", 0.0), ("store-gbs", 1000.0), ("threads", 8)):
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
-        structure, each = measured(directory)
+        structure, each, here = measured(directory)
     finally:
         shutil.rmtree(directory)
+    options.node_gbs = min(options.node_gbs or here / 1e9, here / 1e9)
     total, size = options.tb * 1e12, options.tb * 1e12 / options.ranks
     rows = []
     for nodes in NODES:
@@ -119,6 +136,8 @@ def main() -> None:
     facts = {
         "structure_ms": round(structure * 1e3, 2),
         "unit_ms": round(each * 1e3, 2),
+        "worker_here_gbs": round(here / 1e9, 2),
+        "node_gbs": round(options.node_gbs, 2),
         "files": options.ranks,
         "units": count,
         "load": os.getloadavg()[0],

@@ -1,4 +1,4 @@
-"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared once, in ENV."""
+"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared once, in settings.ENV."""
 
 from __future__ import annotations
 
@@ -6,105 +6,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from ckpt_tools import _fault_file, _share, _values
 from ckpt_tools.errors import UsageError
 from ckpt_tools.question import Selection
+from ckpt_tools.settings import BY_KEY, ENV, SIZES, Variable
 
-# -- the table ---------------------------------------------------------------------------------------------------------------------
-
-
-class Variable(NamedTuple):
-    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), what it means, how it is read.
-
-    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all processes would be wrong.
-    """
-
-    name: str
-    flag: str
-    meaning: str
-    parse: _values.Parse | None
-    since: str = "0.1.0"
-    in_file: bool = True
-
-    @property
-    def key(self) -> str:
-        return self.flag.lstrip("-") if self.flag.startswith("--") else "root" if self.parse else ""
-
-
-_SIZE = _values.whole(1, _values.MAX_RANK)
-
-# fmt: off
-ENV: tuple[Variable, ...] = (
-    Variable("CKPT_ROOT", "[ROOT]", "directory of the checkpoints, or a prefix of several; default: the current directory", _values.path),
-    Variable("CKPT_RANK", "--rank", "rank whose files are asked for", _values.whole(0, _values.MAX_RANK), in_file=False),
-    Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will load", _SIZE),
-    Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", _values.level),
-    Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes", _values.path),
-    Variable("CKPT_JOBS", "--jobs", "threads, or processes where files are many and small, that read; default: chosen from the number of CPUs", _values.whole(0, 1024)),
-    Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
-    Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
-    Variable("CKPT_SAMPLE", "--sample", "read only a share of the contents: a part such as 2/7 (all 7 make up the whole), percent such as 10%, or a size such as 50GiB; the least recently checked first", _share.share),
-    Variable("CKPT_MAX_DURATION", "--max-duration", "stop reading contents after this time, such as 2h: the next run goes on there, the least recently checked first", _values.duration),
-    Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", _values.scheduler),
-    Variable("CKPT_ORDER", "--order", "what newest means: mtime (the default: the live timeline after a rollback) or step", _values.one_of("mtime", "step")),
-    Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", _values.one_of("tracker", "mtime", "step")),
-    Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", _values.kind),
-    Variable("CKPT_PROVE_REPLICAS", "--prove-replicas", "compare a substitute's tensors with those of another good member of its replica group", _values.flag),
-    Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic, dying-gasp, release, best", _values.kind),
-    Variable("CKPT_LAYOUT", "--layout", "only checkpoints of this layout ('ckpt layouts' lists them)", _values.text),
-    Variable("CKPT_RUN", "--run", "only checkpoints of this run ('ckpt ls' shows the runs)", _values.text),
-    Variable("CKPT_PREFIX", "--prefix", "only checkpoints whose file names start with this prefix", _values.text),
-    Variable("CKPT_MAX_STEP", "--max-step", "only checkpoints at or below this step", _values.whole(0)),
-    Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between periodic saves: an unusable dying-gasp checkpoint rolls back to a multiple of it", _values.whole(1)),
-    Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: their dying-gasp files are not used", _values.rank_set),
-    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file of such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", _fault_file.fault_file),
-    Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", _values.replica_groups),
-    Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", _values.one_of("all")),
-    Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", _values.path),
-    Variable("CKPT_TP", "--tp", "tensor parallel size", _SIZE),
-    Variable("CKPT_PP", "--pp", "pipeline parallel size", _SIZE),
-    Variable("CKPT_CP", "--cp", "context parallel size", _SIZE),
-    Variable("CKPT_DP", "--dp", "data parallel size", _SIZE),
-    Variable("CKPT_EP", "--ep", "expert parallel size", _SIZE),
-    Variable("CKPT_ETP", "--etp", "tensor parallel size of the experts", _SIZE),
-    Variable("CKPT_RANK_ORDER", "--rank-order", "order of the parallel axes over the ranks, fastest first; default: tp-cp-ep-dp-pp", _values.rank_order),
-    Variable("CKPT_REQUIRE", "--require", "entries that a file must hold to be resumed from, such as epoch_num,optimizer", _values.names),
-    Variable("CKPT_MAX_ATTEMPTS", "--max-attempts", "checkpoints whose content is read before giving up; default: 5", _values.whole(1)),
-    Variable("CKPT_SETTLE", "--settle", "an incomplete newest checkpoint younger than this is still being written; default: 2m", _values.duration),
-    Variable("CKPT_BUDGET", "--budget", "time for reading contents, such as 60s: cached verdicts first, then the newest checkpoint; what was not read is a warning", _values.duration),
-    Variable("CKPT_MAX_AGE", "--max-age", "verdicts of earlier runs that are older than this are not used; default: 1d, for verify 0 (none is used)", _values.duration),
-    Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this one", _values.flag),
-    Variable("CKPT_STRICT", "--strict", "treat warnings as errors, and what could not be looked at as unknown", _values.flag),
-    Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when no checkpoint exists (a first launch)", _values.flag),
-    Variable("CKPT_NO_FALLBACK", "--no-fallback", "exit 6 instead of choosing an older checkpoint when the newest is unusable", _values.flag),
-    Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "pass over a checkpoint that could not be read instead of exit 5", _values.flag),
-    Variable("CKPT_PLAN_DIR", "--plan-dir", "directory of decisions, outside ROOT; default: ~/.local/state/ckpt-tools/decisions. More than one node: one that all of them see", _values.path),
-    Variable("CKPT_JOB", "--job", "id of this start of the job, the same in all its processes and of no other start; default: the launcher's", _values.text, in_file=False),
-    Variable("CKPT_NODE", "--node", "index of this node, from 0; default: the launcher's", _values.whole(0, _values.MAX_RANK), in_file=False),
-    Variable("CKPT_NODES", "--nodes", "number of nodes that start together; default: the launcher's", _SIZE),
-    Variable("CKPT_TIMEOUT", "--timeout", "how long to wait for the other processes of the job; default: 10m", _values.duration),
-    Variable("CKPT_ALLOW_FRESH", "--allow-fresh", "start from nothing although checkpoints exist and none is usable, or an earlier start had some", _values.flag),
-    Variable("CKPT_REQUIRE_MOUNT", "--require-mount", "exit 5 unless ROOT lies on a file system of its own, mounted somewhere below /", _values.flag),
-    Variable("CKPT_VIEW", "--view", "build a tree of links there, outside ROOT, that holds the chosen checkpoint alone, as its framework wants it", _values.path),
-    Variable("CKPT_AGREE", "--agree", "every node has a disk of its own: agree on the newest checkpoint that each node has its ranks' parts of", _values.flag),
-    Variable("CKPT_RENDEZVOUS", "--rendezvous", "HOST:PORT where --agree meets: a free port of the first node; default: the launcher's", _values.text),
-    Variable("CKPT_TRANSFER", "--transfer", "command that brings a file from another node: it gets the node, the path there and the target as three more words", _values.text),
-    Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", _values.path, in_file=False),
-    Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),
-    Variable("CKPT_PLAN", "", "the job's decision, as 'ckpt run' and 'ckpt hook' export it: 'ckpt latest' and 'ckpt hook --read' answer from it", None),
-    Variable("CKPT_DEBUG", "", "1: print the traceback of an internal error", None),
-    Variable("NO_COLOR", "", "any value: no colour (no-color.org)", None),
-    Variable("FORCE_COLOR", "", "any value: colour even when the output is no terminal", None),
-)
-# fmt: on
-
-BY_KEY: dict[str, Variable] = {v.key: v for v in ENV if v.parse}
-SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
-
-
-# -- from everywhere to one value --------------------------------------------------------------------------------------------------
+__all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)

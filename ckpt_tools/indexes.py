@@ -11,7 +11,8 @@ from ckpt_tools import formats
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.model import Finding, Level, Verdict
-from ckpt_tools.verify import allowed_by_name, look
+from ckpt_tools.recognise import allowed_by_name
+from ckpt_tools.verify import look
 
 _ABOVE = 4
 """How many directories above a file an index that names it may lie (an OCDBT manifest: two)."""

@@ -6,30 +6,21 @@ import errno
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from ckpt_tools import formats
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.codes import finding
-from ckpt_tools.errors import UsageError
-from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, format_of, structure
+from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, structure
 from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, watching
 from ckpt_tools.model import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
+from ckpt_tools.recognise import recognise
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
-_KEYS = (16, 24, 32)
-TRACKER_LIMIT = 4096
-"""A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINKS = {errno.ELOOP: "symlink-loop"}
 _ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
 """Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
 _BLIND = frozenset({"unreadable", "in-use", "not-loaded", "wrong-key"})
-
-
-def allowed_by_name(name: str) -> tuple[Format, ...]:
-    """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
-    return tuple(map(format_of, formats.names.allowed(name)))
 
 
 def signature(tensors: Iterable[Tensor]) -> str:
@@ -45,29 +36,6 @@ def signature(tensors: Iterable[Tensor]) -> str:
 
 def _os_finding(e: OSError) -> Finding:
     return finding(_LINKS.get(e.errno or 0, "unreadable"), e.strerror or str(e))
-
-
-def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[Format | None, list[Finding]]:
-    """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants."""
-    head = source.read(0, min(HEAD, source.size))
-    named = tuple(expect) or formats.names.allowed(name)
-    for f in map(format_of, named):  # one after the other: most files are what the first ones say, and the others need not be imported
-        if f.magic(head):
-            return f, []
-    allowed = tuple(map(format_of, named))
-    actual = next((f for f in map(format_of, formats.names.order) if f.magic(head)), None)
-    allowed = allowed if expect else tuple(f for f in allowed if f.ours(source))
-    if not allowed:
-        return actual, []
-    wanted = " or ".join(f.name for f in allowed)
-    if not head.strip(b"\0") and not source.read(0, min(4096, source.size)).strip(b"\0"):
-        return None, [finding("zero-filled", f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}", offset=0)]
-    if actual is not None:
-        severity = Severity.ERROR if expect or actual.name == "mindspore_ckpt" else Severity.WARNING
-        return (None if expect else actual), [
-            finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)
-        ]
-    return allowed[0] if len(allowed) == 1 else None, [finding("bad-header", f"the file does not begin like {wanted}", offset=0)]
 
 
 Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
@@ -127,7 +95,7 @@ def looking(
         return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, None), anatomy
     with source:
         try:
-            fmt = _format(source, name, expect, claims, found)
+            fmt = recognise(source, name, expect, claims, found)
             if fmt is not None and level >= Level.STRUCTURE:
                 _structure(source, fmt, name, claims, require, anatomy, found)
                 reached = Level.STRUCTURE
@@ -148,21 +116,6 @@ def looking(
         if source.changed():
             found = [finding("in-use", "size or modification time changed while the file was read")]
         return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
-
-
-def _format(source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]) -> Format | None:
-    """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims alone."""
-    for claim in claims:
-        if claim.whole:
-            return format_of(claim.format)
-    if source.size == 0:
-        named = () if expect else allowed_by_name(name)
-        if not named or any(f.ours(source) for f in named):
-            found.append(finding("empty-file", "the file has no bytes", offset=0))
-        return None
-    fmt, said = _recognise(source, name, expect)
-    found += said
-    return format_of(claims[0].format) if fmt is None and not said and claims else fmt
 
 
 def _structure(
@@ -259,34 +212,6 @@ def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anat
         source.bytes_read if source else 0, source.stat.st_mtime_ns if source else 0, source.stat.st_mode & 0o7777 if source else 0,
         regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (), tuple(anatomy.stats),
     )  # fmt: skip
-
-
-def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
-    """The bytes of a tracker file, or why they cannot be had."""
-    try:
-        with LocalSource(path) as source:
-            if source.size > limit:
-                return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
-            return source.read(0, source.size)
-    except (OSError, ShortRead) as e:
-        return finding("unreadable", str(e), path=path)
-
-
-def read_key(path: str) -> bytes:
-    """The key in a file: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it. Raises UsageError, which never shows the key."""
-    try:
-        with LocalSource(path) as source:
-            data = source.read(0, min(source.size, TRACKER_LIMIT))
-    except (OSError, ShortRead) as e:
-        raise UsageError(
-            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}", "pass --key-file FILE or set CKPT_KEY_FILE"
-        ) from None
-    key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
-    if len(key) not in _KEYS:
-        raise UsageError(
-            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32", 'write the key alone into it: printf %s "$KEY" > FILE'
-        )
-    return key
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:

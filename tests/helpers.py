@@ -130,7 +130,7 @@ class Fixture:
         """The format of a file of the set: the one it claims by its beginning among those its name allows, else that of the claim on it."""
         if self.home is None:
             return self.format
-        from ckpt_tools.verify import allowed_by_name
+        from ckpt_tools.recognise import allowed_by_name
 
         head, said = self.files[own][:HEAD], self.said.get(own, ())
         named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
@@ -157,7 +157,7 @@ class Fixture:
 
 def claims(files: Mapping[str, bytes]) -> tuple[Mapping[str, list[Claim]], list[str]]:
     """What the indexes among ``files`` say, and the members they name that are not there."""
-    from ckpt_tools.verify import allowed_by_name
+    from ckpt_tools.recognise import allowed_by_name
 
     out: Mapping[str, list[Claim]] = defaultdict(list)
     missing = []

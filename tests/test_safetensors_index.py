@@ -18,8 +18,9 @@ from ckpt_tools.formats import safetensors, safetensors_index
 from ckpt_tools.formats._base import Anatomy, Claim, structure
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.model import Finding, Level, Severity
+from ckpt_tools.recognise import allowed_by_name
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.verify import allowed_by_name, look
+from ckpt_tools.verify import look
 
 GOOD = Path(__file__).parent.parent / "fixtures/formats/safetensors_index/good"
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

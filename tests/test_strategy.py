@@ -22,8 +22,8 @@ from ckpt_tools.model import Kind, Verdict
 from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.pipeline.strategy import strategy_groups
 from ckpt_tools.question import Selection
+from ckpt_tools.recognise import allowed_by_name
 from ckpt_tools.storage import BytesSource, ShortRead
-from ckpt_tools.verify import allowed_by_name
 
 from .test_layouts import CASES, files_of, materialise
 

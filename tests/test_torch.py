@@ -25,8 +25,8 @@ from ckpt_tools.formats._canonical import encoded
 from ckpt_tools.formats._torch_id import _hash, in_order, serialization_id
 from ckpt_tools.formats._zip import Record
 from ckpt_tools.model import Finding, Guard, Level, Severity
+from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import BytesSource, ShortRead
-from ckpt_tools.verify import regions_of
 
 ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive"))
 MASK, TOP = (1 << 64) - 1, 0xFFFFFFFF

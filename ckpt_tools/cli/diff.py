@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Level, Verdict
@@ -43,7 +43,7 @@ def diff(
     5 something could not be looked at, with --strict also: not compared.
     """
     given = dict(locals())
-    to = options.output(FORMATS, given)
+    to = output.asked(FORMATS, given)
     found = options.settings(given, to, (a, b)).values
     asked = found["level"] if level is not None else Level.CONTENT
     if asked not in LEVELS:

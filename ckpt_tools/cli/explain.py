@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.codes import CODES
 from ckpt_tools.config import nearest
 from ckpt_tools.errors import UsageError
@@ -19,7 +19,7 @@ def explain(
     color: options.Color = None,
 ) -> int:
     """Say what a finding means, what it does to the verdict and what to do about it."""
-    to = options.output(("table", "json"), dict(locals()))
+    to = output.asked(("table", "json"), dict(locals()))
     if code not in CODES:
         meant = nearest(code, CODES)
         raise UsageError(f"there is no finding {code!r}", f"did you mean {meant!r}?" if meant else "docs/codes.md lists all of them")

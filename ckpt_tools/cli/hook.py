@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import Worker, teller
 from ckpt_tools.errors import UsageError
@@ -39,8 +39,8 @@ def hook(asked: options.Question) -> int:
         taken = job.taken(read(path), asked.selection.rank, needed=False)
     else:
         terms = job.Terms(worker=asked.given["worker"], **asked.terms)
-        with options.told(asked), progress(asked.output) as meter:
-            taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=options.noted(asked.output))
+        with output.told(asked.output, asked.explain), progress(asked.output) as meter:
+            taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=output.noted(asked.output))
     values = environment(taken.decision, taken.rank)
     if asked.output.format == "json":
         from ckpt_tools.emit import json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model import LoadPlan
@@ -24,13 +24,13 @@ def latest(asked: options.Question) -> int:
         console.out(decided)
         return 0
     try:
-        with options.told(asked), progress(to) as meter:
-            plan = pipeline.latest(asked.root, asked.selection, progress=meter, note=options.noted(to))
+        with output.told(asked.output, asked.explain), progress(to) as meter:
+            plan = pipeline.latest(asked.root, asked.selection, progress=meter, note=output.noted(to))
     except CkptError as error:
         if error.plan is not None:
             _explain(asked, error.plan)
         raise
-    options.tell(plan, to)
+    output.tell(plan, to)
     _explain(asked, plan)
     if to.format == "json":
         from ckpt_tools.emit import json

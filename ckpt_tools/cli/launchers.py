@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 
 
 def launchers(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
     """List the known launchers, and say what is known of this process: each number with its variable, and what is unclear."""
-    to = options.output(("table", "json"), dict(locals()))
+    to = output.asked(("table", "json"), dict(locals()))
     from ckpt_tools.emit import launchers as emit
     from ckpt_tools.launchers import LAUNCHERS, detect
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 
 Check = Annotated[bool, typer.Option("--check", help="Say what each template matches below ROOT, and what misses it narrowly.", show_default=False)]
@@ -27,7 +27,7 @@ def layouts(
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1 when a template matches nothing.
     """
     given = dict(locals())
-    to = options.output(("table", "json"), given)
+    to = output.asked(("table", "json"), given)
     asked = ("root", "layout", "config") if check else ("config",)  # a list scans no tree, so the file of this directory may teach
     settings = options.settings({k: given[k] for k in asked}, to)
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
@@ -61,7 +61,7 @@ def layouts(
     return 0
 
 
-def _check(root: str, name: str | None, to: options.Output) -> int:
+def _check(root: str, name: str | None, to: output.Output) -> int:
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
     from ckpt_tools.pipeline.layout_check import check_layouts
 

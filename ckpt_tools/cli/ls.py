@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ckpt_tools import _values
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Scan
 
@@ -51,7 +51,7 @@ def ls(
     Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
     """
     given = dict(locals())
-    to = options.output(FORMATS, given)
+    to = output.asked(FORMATS, given)
     found = options.settings(given, to)
     if tree and to.format == "json":
         raise UsageError("--tree is for people, --json for programs", "leave one of them out")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
 
-from ckpt_tools import _values, config
+from ckpt_tools import config
 from ckpt_tools.cli import console
-from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model import LoadPlan
+from ckpt_tools.cli.output import Output
+from ckpt_tools.cli.output import asked as output
+from ckpt_tools.errors import UsageError
 from ckpt_tools.question import Selection
 
 
@@ -85,8 +84,6 @@ NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
-_LOST = 8
-"""Candidates that lost, of which stderr says why, at most."""
 HOOK_BUDGET = 60.0
 """Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job waits."""
 
@@ -114,35 +111,6 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="List everything,
 Color = Annotated[
     str | None, typer.Option("--color", metavar="auto|always|never", help="Colour; NO_COLOR and FORCE_COLOR are honoured.", show_default=False)
 ]
-
-
-@dataclass(frozen=True)
-class Output:
-    """How to answer."""
-
-    format: str
-    quiet: bool = False
-    verbose: bool = False
-    color: str | None = None
-
-    @property
-    def paint(self) -> dict[str, Any]:
-        """Colour and width of stdout, as the tables take them."""
-        return {"color": console.colored(self.color, sys.stdout), "width": console.width()}
-
-
-def output(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
-    """The output options of a command whose first format is the default."""
-    choice, color = given.get("format"), given.get("color")
-    if given.get("json") and choice not in (None, "json"):
-        raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
-    choice = "json" if given.get("json") else choice or formats[0]
-    for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
-        try:
-            _values.word(value, allowed)
-        except ValueError as e:
-            raise UsageError(f"{flag}: {e}") from e
-    return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
 
 
 def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
@@ -265,37 +233,3 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
         return longer
 
     return decorate
-
-
-def noted(to: Output) -> Callable[[str], None] | None:
-    """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
-    return None if to.quiet else lambda text: console.problem("warning", text)
-
-
-@contextmanager
-def told(asked: Question) -> Iterator[None]:
-    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error says that none is left; --explain says more."""
-    try:
-        yield
-    except CkptError as error:
-        if error.plan is not None and not asked.explain:
-            tell(error.plan, asked.output)
-        raise
-
-
-def tell(plan: LoadPlan, to: Output) -> None:
-    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
-    if to.quiet:
-        return
-    for rejected in plan.rejected[:_LOST]:
-        c = rejected.checkpoint
-        why = next(iter(sorted(rejected.findings, key=lambda f: -f.severity)), None)
-        where = f"{why.path}: " if why and why.path not in ("", c.path) else ""
-        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{f': {where}{why.code}: {why.message}' if why else ''}")
-    if len(plan.rejected) > _LOST:
-        console.problem("warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them")
-    console.findings(plan.warnings)
-    if to.verbose and plan.checkpoint:
-        console.problem(
-            "note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})"
-        )

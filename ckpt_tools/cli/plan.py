@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
 
@@ -17,8 +17,8 @@ def plan(asked: options.Question) -> int:
 
     to = asked.output
     try:
-        with options.told(asked), progress(to) as meter:
-            result = pipeline.plan(asked.root, asked.selection, progress=meter, note=options.noted(to))
+        with output.told(asked.output, asked.explain), progress(to) as meter:
+            result = pipeline.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":
             from ckpt_tools.emit import story
@@ -32,7 +32,7 @@ def plan(asked: options.Question) -> int:
         if asked.explain:
             console.out(f"\n{story.render(result)}")
         return 0
-    options.tell(result, to)
+    output.tell(result, to)
     if to.format == "json":
         from ckpt_tools.emit import json
 

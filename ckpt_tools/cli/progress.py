@@ -15,7 +15,7 @@ from ckpt_tools.emit._words import size, span
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ckpt_tools.cli.options import Output
+    from ckpt_tools.cli.output import Output
 
 BIG = 64 * 1024 * 1024
 """Bytes from which a bar is shown at once."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.command import Wrapper
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
@@ -34,8 +34,8 @@ def run(asked: options.Question) -> int:
     if not command:
         raise UsageError("there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py")
     terms = job.Terms(words=["ckpt", "run", *_own(sys.argv[2:])], worker=asked.given["worker"], **asked.terms)
-    with options.told(asked), progress(asked.output) as meter:
-        taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=options.noted(asked.output))
+    with output.told(asked.output, asked.explain), progress(asked.output) as meter:
+        taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=output.noted(asked.output))
     words = substituted(command, taken.decision, taken.rank)
     if not asked.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
@@ -55,7 +55,7 @@ def teller(asked: options.Question) -> Any:
     """What led to a plan, told by the process that makes it."""
 
     def tell(plan: LoadPlan) -> None:
-        options.tell(plan, asked.output)
+        output.tell(plan, asked.output)
         if asked.explain:
             from ckpt_tools.emit import story
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model import Level, Verdict
 
@@ -29,7 +29,7 @@ def show(
     Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
     """
     given = dict(locals())
-    to = options.output(FORMATS, given)
+    to = output.asked(FORMATS, given)
     values = options.settings(given, to, (file,)).values
     if not os.path.lexists(file):
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model import Level, Verdict, Verification, worst
 
@@ -42,7 +42,7 @@ def verify(
     Exit codes: 0 nothing broken at this level, 1 damage found, 3 nothing recognised, 5 something could not be looked at.
     """
     given = dict(locals())
-    to = options.output(FORMATS, given)
+    to = output.asked(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
     from ckpt_tools import pipeline
     from ckpt_tools.engine import engine
@@ -60,7 +60,7 @@ def verify(
             explain=explain_bytes,
             cache=not values.get("no-cache", False),
             max_age=values.get("max-age", 0.0),
-            note=options.noted(to),
+            note=output.noted(to),
             progress=meter,
             io=values.get("io", "auto"),
             limit_rate=values.get("limit-rate"),

@@ -16,7 +16,8 @@ from ckpt_tools.model import Checkpoint, Finding, Kind, Level, Part, Severity, V
 from ckpt_tools.pipeline.duplicates import same_content
 from ckpt_tools.pipeline.records import records
 from ckpt_tools.pipeline.session import Session, with_findings
-from ckpt_tools.verify import prefix_signature, read_tracker
+from ckpt_tools.sidecars import read_tracker
+from ckpt_tools.verify import prefix_signature
 
 _TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
 """What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""

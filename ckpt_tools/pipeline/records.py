@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Severity
-from ckpt_tools.verify import read_tracker
+from ckpt_tools.sidecars import read_tracker
 
 _NAME = re.compile(r"[^/\0]{1,250}\.(ckpt|safetensors)")
 

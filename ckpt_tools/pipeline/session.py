@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import group as grouping
@@ -14,11 +14,11 @@ from ckpt_tools.codes import finding
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.indexes import Indexes
-from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
+from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
-from ckpt_tools.pipeline.ahead import by_crowd
 from ckpt_tools.pipeline.reader import Reader
-from ckpt_tools.verify import read_key, read_tracker
+from ckpt_tools.pipeline.weak_names import settle_weak_names
+from ckpt_tools.sidecars import read_key, read_tracker
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -62,46 +62,10 @@ class Session:
         self.bytes_done = self.bytes_total = 0
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
-        self._settle_weak_names()
+        settle_weak_names(self)
         self.parts = grouping.with_content_steps(self.found.parts, self.reports)
 
-    def _settle_weak_names(self) -> None:
-        """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
-        pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in self.found.parts}]
-        if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
-            return
-        by_crowd(self, [p for p in self.found.parts if BY_NAME[p.layout].piece(p.piece).step_from == "content"], Level.STRUCTURE)
-        kept, damaged = list[Part](), list[Part]()
-        for part in self.found.parts:
-            piece = BY_NAME[part.layout].piece(part.piece)
-            if piece.step_from == "content" and part.size >= 0:
-                report = self.report(part, Level.STRUCTURE)
-                if piece.weak and report.verdict is Verdict.BROKEN:
-                    damaged.append(part)
-                    continue
-                if piece.weak and not fits(piece, report):
-                    other = next((p for p in _as_weak(part) if fits(p.piece, report)), None)
-                    if other is not None:
-                        kept.append(_moved(part, other))
-                    else:
-                        self._bare(part)
-                    continue
-            kept.append(part)
-        homes = {(p.layout, p.base) for p in kept}
-        for part in damaged:  # its content says nothing any more: it is what the others beside it are
-            names = list(_as_weak(part))
-            other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.last_resort), None)
-            if other is not None:
-                kept.append(_moved(part, other))
-            else:
-                self._bare(part)
-        known = [p for p in kept if not BY_NAME[p.layout].last_resort]
-        for part in kept if known else ():
-            if BY_NAME[part.layout].last_resort:
-                self._bare(part)
-        self.found.parts = known or kept
-
-    def _bare(self, part: Part) -> None:
+    def bare(self, part: Part) -> None:
         self.reports.pop(part.path, None)
         self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
 
@@ -233,21 +197,6 @@ class Session:
             newest, highest = max(siblings, key=lambda c: c.mtime_ns), max(siblings, key=lambda c: c.order)
             self._asked = siblings, (newest, highest, named, what)
         return self._asked[1]
-
-
-def _as_weak(part: Part) -> Iterator[Place]:
-    """The weak names that a part's name also is."""
-    name = part.path.rpartition("/")[2]
-    return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
-
-
-def _moved(part: Part, to: Place) -> Part:
-    return part._replace(layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base)
-
-
-def fits(piece: Piece, report: Report) -> bool:
-    """Whether a file's content is what a weak name stands for."""
-    return report.format in piece.formats and (not piece.proof or piece.proof in report.metadata)
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:

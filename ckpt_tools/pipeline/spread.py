@@ -7,8 +7,6 @@ judged here exactly as if this process had read it.
 
 from __future__ import annotations
 
-import errno
-import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,16 +25,15 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model import Level, Report, Verdict
 from ckpt_tools.pipeline import units
+from ckpt_tools.pipeline.elsewhere import other, ours, replaced, seen_from_here, unknown, unseen
 from ckpt_tools.pipeline.kept import Seen, unpack
 from ckpt_tools.pipeline.units import Open, Unit, Want, portions, told, unit_of
 from ckpt_tools.pipeline.worker import work
-from ckpt_tools.storage import Identity, LocalSource, count
+from ckpt_tools.storage import count
 from ckpt_tools.verify import Ask, looking
 
 _HEADER = 64 * 1024
 """What the structure of a file counts for."""
-_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
-"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
 AHEAD = 3
 """Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
 
@@ -205,29 +202,16 @@ class Spread:
                 owner.wrong, owner.left = owner.wrong or OSError(0, why), owner.left - 1
                 self._close(owner)
             else:
-                self._done.append((owner, Seen(_unknown(owner, why), {}, None)))
+                self._done.append((owner, Seen(unknown(owner, why), {}, None)))
 
     def _whole(self, want: Want, begun_ns: int, host: str, packed: bytes | None, identity: tuple[int, ...] | None, read: int) -> None:
         made = unpack(want.path, packed) if packed is not None else None
-        if made is None:
+        here = made and seen_from_here(want, host, made[0], identity)
+        if not made or not here:
             return  # it is read here
-        report, places = made
-        blind = [f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM]
-        other = identity is not None and want.mtime_ns > 0 and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
-        if blind or other:
-            try:
-                with LocalSource(want.path) as source:
-                    now = source.size, source.stat.st_mtime_ns
-            except OSError:
-                return  # nobody can: it is said as it is seen from here
-            if other and not blind and now == (want.size, want.mtime_ns):
-                report, identity = _unknown(want, _other(host)), None
-            elif blind:
-                said = _unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
-                report = replace(report, size=want.size, findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings))
         count(read)
         self.progress(read)
-        self._done.append((want, Seen(report, places, _ours(want.path, identity, begun_ns))))
+        self._done.append((want, Seen(here[0], made[1], ours(want.path, here[1], begun_ns))))
 
     def _ranges(self, one: Open, numbers: tuple[int, ...], host: str, wrong: Result | None, results: Sequence[Result], empty: Any, read: int) -> None:
         one.left -= 1
@@ -238,8 +222,8 @@ class Spread:
         for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
             one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
         if wrong:
-            one.changed |= wrong[0] == "changed" or _replaced(source)
-            one.wrong = one.wrong or OSError(0, _unseen(wrong[2], host) if wrong[0] == "os" else _other(host))
+            one.changed |= wrong[0] == "changed" or replaced(source)
+            one.wrong = one.wrong or OSError(0, unseen(wrong[2], host) if wrong[0] == "os" else other(host))
         self._close(one)
 
     def _close(self, one: Open) -> None:
@@ -260,33 +244,3 @@ class Spread:
         report, anatomy = made
         identity = anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
         self._done.append((want, Seen(report, anatomy.places, identity)))
-
-
-def _unknown(want: Want, why: str) -> Report:
-    return Report(want.path, None, want.size, Verdict.UNKNOWN, Level.PRESENCE, findings=(finding("unreadable", why),), mtime_ns=want.mtime_ns)
-
-
-def _unseen(why: str, host: str) -> str:
-    return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
-
-
-def _other(host: str) -> str:
-    return f"on {host} there is another file of this name: mount the same file system there"
-
-
-def _replaced(source: LocalSource) -> bool:
-    """Whether the name stands for another file by now."""
-    try:
-        now = os.stat(source.path)
-    except OSError:
-        return True
-    return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
-
-
-def _ours(path: str, theirs: tuple[int, ...] | None, begun_ns: int) -> Identity | None:
-    """What a worker read, as this machine names it: device and inode may be others there."""
-    try:
-        ours = Identity.of(os.stat(path)) if theirs else None
-    except OSError:
-        return None
-    return ours if ours is not None and ours[:3] == theirs[:3] and ours.settled(begun_ns) else None  # type: ignore[index]

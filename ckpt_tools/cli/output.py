@@ -1,0 +1,80 @@
+"""How a command answers, and what it tells on stderr beside its answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ckpt_tools import _values
+from ckpt_tools.cli import console
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model import LoadPlan
+
+_LOST = 8
+"""Candidates that lost, of which stderr says why, at most."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """How to answer."""
+
+    format: str
+    quiet: bool = False
+    verbose: bool = False
+    color: str | None = None
+
+    @property
+    def paint(self) -> dict[str, Any]:
+        """Colour and width of stdout, as the tables take them."""
+        return {"color": console.colored(self.color, sys.stdout), "width": console.width()}
+
+
+def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
+    """The output options of a command whose first format is the default."""
+    choice, color = given.get("format"), given.get("color")
+    if given.get("json") and choice not in (None, "json"):
+        raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
+    choice = "json" if given.get("json") else choice or formats[0]
+    for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
+        try:
+            _values.word(value, allowed)
+        except ValueError as e:
+            raise UsageError(f"{flag}: {e}") from e
+    return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
+
+
+def noted(to: Output) -> Callable[[str], None] | None:
+    """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
+    return None if to.quiet else lambda text: console.problem("warning", text)
+
+
+@contextmanager
+def told(to: Output, explain: bool) -> Iterator[None]:
+    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error says that none is left; --explain says more."""
+    try:
+        yield
+    except CkptError as error:
+        if error.plan is not None and not explain:
+            tell(error.plan, to)
+        raise
+
+
+def tell(plan: LoadPlan, to: Output) -> None:
+    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
+    if to.quiet:
+        return
+    for rejected in plan.rejected[:_LOST]:
+        c = rejected.checkpoint
+        why = next(iter(sorted(rejected.findings, key=lambda f: -f.severity)), None)
+        where = f"{why.path}: " if why and why.path not in ("", c.path) else ""
+        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{f': {where}{why.code}: {why.message}' if why else ''}")
+    if len(plan.rejected) > _LOST:
+        console.problem("warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them")
+    console.findings(plan.warnings)
+    if to.verbose and plan.checkpoint:
+        console.problem(
+            "note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})"
+        )
