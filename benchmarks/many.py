@@ -1,6 +1,6 @@
 """Verifying with two Dask workers against one, beside two plain processes against one that read the same files.
 
-    python benchmarks/many.py [--files 8] [--mib 512] [--runs 5] [--rate 500]
+    python benchmarks/many.py [--files 16] [--mib 512] [--runs 5] [--rate 500]
 
 Goals: the gain from the second worker at least 0.85 of that which reading alone has from a second process; at least 1.8 where each worker reads at
 most ``--rate`` MB/s. Workers have one thread each; they run all the time, and what is measured is ``ckpt verify`` as a whole process, without and with the time
@@ -98,7 +98,7 @@ def together(commands: Sequence[Sequence[str]]) -> float:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--mib", type=float, default=512)
     parser.add_argument("--rate", type=float, default=500)
     options = parser.parse_args()

@@ -12,7 +12,7 @@ from ckpt_tools.storage._buffers import BUFFER, buffer
 
 __all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc_of_deflated", "crc_of_extent", "step"]
 
-UNIT = 32 * 1024 * 1024
+UNIT = 64 * 1024 * 1024
 """Bytes per unit of work handed to a thread."""
 
 Progress = Callable[[int], None]
