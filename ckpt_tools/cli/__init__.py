@@ -49,8 +49,9 @@ def main() -> NoReturn:
 
 
 def _nothing_left() -> bool:
-    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine or a test's tracer wants to do at the end."""
-    return threading.active_count() == 1 and not atexit._ncallbacks() and "mpi4py" not in sys.modules  # noqa: SLF001 - nothing public tells
+    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler or a tracer wants to do at the end."""
+    watched = sys.getprofile() is not None or sys.gettrace() is not None
+    return not watched and threading.active_count() == 1 and not atexit._ncallbacks() and "mpi4py" not in sys.modules  # noqa: SLF001 - nothing public tells
 
 
 def execute(argv: Sequence[str]) -> int:
