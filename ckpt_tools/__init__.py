@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from ckpt_tools import elastic as elastic
     from ckpt_tools import errors as errors
     from ckpt_tools._try_load import Attempt, Loaded, try_load
+    from ckpt_tools.answers import FileReport, Scan, Summary, Verification
     from ckpt_tools.errors import CannotLook, CkptError, LoadFailed, NoCheckpoint, NoneUsable, NotNewest, UsageError
     from ckpt_tools.model import (
         Checkpoint,
         Choice,
         FileLoad,
-        FileReport,
         Finding,
         Guard,
         Kind,
@@ -31,13 +31,10 @@ if TYPE_CHECKING:
         Report,
         Resume,
         Rollback,
-        Scan,
         Severity,
         Stats,
-        Summary,
         Tensor,
         Verdict,
-        Verification,
     )
     from ckpt_tools.pipeline import latest, plan, scan, verify
     from ckpt_tools.pipeline.compare import diff
@@ -101,6 +98,7 @@ _HOME = {
     "ckpt_tools.pipeline.compare": ("diff",),
     "ckpt_tools.pipeline.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
     "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
+    "ckpt_tools.answers": ("FileReport", "Scan", "Summary", "Verification"),
     "ckpt_tools.question": ("Selection",),
     "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,3 +22,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The whole of it was ours."""
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
+
+
+@pytest.fixture
+def enough_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """A clock that counts bytes: the time for reading is over when so many bytes of contents have been read. Returns the progress callback that winds it."""
+    from ckpt_tools.pipeline.reader import Reader
+
+    def wind(most: int) -> Callable[[int, int], None]:
+        done = [0]
+
+        def progress(so_far: int, total: int) -> None:
+            done[0] = so_far
+
+        monkeypatch.setattr(Reader, "spent", property(lambda self: self.ends is not None and done[0] >= most))
+        return progress
+
+    return wind

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ckpt_tools.answers import FileReport, Scan, Summary, Verification
 from ckpt_tools.codes import finding
 from ckpt_tools.model import (
     Checkpoint,
     FileLoad,
-    FileReport,
     Finding,
     Kind,
     Known,
@@ -18,11 +18,8 @@ from ckpt_tools.model import (
     Report,
     Resume,
     Rollback,
-    Scan,
     Severity,
-    Summary,
     Verdict,
-    Verification,
 )
 
 NASTY = "/data/\x1b[2J[red]\udcff\u202etp.tar"

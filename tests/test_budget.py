@@ -23,7 +23,6 @@ from ckpt_tools import errors
 from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
 from ckpt_tools.model import Level, LoadPlan, Severity
 from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.pipeline.reader import Reader
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import BytesSource, LocalSource, Stopped
 
@@ -34,22 +33,6 @@ ASKED = Selection(world_size=2, sizes={"tp": 2}, settle=0.0)
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def enough_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """A clock that counts bytes: the budget is over when so many bytes of contents have been read. Returns the progress callback that winds it."""
-
-    def wind(most: int) -> Callable[[int, int], None]:
-        done = [0]
-
-        def progress(so_far: int, total: int) -> None:
-            done[0] = so_far
-
-        monkeypatch.setattr(Reader, "spent", property(lambda self: self.ends is not None and done[0] >= most))
-        return progress
-
-    return wind
 
 
 def levels(made: LoadPlan) -> list[Level]:

@@ -19,12 +19,13 @@ import typer
 from typer.core import TyperCommand
 
 from ckpt_tools import __version__, cli, pipeline
+from ckpt_tools.answers import Summary
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.command import Command
 from ckpt_tools.cli.progress import Meter
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
-from ckpt_tools.model import Level, RankLoad, Summary, Verdict
+from ckpt_tools.model import Level, RankLoad, Verdict
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from ckpt_tools import errors
+from ckpt_tools.answers import Verification
 from ckpt_tools.codes import CODES
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.layouts._base import compile_template
-from ckpt_tools.model import Kind, LoadPlan, Severity, Verdict, Verification
+from ckpt_tools.model import Kind, LoadPlan, Severity, Verdict
 from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.question import Selection
 

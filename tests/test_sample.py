@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 from test_cache import megatron, part, settle
 
 from ckpt_tools import errors
+from ckpt_tools.answers import Sample, Verification
 from ckpt_tools.checksum import _blocks
 from ckpt_tools.emit import json as emit
 from ckpt_tools.engine import Engine
-from ckpt_tools.model import Level, Sample, Verdict, Verification
+from ckpt_tools.model import Level, Verdict
 from ckpt_tools.pipeline import verify
-from ckpt_tools.pipeline.reader import Reader
 from ckpt_tools.storage import Identity
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -41,22 +41,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as small as the fixtures' files allow."""
     monkeypatch.setattr(_blocks, "LEAST", 64)
     monkeypatch.setattr(_blocks, "MIB", 4096)
-
-
-@pytest.fixture
-def enough_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """A clock that counts bytes: the time is over when so many bytes of contents have been read. Returns the progress callback that winds it."""
-
-    def wind(most: int) -> Callable[[int, int], None]:
-        done = [0]
-
-        def progress(so_far: int, total: int) -> None:
-            done[0] = so_far
-
-        monkeypatch.setattr(Reader, "spent", property(lambda self: self.ends is not None and done[0] >= most))
-        return progress
-
-    return wind
 
 
 def one(path: Path, tensors: int = 12, size: int = MiB) -> Path:

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from ckpt_tools import _values
+from ckpt_tools.answers import Scan
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Scan
 
 FORMATS = ("table", "json")
 

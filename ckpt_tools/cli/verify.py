@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ckpt_tools.answers import Verification
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.model import Level, Verdict, Verification, worst
+from ckpt_tools.model import Level, Verdict, worst
 
 FORMATS = ("table", "json", "jsonl")
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
-from ckpt_tools.model import Checkpoint, FileLoad, FileReport, Finding, LoadPlan, Region, Report, Sample, Scalar, Scan, Verification
+from ckpt_tools.answers import FileReport, Sample, Scan, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, LoadPlan, Region, Report, Scalar
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_tools.answers import Verification
 from ckpt_tools.emit import json
-from ckpt_tools.model import Verification
 
 
 def render(result: Verification) -> str:

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ckpt_tools.answers import Sample, Scan, Verification
 from ckpt_tools.codes import CODES
 from ckpt_tools.emit._words import percent, plural, printable, size, span
 from ckpt_tools.emit.json import COUNTS
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Sample, Scan, Verdict, Verification
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -219,9 +220,7 @@ def _verification(page: _Page, result: Verification, verbose: bool, now: float) 
     page.text(f"{result.verdict}: {plural(s.files, 'file')}, {size(s.bytes)}", STYLE[str(result.verdict)])
     counts = [f"{n:,} {word}" for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown")) if n]
     rate = f" ({size(s.bytes_read / s.seconds)}/s)" if s.seconds > 0.05 else ""
-    counts.append(
-        f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {min((f.report.level for f in result.files if s.below_level), default=result.level)}"
-    )
+    counts.append(f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {result.level}")
     page.text(", ".join(counts), "dim")
     if result.sample:
         page.text(_contents(result.sample, now), "dim")

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from ckpt_tools.answers import Scan
 from ckpt_tools.completeness import ranks_present
 from ckpt_tools.emit._words import plural, size, span
 from ckpt_tools.emit.table import FEW, _epoch, _Page, _relative
-from ckpt_tools.model import Checkpoint, Part, Scan
+from ckpt_tools.model import Checkpoint, Part
 
 T = TypeVar("T")
 _Row = tuple[str, str, str, str, str]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import completeness
 from ckpt_tools import group as grouping
+from ckpt_tools.answers import FileReport, Scan, Summary, Verification
 from ckpt_tools.cache import Cache, Note
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model import Checkpoint, FileReport, Finding, Level, LoadPlan, Report, Scan, Summary, Verdict, Verification, worst
+from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Report, Verdict, worst
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.ahead import by_crowd, by_engine
 from ckpt_tools.pipeline.session import Progress, Session

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ckpt_tools import model
+from ckpt_tools import answers
 from ckpt_tools._share import Share
 from ckpt_tools.cache import Cache
 from ckpt_tools.checksum import Picked, blocks, mismatches
@@ -53,8 +53,8 @@ class Asked:
         """How much time is left."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
-    def told(self) -> model.Sample:
-        return model.Sample(
+    def told(self) -> answers.Sample:
+        return answers.Sample(
             self.share.text if self.share else None, self.max_duration, self.stopped, self.bytes, self.bytes_read, self.blocks, self.blocks_read,
             self.files, self.files_read, self.never, None if self.never else self.oldest,
         )  # fmt: skip
