@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools._cache_place import turn
-from ckpt_tools.checksum._compare import default_jobs
+from ckpt_tools.checksum import default_jobs
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Finding, Level, Part
 from ckpt_tools.pipeline import crowd
@@ -104,7 +104,7 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
 
         def beat() -> None:
             reader.progress(0)
-            if reader.spent:
+            if level > Level.STRUCTURE and reader.spent:  # the budget is for contents
                 raise Stopped
 
         try:

@@ -103,7 +103,7 @@ class Reader:
             # An optional package that is missing today may be there tomorrow; what nobody could look at is looked at again.
             kept = not self.stopped and report.verdict is not Verdict.UNKNOWN and not any(f.code == "needs-extra" for f in report.findings)
             bad = report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
-            return (report, places), pack(report, places) if kept else None, identity, bad
+            return (report, places), pack(report, places) if kept and self.cache is not None else None, identity, bad
 
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         shared = based is not None and level < Level.LOAD
