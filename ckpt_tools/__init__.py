@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing typing takes longer than the rest of this
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import copy_context
 from heapq import heappop, heappush
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-from ckpt_tools.listing import Asking, Look, below, entries_of, stat
+from ckpt_tools.listing import Asking, Keep, Look, all_of, below, entries_of, stat
+from ckpt_tools.storage.retry import patiently
 
 T = TypeVar("T", bound=Asking)
 Known = tuple["os.stat_result", "list[os.DirEntry[str]]", T]
@@ -34,10 +36,10 @@ class _Node(Generic[T]):
 
 
 class Ahead(Generic[T]):
-    """``look`` and ``threads`` as in ``walk``."""
+    """``look``, ``threads`` and ``keep`` as in ``walk``."""
 
-    def __init__(self, look: Look[T], threads: int) -> None:
-        self.look, self.threads = look, threads
+    def __init__(self, look: Look[T], threads: int, keep: Keep = all_of) -> None:
+        self.look, self.threads, self.keep = look, threads, keep
         self.jobs: list[tuple[tuple[int, ...], _Node[T], list[os.DirEntry[str]] | None]] = []
         self.turn = Condition()
         self.held = 0
@@ -53,7 +55,7 @@ class Ahead(Generic[T]):
             else:
                 heappush(self.jobs, (node.key, node, None))
         # Daemons: one that hangs in a call to a dead file system must not keep the process from ending.
-        workers = [Thread(target=self._work, daemon=True, name=f"ckpt-list-{i}") for i in range(self.threads)]
+        workers = [Thread(target=copy_context().run, args=(self._work,), daemon=True, name=f"ckpt-list-{i}") for i in range(self.threads)]
         for worker in workers:
             worker.start()
         try:
@@ -125,8 +127,8 @@ class Ahead(Generic[T]):
 
     def _list(self, node: _Node[T]) -> None:
         try:
-            st = os.stat(node.path)
-            entries = entries_of(node.path)
+            st = patiently(os.stat, node.path)
+            entries = entries_of(node.path, self.keep)
             self._listed(node, st, entries, self.look(node.path, entries))
         except BaseException as e:  # the one who waits for it raises it
             with self.turn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,9 +49,12 @@ def _quiet() -> None:
 
 
 def end(pid: int) -> None:
-    """End a child at once, wherever it is."""
+    """End a child at once, wherever it is; one that hangs in the kernel ends when the kernel lets it."""
     try:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        for pause in (0.0, *[0.001] * 20, *[0.1] * 20):
+            time.sleep(pause)
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
     except (ChildProcessError, ProcessLookupError):  # somebody ignores SIGCHLD: it is gone already
         pass

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ckpt_tools.errors import LoadFailed, NoCheckpoint, UsageError
 
 C = TypeVar("C")
 T = TypeVar("T")
+
+
+def _single(candidates: object) -> bool:
+    """Whether it is one path, whose letters are no candidates."""
+    return isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Loaded(Generic[C, T]):
 
 
 def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: int = 5) -> Loaded[C, T]:
-    """Call ``loader`` with each candidate, best first, and return the first result.
+    """Call ``loader`` with each candidate, best first, and return the first result. A path (text, bytes or a path object) is one candidate.
 
     A loader that raises an Exception makes its candidate one of the trail and the next one is tried, up to ``max_attempts``.
     KeyboardInterrupt, SystemExit and other BaseExceptions pass through: they are not about the checkpoint. ``None`` is a value
@@ -46,7 +51,7 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     if max_attempts < 1:
         raise UsageError(f"max_attempts is {max_attempts}: at least one attempt is needed", "leave it out, or say 1 or more")
     trail: list[Attempt[C]] = []
-    left = iter(candidates)
+    left = iter(cast("Iterable[C]", (candidates,)) if _single(candidates) else candidates)
     for candidate in islice(left, max_attempts):
         try:
             return Loaded(loader(candidate), candidate, tuple(trail))

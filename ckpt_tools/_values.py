@@ -223,6 +223,28 @@ def names(value: object, base: str) -> tuple[str, ...]:
     return tuple(words)
 
 
+def globs(value: object, base: str) -> tuple[str, ...]:
+    """Patterns relative to the root, one per line of a text; none that could stand for everything."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
+        raise ValueError(f"{value!r} is not a pattern such as logs or data/*.bin")
+    for glob in given:
+        pieces = glob.strip().rstrip("/").split("/")
+        if glob.startswith(("/", "~")) or {"", ".", ".."} & set(pieces):
+            raise ValueError(f"{glob!r} is not relative to ROOT: say logs, or data/*.bin")
+        if not re.search(r"[^*?/\[\]!-]", glob):
+            raise ValueError(f"{glob!r} would hide every checkpoint: name what is to be hidden")
+    return tuple(g.strip() for g in given)
+
+
+def paths(value: object, base: str) -> tuple[str, ...]:
+    """Paths, one per line of a text."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
+        raise ValueError(f"{value!r} is not a path, or several, one per line")
+    return tuple(os.path.join(base, p.strip()) for p in given)
+
+
 def rank_order(value: object, base: str) -> str:
     axes = text(value, base).split("-")
     known = ("tp", "cp", "ep", "dp", "pp")

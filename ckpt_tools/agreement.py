@@ -101,12 +101,34 @@ def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: st
         yield finding("stale-tracker", f"the tracker names {said}, but {label(max(newer, key=lambda c: c.order))} is there and complete", path=path)
 
 
+AXES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+         "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size", "dp": "data_parallel_size"}  # fmt: skip
+"""Parallel axis -> what Megatron-LM's args call its size."""
+_RANKS = 1 << 20
+"""No job has more."""
+
+
 def saved_world_size(reports: Iterable[Report]) -> int | None:
     """The number of ranks that the files themselves say wrote them: Megatron's ``args.world_size``, DeepSpeed's data times model parallel size."""
     for r in reports:
         n = whole(r.metadata.get("args.world_size"))
         if not n and (dp := whole(r.metadata.get("dp_world_size"))):
             n = dp * (whole(r.metadata.get("mp_world_size")) or 1)
-        if n and 0 < n <= 1 << 20:
+        if n and 0 < n <= _RANKS:
             return n
     return None
+
+
+def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
+    """What the files of one checkpoint say about the job that saved it: "world" and the sizes of parallel axes, as far as they do."""
+    out: dict[str, int] = {}
+    for r in reports:
+        said = {"world": saved_world_size([r]), **{axis: whole(r.metadata.get(f"args.{key}")) for axis, key in AXES.items()}}
+        if mp := whole(r.metadata.get("mp_world_size")):
+            said.update(tp=mp, dp=whole(r.metadata.get("dp_world_size")))
+        for axis, n in said.items():
+            if n and 0 < n <= _RANKS:
+                out.setdefault(axis, n)
+    if "dp" not in out and "world" in out and "tp" in out:
+        out["dp"] = max(1, out["world"] // (out["tp"] * out.get("pp", 1) * out.get("cp", 1)))
+    return out

@@ -70,7 +70,7 @@ class Verification:
 class Scan:
     """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
 
-    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others.
+    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded`` entries that the caller has hidden.
     """
 
     root: str
@@ -79,3 +79,4 @@ class Scan:
     findings: tuple[Finding, ...] = ()
     bare: int = 0
     unrecognised: int = 0
+    excluded: int = 0

@@ -74,6 +74,8 @@ CODES: dict[str, Code] = {
         Code("dangling-link", E, "a symbolic link points to nothing", "restore the target or remove the link"),
         Code("symlink-loop", E, "symbolic links form a loop", "remove the loop"),
         Code("not-a-file", E, "there is a directory or a special file where a checkpoint file belongs", "move it away"),
+        Code("no-layout", E, "files in a checkpoint format lie in no arrangement that a layout describes", "describe it in ckpt.toml ('ckpt layouts --check' helps), or say --exclude GLOB for files that are no checkpoint"),
+        Code("unrecognised-file", W, "a large file of no known kind lies where a checkpoint was looked for", "if it is none, say --exclude GLOB; if it is one, describe its layout in ckpt.toml"),
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "it was copied over the right one: restore that"),
@@ -99,9 +101,17 @@ CODES: dict[str, Code] = {
         Code("missing-tracker", W, "the tracker is missing although checkpoints exist", "a framework that follows the tracker starts fresh: pass the plan's own arguments"),
         Code("newer-index", N, "an index was written long after the files it names", "check that the shards are those that the index was made for"),
         Code("mtime-disagrees-with-step", W, "the newest checkpoint by modification time is not the one with the highest step", "after a rollback this is normal; after a copy say --order step"),
+        Code("mtime-not-kept", W, "modification times tell nothing about the order of the saves, so the step decides", "copy checkpoints with their times (cp -a, rsync -t); say --order step if the highest step is meant"),
         Code("mtime-in-future", W, "a modification time lies in the future", "check the clocks, or say --order step"),
         Code("world-size-inferred", W, "the number of ranks is inferred from the highest rank on disk", "say --world-size N: a lost highest rank cannot be seen otherwise"),
+        Code("lone-number", W, "a directory is numbered like that of a rank, and the one of rank 0 is not there", "bring the other directories back, or rename it if its number means something else"),
+        Code("set-aside", N, "a copy that somebody made by hand is no candidate", "to resume from it, name it: ckpt plan PATH; to be rid of it, move it away from the run"),
+        Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names go first; say --tp, --pp and --world-size if they are wrong"),
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
+        Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
+        Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "a process that a killed launcher left behind, or a second job: end it before this one starts, or the saves of both mix"),
+        Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls' names the runs"),
+        Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted"),
         Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
         Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify' to see the damage"),
         Code("extra-file", W, "a rank has a second file in the same checkpoint", "find out which of the two belongs there; the plan takes the one that agrees with the others"),
@@ -110,7 +120,17 @@ CODES: dict[str, Code] = {
 # fmt: on
 
 
-def finding(code: str, message: str, *, offset: int | None = None, severity: Severity | None = None, path: str = "", hint: str = "") -> Finding:
+def finding(
+    code: str,
+    message: str,
+    *,
+    offset: int | None = None,
+    severity: Severity | None = None,
+    path: str = "",
+    hint: str = "",
+    ranks: tuple[tuple[int, int], ...] = (),
+    follows: bool = False,
+) -> Finding:
     """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not in the catalogue."""
     c = CODES[code]
-    return Finding(code, c.severity if severity is None else severity, message, offset, hint or c.hint, path)
+    return Finding(code, c.severity if severity is None else severity, message, offset, hint or c.hint, path, ranks, follows)

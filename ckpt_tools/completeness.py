@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
+from ckpt_tools import ranges
 from ckpt_tools.codes import finding
-from ckpt_tools.layouts import BY_NAME, COORDS
+from ckpt_tools.layouts import BY_NAME, COORDS, Layout, Piece
 from ckpt_tools.model import Checkpoint, Finding, Kind, Severity
+
+Told = Callable[[Checkpoint], Mapping[str, int]]
+"""What the files of a checkpoint themselves say about the job that saved it: "world" and sizes of parallel axes, as far as they do."""
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
-    """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run; None when no name carries a rank."""
+    """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run; None when no name carries a rank.
+
+    Files that a job can do without (random numbers) define no rank: there are as many as the job had ranks when it saved them.
+    """
     ranks = worlds = -1
     for c in checkpoints:
-        ranks = max([ranks, *[p.rank for p in c.parts if p.rank is not None]])
+        layout = BY_NAME[c.layout]
+        free = _survivable(layout)
+        counted = [p for p in c.parts if not layout.piece(p.piece).shared] if free else c.parts  # what else they share, any of them may have written
+        ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
         worlds = max([worlds, *[at for p in c.parts if p.coords for axis, at in p.coords if axis == "world"]])
     return max(ranks + 1, worlds) if ranks >= 0 else None
+
+
+def _survivable(layout: Layout) -> frozenset[str]:
+    """Names of the pieces that resuming can do without."""
+    return frozenset(piece.name for piece in layout.pieces if piece.survivable)
 
 
 def named_world(checkpoint: Checkpoint) -> int | None:
@@ -41,9 +55,23 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
     return max(map(len, places.values()), default=None)
 
 
+def ranks_of_its_own(checkpoint: Checkpoint) -> set[int]:
+    """The ranks that have a file of a kind of which every rank of a save needs one; none where a commit says that all is there."""
+    layout = BY_NAME[checkpoint.layout]
+    return set() if layout.committed else {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
+
+
+def _silent(checkpoint: Checkpoint) -> Mapping[str, int]:
+    """What is told where no file is asked."""
+    return {}
+
+
 @dataclass
 class Expected:
-    """What the checkpoints of one run have between them: the measure for what one of them lacks. ``named``: as many ranks as their names tell."""
+    """What the checkpoints of one run have between them: the measure for what one of them lacks. ``named``: as many ranks as their names tell.
+
+    ``told`` is asked what a checkpoint's own files say only where its names make it look incomplete: the job may have shrunk.
+    """
 
     ranks: int = 0
     named: int | None = None
@@ -52,6 +80,8 @@ class Expected:
     oldest: dict[Kind, int] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
     checkpoints: Sequence[Checkpoint] = ()
+    told: Told = _silent
+    survivable: dict[tuple[Kind, str], int] = field(default_factory=dict)
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
     _saves: dict[Kind, dict[int | None, list[tuple[tuple[int, int, int], int]]]] = field(default_factory=dict)
 
@@ -66,10 +96,10 @@ class Expected:
         return self._saves[kind]
 
 
-def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -> Expected:
+def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None, told: Told = _silent) -> Expected:
     """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
     named = expected_ranks(checkpoints)
-    out = Expected(max(world_size or 0, named or 0), named, checkpoints=checkpoints)
+    out = Expected(max(world_size or 0, named or 0), named, checkpoints=checkpoints, told=told)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         layout = BY_NAME[c.layout]
         out.count[c.kind] += 1
@@ -78,6 +108,9 @@ def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -
         for p in [p for p in c.parts if p.coords and p.rank is None]:
             if not layout.piece(p.piece).shared:
                 out.grids[c.kind, p.piece].add(p.coords)
+        free = _survivable(layout)
+        for p in [p for p in c.parts if p.rank is not None and p.piece in free] if free else ():
+            out.survivable[c.kind, p.piece] = max(out.survivable.get((c.kind, p.piece), 0), 1 + (p.rank or 0))
         for name in {p.piece for p in c.parts}:
             piece = layout.piece(name)
             if piece.required and piece.step_from == "name":
@@ -86,55 +119,103 @@ def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None) -
 
 
 def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
-    """What a checkpoint lacks compared with its run. Not for committed layouts, whose commit says that it is all there.
-
-    A generation that a single rank wrote (it ran alone) is a note: the others never took part in it.
-    """
+    """What a checkpoint lacks of what resuming needs, compared with its run. Not for committed layouts, whose commit says that it is all there."""
     layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
     if layout.committed or checkpoint.unfinished:
         return []
-    where = checkpoint.parts[0].home or checkpoint.parts[0].path  # not the run's directory, which its other checkpoints share
     pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
-    out: list[Finding] = []
-    pieces = [
-        piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if not (piece := layout.piece(name)).shared or piece.sharded
-    ]
-    if any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
-        present = {p.rank for p in checkpoint.parts if p.rank is not None}
-        world = named_world(checkpoint) or run.ranks
-        absent = world - sum(rank < world for rank in present)
-        if absent:
+    return [*_ranks_gone(checkpoint, run, severity), *_places_gone(checkpoint, run, severity), *_roles_gone(checkpoint, run, severity)]
 
-            def gone() -> Iterator[int]:  # of names that tell of a million ranks nobody needs the whole list
-                return (rank for rank in range(world) if rank not in present)
 
-            if all(_pruned(checkpoint, rank, run) for rank in gone()):
-                severity = Severity.WARNING
-            alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
-            text = f"{label(checkpoint)} has no file of {_ranks(list(islice(gone(), _TOLD)), absent)}"
-            out.append(finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=where))
+def _where(checkpoint: Checkpoint) -> str:
+    """Its own directory, and not the run's, which its other checkpoints share."""
+    return checkpoint.parts[0].home or checkpoint.parts[0].path
+
+
+def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
+    """Ranks of its own save without a file. A generation that a single rank wrote (it ran alone) is a note: the others never took part in it."""
+    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
+    pieces = [piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if _per_rank(piece := layout.piece(name))]
+    if not any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
+        return
+    free = _survivable(layout)
+    present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
+    world = named_world(checkpoint) or run.ranks
+    if len(present) < world:
+        world = run.told(checkpoint).get("world", world)
+    gone = ranges.gaps(present, world)
+    if not gone:
+        return
+    if all(_pruned(checkpoint, rank, run) for first, last in gone for rank in range(first, last + 1)):
+        severity = Severity.WARNING
+    alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
+    text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
+    yield finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=_where(checkpoint), ranks=gone)
+
+
+def _per_rank(piece: Piece) -> bool:
+    """Whether every rank of a save needs a file of this piece."""
+    return (not piece.shared or piece.sharded) and not piece.survivable
+
+
+def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
+    """Places of the parallel grid that other checkpoints have files for, and this one's own grid has as well."""
+    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
     have: dict[str, set[tuple[tuple[str, int], ...]]] = defaultdict(set)
     for p in checkpoint.parts:
         have[p.piece].add(p.coords)
     for name, coordinates in have.items():
-        if layout.piece(name).shared:
+        if layout.piece(name).shared or not (lost := run.grids[kind, name] - coordinates):
             continue
-        if lost := sorted(run.grids[kind, name] - coordinates):
-            names = ", ".join(" ".join(f"{k}={v}" for k, v in coords) for coords in lost[:4])
-            text = f"{label(checkpoint)} lacks the {name} of {names}{' …' if len(lost) > 4 else ''}"
-            out.append(finding("missing-rank", text, severity=severity, path=where))
-    roles = {layout.piece(name).role for name in have}
-    lacking = [role for role in layout.needs if role not in roles]
-    out += (finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=where) for role in lacking)
+        sizes, axes = run.told(checkpoint), {tuple(axis for axis, _ in coords) for coords in coordinates}
+        if sizes:  # a grid of another shape was another job's
+            lost = {at for at in lost if tuple(a for a, _ in at) in axes and all(n < sizes.get(a, n + 1) for a, n in at)}
+        if lost:
+            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
+            yield finding("missing-rank", text, severity=severity, path=_where(checkpoint))
+
+
+def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
+    """Roles without any file."""
+    layout = BY_NAME[checkpoint.layout]
+    roles = {layout.piece(p.piece).role for p in checkpoint.parts}
+    for role in layout.needs:
+        if role not in roles:
+            yield finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=_where(checkpoint))
+    for piece in _usual(checkpoint, run):
+        if piece.role not in roles and piece.role not in layout.needs and not piece.survivable:
+            text = f"{label(checkpoint)} has no {piece.name} file, which the run's other checkpoints have"
+            yield finding("missing-part", text, severity=severity, path=_where(checkpoint))
+
+
+def _usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
+    """The pieces that at least half of the checkpoints of its run have."""
+    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
     for (of, name), n in run.usual[kind].items():
-        if of != checkpoint.layout:  # a dying gasp of another layout may be part of the run
-            continue
-        role = layout.piece(name).role
-        if role not in roles and role not in layout.needs and 2 * n >= run.count[kind]:
-            text = f"{label(checkpoint)} has no {name} file, which the run's other checkpoints have"
-            out.append(finding("missing-part", text, severity=severity, path=where))
-    return out
+        if of == checkpoint.layout and 2 * n >= run.count[kind]:  # a dying gasp of another layout may be part of the run
+            yield layout.piece(name)
+
+
+def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """What a checkpoint lacks that resuming can do without: never a reason to fall back, but said."""
+    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
+    if checkpoint.unfinished:
+        return
+    roles = {layout.piece(p.piece).role for p in checkpoint.parts}
+    for role in {piece.role for piece in _usual(checkpoint, run) if piece.survivable and piece.role not in roles}:
+        text = f"{label(checkpoint)} has no {role} file, which the run's other checkpoints have: training goes on with other random numbers"
+        yield finding("missing-part", text, severity=Severity.WARNING, path=_where(checkpoint))
+    for name in sorted({p.piece for p in checkpoint.parts if p.rank is not None and layout.piece(p.piece).survivable}):
+        present, most = {p.rank for p in checkpoint.parts if p.piece == name}, run.survivable.get((kind, name), 0)
+        own = 1 + max(rank for rank in present if rank is not None)
+        gone = ranges.gaps([rank for rank in present if rank is not None], own)
+        if gone:
+            text = f"{label(checkpoint)} starts with other random numbers, without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
+            yield finding("missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint), ranks=gone)
+        elif own < most:
+            text = f"{label(checkpoint)} has {layout.piece(name).role} files of {own} ranks, another of the run of {most}: the job had fewer, or they are lost"
+            yield finding("missing-rank", text, severity=Severity.NOTE, path=_where(checkpoint))
 
 
 def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
@@ -156,13 +237,14 @@ def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
             yield finding("extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path)
 
 
-_TOLD = 8
-"""Ranks that a message names."""
+_FEW = 16
+"""Runs that are named one by one; of more, those whose names differ by a number are named together."""
 
 
-def _ranks(first: Sequence[int], count: int) -> str:
-    text = ", ".join(str(r) for r in first)
-    return f"rank {text}" if count == 1 else f"ranks {text}{' …' if count > len(first) else ''} ({count} in all)"
+def listed(runs: Iterable[tuple[str, str]]) -> str:
+    """Runs by name, all of them: whoever has to say which one needs the whole list."""
+    names = [f"{run or '.'} ({layout})" for layout, run in runs]
+    return f"{'several runs' if len(names) > 1 else 'one run'}: {', '.join(sorted(names)) if len(names) <= _FEW else ranges.names(names)}"
 
 
 def why_unfinished(c: Checkpoint) -> str:

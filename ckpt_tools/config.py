@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.question import Selection
 from ckpt_tools.settings import BY_KEY, ENV, SIZES, Variable
+from ckpt_tools.storage.retry import is_file
 
 __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
@@ -97,7 +98,7 @@ def _find(cwd: str, roots: Sequence[str]) -> tuple[str, dict[str, Any], tuple[st
     while True:
         for name in ("ckpt.toml", "pyproject.toml"):
             path = os.path.join(directory, name)
-            if not os.path.isfile(path):
+            if not _there(path):
                 continue
             if any(_within(path, os.path.join(cwd, root)) for root in roots):
                 if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
@@ -110,6 +111,16 @@ def _find(cwd: str, roots: Sequence[str]) -> tuple[str, dict[str, Any], tuple[st
         if above == directory:
             return "", {}, tuple(notes)
         directory = above
+
+
+def _there(path: str) -> bool:
+    """Raises CannotLook when that cannot be seen: without its file a command would do something else than it was told. What lies in a directory that is closed to us is not for us."""
+    try:
+        return is_file(path)
+    except PermissionError:
+        return False
+    except OSError as e:
+        raise CannotLook(f"cannot look for the configuration file {path}: {e.strerror}", "run it in another directory, or mend this one") from e
 
 
 def _check_keys(path: str, table: Mapping[str, object]) -> None:

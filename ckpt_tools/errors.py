@@ -27,6 +27,10 @@ class UsageError(CkptError):
     hint = "see 'ckpt --help'"
 
 
+class NotRecognised(UsageError):
+    """There is no checkpoint, but something that may be one: only the caller can tell whether this is a first launch (exit 2)."""
+
+
 class NoCheckpoint(CkptError):
     """No checkpoint exists (exit 3). Unfinished saves alone count as none."""
 

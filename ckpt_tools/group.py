@@ -119,7 +119,7 @@ def _concurrent(keys: Sequence[_Session], sessions: Mapping[_Session, Sequence[P
     return shared and (not long or max(first for first, _ in long) <= min(last for _, last in long))
 
 
-def group(parts: Sequence[Part], fault_ranks: frozenset[int] = frozenset(), save_interval: int | None = None) -> list[Checkpoint]:
+def group(parts: Sequence[Part], save_interval: int | None = None) -> list[Checkpoint]:
     """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
 
     A Megatron per-rank set is a dying gasp when ranks that other iterations have are missing from it, or when its
@@ -161,8 +161,7 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
         partial = len({p.rank for p in parts}) < most_ranks
         off = bool(save_interval and first.step is not None and first.step % save_interval)
         kind = Kind.DYING_GASP if partial or off else kind
-    optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
-    required = [p for p in parts if p.piece not in optional] or [p for p in parts if not layout.piece(p.piece).described] or parts
+    required = essential(parts)
     generations = {p.generation for p in parts}
     uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
     path = first.home or (first.path if len(parts) == 1 else _together(parts, layout) or first.base)
@@ -171,6 +170,13 @@ def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -
         sorted(p.mtime_ns for p in required)[len(required) // 2], first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
         generations.pop() if len(generations) == 1 else None, first.unfinished or uncommitted,
     )  # fmt: skip
+
+
+def essential(parts: Sequence[Part]) -> Sequence[Part]:
+    """The parts of a checkpoint whose times are its time: those that resuming needs."""
+    layout = BY_NAME[parts[0].layout]
+    optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
+    return [p for p in parts if p.piece not in optional] or [p for p in parts if not layout.piece(p.piece).described] or parts
 
 
 def _together(parts: Sequence[Part], layout: Layout) -> str:

@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 
-from ckpt_tools import formats
+from ckpt_tools import formats, ranges
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.model import Finding, Level, Verdict
 from ckpt_tools.recognise import allowed_by_name
+from ckpt_tools.storage.retry import there
 from ckpt_tools.verify import look
 
 _ABOVE = 4
@@ -30,6 +31,7 @@ class Indexes:
     """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known to exist.
 
     ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
+    ``unseen`` maps an index or member that could not be looked at to the reason.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -43,6 +45,7 @@ class Indexes:
         self._bases: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
+        self.unseen: dict[str, str] = {}
         self.findings: dict[str, list[Finding]] = {}
         self.bytes_read = 0
 
@@ -97,13 +100,15 @@ class Indexes:
             known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
             behind = (*above, (file, " ".join(map(str, known))))
             self.bytes_read += report.bytes_read
+            if report.verdict is Verdict.UNKNOWN and (why := [f.message for f in report.findings if f.code in ("unreadable", "in-use")]):
+                self.unseen[file] = why[0]
             if report.verdict is not Verdict.OK and not anatomy.members:
                 self._broken.add(index)
             for name, claim in anatomy.members.items():
                 path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
                 if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
                     found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
-                elif not os.path.lexists(path):
+                elif not self._there(path, found):
                     if not claim.optional:
                         missing[name] = None
                 else:
@@ -117,5 +122,17 @@ class Indexes:
                         waiting.append((path, (claim._replace(whole=True),), behind))  # the claim alone: what it names starts at the index
         found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in list(missing)[:_LISTED])
         if len(missing) > _LISTED:
-            found.append(finding("missing-part", f"{len(missing) - _LISTED} more files that this one describes are not there"))
+            more = list(missing)[_LISTED:]
+            found.append(
+                finding("missing-part", f"{len(more):,} more files that this one describes are not there: {ranges.names(n[:200] for n in more)}")
+            )
         self.findings[index] = found
+
+    def _there(self, path: str, found: list[Finding]) -> bool:
+        """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it holds is not known."""
+        try:
+            return there(path)
+        except OSError as e:
+            self.unseen[path] = e.strerror or str(e)
+            found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
+            return True

@@ -10,6 +10,8 @@ from itertools import islice
 from time import perf_counter
 from typing import Protocol, TypeVar
 
+from ckpt_tools.storage.retry import is_directory, patiently
+
 SLOW = 0.0002
 """Seconds of a call from which on it waits for something else than this machine: a cached stat takes a hundredth of it."""
 THREADS = 16
@@ -46,28 +48,42 @@ class Gauge:
 def stat(entry: os.DirEntry[str]) -> None:
     """Ask for what the entry then remembers; an error is raised again to whoever asks next."""
     with suppress(OSError):
-        entry.stat()
+        patiently(entry.stat)
 
 
-def entries_of(path: str) -> list[os.DirEntry[str]]:
-    """A directory's entries, sorted by name. Raises OSError."""
+def _listed(path: str) -> list[os.DirEntry[str]]:
     with os.scandir(path) as it:
         return sorted(it, key=lambda e: e.name)
 
 
+Keep = Callable[["list[os.DirEntry[str]]"], "list[os.DirEntry[str]]"]
+"""The entries of a directory that are looked at."""
+
+
+def all_of(entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
+    return entries
+
+
+def entries_of(path: str, keep: Keep = all_of) -> list[os.DirEntry[str]]:
+    """A directory's entries, sorted by name. Raises OSError."""
+    return keep(patiently(_listed, path))
+
+
 def below(entries: list[os.DirEntry[str]]) -> list[tuple[str, bool]]:
-    """(path, whether it is a link) of the directories among entries."""
+    """(path, whether it is a link) of the directories among entries, and of what may be one: who goes there learns why it cannot be seen."""
     out = []
     for entry in entries:
-        with suppress(OSError):  # a link loop: discover reports the entry itself
-            if entry.is_dir():
+        try:
+            if is_directory(entry):
                 out.append((entry.path, entry.is_symlink()))
+        except OSError:
+            out.append((entry.path, True))
     return out
 
 
-def walk(root: str, look: Look[T], threads: int = THREADS) -> Iterator[tuple[str, T | OSError]]:
+def walk(root: str, look: Look[T], threads: int = THREADS, keep: Keep = all_of) -> Iterator[tuple[str, T | OSError]]:
     """Every directory at and below ``root`` with what ``look`` makes of its sorted entries, parents first, in the order of names; a directory that cannot be listed
-    comes with its OSError.
+    comes with its OSError. Of entries that ``keep`` leaves out nothing is seen.
 
     Links to directories are followed, each real directory once, so loops end. Up to ``threads`` calls are under way at a time once calls prove slow; then ``look`` is called
     ahead of its turn and in other threads, and the entries that it asks about know their stat already.
@@ -78,12 +94,12 @@ def walk(root: str, look: Look[T], threads: int = THREADS) -> Iterator[tuple[str
         path, linked = stack.pop()
         try:
             started = perf_counter()
-            st = os.stat(path)
+            st = patiently(os.stat, path)
             gauge.add(perf_counter() - started)
             if (st.st_dev, st.st_ino) in seen:
                 continue
             started = perf_counter()
-            entries = entries_of(path)
+            entries = entries_of(path, keep)
             gauge.add((perf_counter() - started) / (1 + len(entries) // _BLOCK))
         except OSError as e:
             yield path, e
@@ -98,7 +114,7 @@ def walk(root: str, look: Look[T], threads: int = THREADS) -> Iterator[tuple[str
                 from ckpt_tools._ahead import Ahead  # here, because most trees are small or near
 
                 stack.append((path, linked))
-                yield from Ahead(look, threads).walk(stack, seen, {path: (st, entries, told)})
+                yield from Ahead(look, threads, keep).walk(stack, seen, {path: (st, entries, told)})
                 return
         seen.add((st.st_dev, st.st_ino))
         yield path, told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -84,7 +84,10 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report."""
+    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report.
+
+    ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours. ``follows``: other findings beside it are its cause.
+    """
 
     code: str
     severity: Severity
@@ -92,6 +95,8 @@ class Finding:
     offset: int | None = None
     hint: str = ""
     path: str = ""
+    ranks: tuple[tuple[int, int], ...] = ()
+    follows: bool = False
 
 
 class Box(NamedTuple):
@@ -165,6 +170,17 @@ class Part(NamedTuple):
     size: int = 0
     mtime_ns: int = 0
     findings: tuple[Finding, ...] = ()
+
+
+class Unseen(NamedTuple):
+    """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is what its name tells as a part, ``mtime_ns`` its own modification time;
+    None where that could not be asked for either, and 0 for what vanished meanwhile.
+    """
+
+    path: str
+    why: str
+    step: int | None = None
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +303,19 @@ class Rollback:
     why: str
 
 
+class EarlierStart(NamedTuple):
+    """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at`` in seconds since the epoch.
+
+    ``mtime`` is that of the checkpoint, ``passed`` names those of later steps that were there and were passed over, as (path, mtime), in seconds.
+    """
+
+    step: int | None
+    path: str
+    decided_at: float
+    mtime: float = 0.0
+    passed: tuple[tuple[str, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A better-ranked candidate and why it lost."""
@@ -311,7 +340,8 @@ class LoadPlan:
     """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered.
 
     ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest was known from earlier looks. ``below_level`` counts the
-    files to load that were not looked at as deeply as asked, ``budget`` is in seconds.
+    files to load that were not looked at as deeply as asked, ``budget`` is in seconds. ``excluded`` counts the entries
+    that the caller has hidden.
     """
 
     root: str
@@ -333,11 +363,17 @@ class LoadPlan:
     bytes_read: int = 0
     budget: float | None = None
     below_level: int = 0
+    excluded: int = 0
 
     @property
     def resume_step(self) -> int | None:
         """The step to resume from: training continues at the next one."""
         return self.checkpoint.step if self.checkpoint else None
+
+
+def blind(findings: Iterable[Finding]) -> bool:
+    """Whether something could not be looked at; what belongs to the file system itself is a note and does not count."""
+    return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)
 
 
 def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:

@@ -49,15 +49,55 @@ def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     return kept[::-1], others
 
 
-def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:
-    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
-    count from 0 without a gap; a lone ``exp_3`` is just a name.
-    """
+def _families(rows: list[Row]) -> dict[str, dict[str, int]]:
+    """What numbered directories are called without their number -> directory -> number, where it may be that of a rank."""
     families: dict[str, dict[str, int]] = defaultdict(dict)
     for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
         if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
             families[m[1]][base] = int(m[2])
-    return {b: (stem, r) for stem, bases in families.items() if sorted(bases.values()) == list(range(len(bases))) for b, r in bases.items()}
+    return families
+
+
+def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:
+    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
+    count from 0 without a gap; a lone ``exp_3`` is just a name.
+    """
+    whole = {stem: bases for stem, bases in _families(rows).items() if sorted(bases.values()) == list(range(len(bases)))}
+    return {b: (stem, r) for stem, bases in whole.items() for b, r in bases.items()}
+
+
+def lone_numbers(rows: list[Row], above: str) -> Iterator[Finding]:
+    """Directories below ``above`` that read like those of ranks, but for the first: ``ckpt_1`` without ``ckpt_0``."""
+    for stem, bases in sorted(_families(rows).items()):
+        first = min(bases, key=lambda base: bases[base])
+        if bases[first] == 1 and first.startswith(f"{above}/"):
+            text = f"it reads like the directory of rank 1, but there is no {basename(stem)}_0: it is taken for a run of its own"
+            yield finding("lone-number", text, path=first)
+
+
+_RESTARTS = "{prefix}[_{generation}]"
+"""In a template: a number behind the prefix may count restarts. Elsewhere a generation counts saves."""
+Prefixed = tuple[str, str, int]
+"""Directory, prefix, restart counter."""
+
+
+def _own_prefixes(rows: list[Row], moved: dict[str, tuple[str, int]]) -> frozenset[Prefixed]:
+    """Those whose counter belongs to the prefix: ``net_50`` where ``net_50_1`` exists as well, and ``bert_2`` where there is neither ``bert`` nor ``bert_1``."""
+    counters: dict[tuple[str, str], set[int]] = defaultdict(set)
+    ranked = set[Prefixed]()
+    for row in rows:
+        place, (_, own, prefix, generation, *_) = row[0], row[1]
+        if prefix and _RESTARTS in place.piece.template:
+            base = moved.get(place.base, (place.base, 0))[0] if place.rank is None and own is None else place.base
+            counters[base, prefix].add(generation or 0)
+            if generation and prefix.endswith("rank") and generation == (own if place.rank is None else place.rank):
+                ranked.add((base, prefix, generation))  # MindFormers' prefix_rank_R-E_S.ckpt
+    out = set[Prefixed]()
+    for (base, prefix), found in counters.items():
+        for k in found - {0}:
+            if (base, f"{prefix}_{k}") in counters or (found.isdisjoint((0, 1)) and (base, prefix, k) not in ranked):
+                out.add((base, prefix, k))
+    return frozenset(out)
 
 
 def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
@@ -78,13 +118,13 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple
 def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
     """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
     moved = _numbered_siblings(rows)
+    own_prefixes = _own_prefixes(rows, moved)
     seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
     for row in rows:
         if prefix := row[1][2]:
-            place = row[0]
+            place, k = row[0], row[1][3]
             base, rank = moved.get(place.base, (place.base, row[1][1])) if place.rank is None else (place.base, place.rank)
-            seen[base].add((rank, prefix))
-    prefixes = {base: {prefix for _, prefix in pairs} for base, pairs in seen.items()}
+            seen[base].add((rank, f"{prefix}_{k}" if (base, prefix, k) in own_prefixes else prefix))
     joined = _common_prefixes(seen)
     bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
     above_of = {base: relpath(base, above) for base in bases}
@@ -103,7 +143,7 @@ def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
                 base, rank = moved[base]
         if generation is None:
             generation = place.generation  # noqa: PLW2901  # as above
-        if generation and f"{prefix}_{generation}" in prefixes.get(base, ()):  # 'net_50' is a prefix of its own when 'net_50_1' exists as well
+        if generation and (base, prefix, generation) in own_prefixes:
             prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # as above
         if joined:
             prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ckpt_tools import ranges
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report
@@ -42,63 +44,141 @@ def assign(
     ``bad`` are parts already found broken or unreadable, with why. Parts of fault ranks are never eligible in dying-gasp checkpoints;
     elsewhere a replica is preferred to them. With ``differences`` a substitute's tensors are compared with those of another member of its group.
     """
-    layout, out = BY_NAME[checkpoint.layout], Assignment()
-    groups, roles = Groups(topology, selection), dict[str, list[Part]]()
-    order = [piece.name for piece in layout.pieces]
-    for p in sorted(checkpoint.parts, key=lambda p: order.index(p.piece)):
-        piece = layout.piece(p.piece)
-        if piece.loaded and not piece.shared:
-            roles.setdefault(p.role, []).append(p)
+    out = Assignment()
     _assign_shared(checkpoint, bad, out)
-    dying = checkpoint.kind is Kind.DYING_GASP
-    for role, parts in roles.items():
-        by_rank: dict[int, list[Part]] = {}
-        for p in parts:
-            if p.rank is not None:
-                by_rank.setdefault(p.rank, []).append(p)
-        placed = [p for p in parts if p.rank is None]
-        for rank in range(topology.world_size) if selection.ranks is None else selection.ranks:
-            if sum(f.code == "missing-rank" for f in out.findings[-_GAPS:]) == _GAPS:
-                break  # one is enough to refuse the checkpoint
-            where = topology.coordinates(rank) if placed else {}
-            # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
-            own = sorted(by_rank.get(rank, []), key=lambda p: (order.index(p.piece), dict(p.coords).get("node", rank) != rank, _world_age(p))) or [
-                p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
-            ]
-            mine = [p for p in own if p.path not in bad and not (dying and rank in selection.fault_ranks)]
-            piece = layout.piece((own or parts)[0].piece)
-            if mine and rank not in selection.fault_ranks:
-                out.loads.setdefault(rank, []).append(Load(mine[0], False))
-                continue
-            group = groups.of(rank, piece)
-            substitutes: list[Part] = []
-            if group:
-                near = ((m in selection.fault_ranks, abs(m - rank), m) for m in by_rank if m != rank and m in group[0])
-                others = [p for failed, _, m in sorted(near) if not (dying and failed) for p in by_rank[m] if p.path not in bad]
-                others += [p for p in placed if not p.coords and p not in own and p.path not in bad]
-                substitutes = [p for p in others if not (mine and p.rank in selection.fault_ranks)]
-            load = substitute(rank, substitutes, layout.piece, group, topology, selection, signature, evidence, out.findings) if substitutes else None
-            if load is not None and load.substituted and differences is not None:
-                load = proven(
-                    load,
-                    [p for p in [*mine, *substitutes] if p is not load.part and p.piece == load.part.piece],
-                    differences,
-                    selection,
-                    out.findings,
-                )
-            if load is None and mine:
-                load = Load(mine[0], False)
-            if load is None and (piece.required or own):
-                _explain_gap(rank, role, own, group, bad, dying, selection, layout.committed, checkpoint, out)
-            elif load is not None:
-                out.loads.setdefault(rank, []).append(load)
+    work = _Work(checkpoint, topology, selection, bad, signature, evidence, differences, out, Groups(topology, selection))
+    for role, parts in _roles(checkpoint).items():
+        work.assign(role, parts)
+    work.explain()
     if not out.parts and not out.findings:
         out.findings.append(finding("missing-part", "it has no file that is loaded", path=checkpoint.path))
     return out
 
 
-_GAPS = 64
-"""Ranks without a file that are told, at most."""
+def _roles(checkpoint: Checkpoint) -> dict[str, list[Part]]:
+    """The parts that ranks load one by one, by role, in the order of their layout's pieces."""
+    layout, roles = BY_NAME[checkpoint.layout], dict[str, list[Part]]()
+    order = {piece.name: i for i, piece in enumerate(layout.pieces)}
+    for p in sorted(checkpoint.parts, key=lambda p: order[p.piece]):
+        piece = layout.piece(p.piece)
+        if piece.loaded and not piece.shared:
+            roles.setdefault(p.role, []).append(p)
+    return roles
+
+
+class _Gap(NamedTuple):
+    """Why ranks have no file of a role: who their replica group is, whether files of their own are not usable, or nobody knows of a group."""
+
+    role: str
+    group: str
+    own: bool
+    groupless: bool = False
+
+
+@dataclass
+class _Work:
+    """One assignment under way: as for ``assign``, and for each reason the ranks that have no file."""
+
+    checkpoint: Checkpoint
+    topology: Topology
+    selection: Selection
+    bad: Mapping[str, Sequence[Finding]]
+    signature: Signature
+    evidence: Evidence
+    differences: Differences | None
+    out: Assignment
+    groups: Groups
+    gaps: dict[_Gap, list[int]] = field(default_factory=dict)
+
+    @property
+    def dying(self) -> bool:
+        return self.checkpoint.kind is Kind.DYING_GASP
+
+    def assign(self, role: str, parts: Sequence[Part]) -> None:
+        """A file of one role for every rank."""
+        layout, by_rank = BY_NAME[self.checkpoint.layout], dict[int, list[Part]]()
+        order = {piece.name: i for i, piece in enumerate(layout.pieces)}
+        for p in parts:
+            if p.rank is not None:
+                by_rank.setdefault(p.rank, []).append(p)
+        placed = [p for p in parts if p.rank is None]
+        for rank in range(self.topology.world_size) if self.selection.ranks is None else self.selection.ranks:
+            where = self.topology.coordinates(rank) if placed else {}
+            # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
+            own = sorted(by_rank.get(rank, []), key=lambda p: (order[p.piece], dict(p.coords).get("node", rank) != rank, _world_age(p))) or [
+                p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
+            ]
+            piece = layout.piece((own or parts)[0].piece)
+            group = self.groups.of(rank, piece)
+            load = self._load(rank, own, by_rank, placed, group)
+            if load is not None:
+                self.out.loads.setdefault(rank, []).append(load)
+            elif piece.required or own:
+                groupless = layout.committed and not own and group is None
+                self.gaps.setdefault(_Gap(role, group[1] if group else "", bool(own), groupless), []).append(rank)
+                self._blame(rank, [] if groupless else own)
+
+    def _load(
+        self, rank: int, own: Sequence[Part], by_rank: Mapping[int, Sequence[Part]], placed: Sequence[Part], group: tuple[Sequence[int], str] | None
+    ) -> Load | None:
+        """The file that a rank loads: its own, else one of its replica group."""
+        faults, bad = self.selection.fault_ranks, self.bad
+        mine = [p for p in own if p.path not in bad and not (self.dying and rank in faults)]
+        if mine and rank not in faults:
+            return Load(mine[0], False)
+        substitutes: list[Part] = []
+        if group:
+            members = group[0] if len(group[0]) < len(by_rank) else [m for m in by_rank if m in group[0]]
+            near = sorted((m in faults, abs(m - rank), m) for m in members if m != rank and m in by_rank)
+            substitutes = [p for failed, _, m in near if not (self.dying and failed) for p in by_rank[m] if p.path not in bad]
+            substitutes += [p for p in placed if not p.coords and p not in own and p.path not in bad]
+            substitutes = [p for p in substitutes if not (mine and p.rank in faults)]
+        return (self._stand_in(rank, mine, substitutes, group) if substitutes else None) or (Load(mine[0], False) if mine else None)
+
+    def _stand_in(self, rank: int, mine: Sequence[Part], parts: Sequence[Part], group: tuple[Sequence[int], str] | None) -> Load | None:
+        """A part that nothing contradicts, and its proof."""
+        piece_of, found = BY_NAME[self.checkpoint.layout].piece, self.out.findings
+        load = substitute(rank, parts, piece_of, group, self.topology, self.selection, self.signature, self.evidence, found)
+        if load is None or not load.substituted or self.differences is None:
+            return load
+        others = [p for p in [*mine, *parts] if p is not load.part and p.piece == load.part.piece]
+        return proven(load, others, self.differences, self.selection, found)
+
+    def _blame(self, rank: int, own: Sequence[Part]) -> None:
+        """What is wrong with the files of a rank that has none to load."""
+        for p in own:
+            if self.dying and rank in self.selection.fault_ranks:
+                text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
+                self.out.findings.append(finding("fault-rank", text, path=p.path))
+            self.out.findings += _located(p, self.bad)
+
+    def explain(self) -> None:
+        """Every damaged file once, then all ranks that have none, however many, and last the ranks for which that follows."""
+        out, world, path = self.out, self.topology.world_size, self.checkpoint.path
+        asked, lost = list[Finding](), list[Finding]()
+        for gap, some in self.gaps.items():
+            of = ranges.ranges(some)
+            if gap.groupless:
+                out.groupless += some
+                asked.append(finding("replica-groups-needed", _unknown(of, world), path=path, ranks=of))
+            else:
+                lost.append(finding("missing-rank", _without(gap, of, world), path=path, ranks=of, follows=gap.own))
+        out.groupless.sort()
+        out.findings = [*asked, *dict.fromkeys(out.findings), *sorted(lost, key=lambda f: f.follows)]
+
+
+def _unknown(of: ranges.Ranges, world: int) -> str:
+    if ranges.size(of) == 1:
+        return f"{ranges.ranks(of, world)} has no file in this checkpoint, and no replica group is known for it"
+    return f"there is no file in this checkpoint, and no known replica group, for {ranges.ranks(of, world)}"
+
+
+def _without(gap: _Gap, of: ranges.Ranges, world: int) -> str:
+    if ranges.size(of) == 1:
+        others = f", nor has another member of its replica group ({gap.group})" if gap.group else ""
+        return f"{ranges.ranks(of, world)} has no usable {gap.role} file{others}"
+    others = f", nor in their replica groups ({gap.group})," if gap.group else ""
+    return f"there is no usable {gap.role} file{others} for {ranges.ranks(of, world)}"
 
 
 def _world_age(p: Part) -> int:
@@ -132,27 +212,6 @@ def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]],
 
 def _located(p: Part, bad: Mapping[str, Sequence[Finding]]) -> list[Finding]:
     return [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
-
-
-def _explain_gap(rank: int, role: str, own: Sequence[Part], group: tuple[Sequence[int], str] | None, bad: Mapping[str, Sequence[Finding]], dying: bool,
-                 selection: Selection, committed: bool, checkpoint: Checkpoint, out: Assignment) -> None:  # fmt: skip
-    """Why a rank has no file of a role."""
-    what = f"rank {rank} has no usable {role} file"
-    if committed and not own and group is None:
-        out.groupless.append(rank)
-        out.findings.append(
-            finding(
-                "replica-groups-needed", f"rank {rank} has no file in this checkpoint, and no replica group is known for it", path=checkpoint.path
-            )
-        )
-        return
-    for p in own:
-        if dying and rank in selection.fault_ranks:
-            out.findings.append(finding("fault-rank", f"rank {rank} failed while this checkpoint was saved, so its file is not trusted", path=p.path))
-        out.findings += _located(p, bad)
-    if group:
-        what += f", nor has another member of its replica group ({group[1]})"
-    out.findings.append(finding("missing-rank", what, path=checkpoint.path))
 
 
 def mismatched(checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None) -> Finding | None:

@@ -13,13 +13,17 @@ class Selection:
     """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
-    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
+    ``exclude`` are patterns, relative to the root, of what is neither looked at nor a reason for anything. ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
     tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
-    ``world_from`` says who gave ``world_size``. With ``witness`` a tracker that contradicts the order by mtime is a question to the caller.
+    ``world_from`` says who gave ``world_size``. Without ``order`` the newest is that by mtime as far as times can be believed, and else a question.
     ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
     With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it is not older than ``max_age`` seconds;
     after ``budget`` seconds no more contents are read, and the plan says of what.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
+    ``allow_none`` answers "there is none" without an error, with ``allow_missing`` also where ``run`` is not there, or ``root`` itself but not its parent.
+    ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start had a checkpoint; ``plan_dir`` holds the log of
+    those starts (None: this user's own).
+    ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller declares to be of one save, whatever their times say.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     """
 
@@ -29,8 +33,9 @@ class Selection:
     layout: str | None = None
     run: str | None = None
     prefix: str | None = None
+    exclude: tuple[str, ...] = ()
     max_step: int | None = None
-    order: str = "mtime"
+    order: str | None = None
     resume_from: str | None = None
     prefer: Kind | None = None
     prove_replicas: bool = False
@@ -47,6 +52,10 @@ class Selection:
     level: Level = Level.CONTENT
     key_file: str | None = None
     allow_none: bool = False
+    allow_missing: bool = False
+    allow_fresh: bool = False
+    plan_dir: str | None = None
+    same_save: tuple[str, ...] = ()
     no_fallback: bool = False
     skip_unreadable: bool = False
     strict: bool = False
@@ -57,5 +66,4 @@ class Selection:
     io: str = "auto"
     limit_rate: float | None = None
     world_from: str = "--world-size"
-    witness: bool = False
     ranks: range | None = None

@@ -16,8 +16,8 @@ def allowed_by_name(name: str) -> tuple[Format, ...]:
     return tuple(map(format_of, formats.names.allowed(name)))
 
 
-def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[Format | None, list[Finding]]:
-    """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants."""
+def _recognise(source: LocalSource, name: str, expect: Sequence[str], described: bool) -> tuple[Format | None, list[Finding]]:
+    """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants; ``described``: an index says what it is."""
     head = source.read(0, min(HEAD, source.size))
     named = tuple(expect) or formats.names.allowed(name)
     for f in map(format_of, named):  # one after the other: most files are what the first ones say, and the others need not be imported
@@ -32,7 +32,7 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str]) -> tuple[F
     if not head.strip(b"\0") and not source.read(0, min(4096, source.size)).strip(b"\0"):
         return None, [finding("zero-filled", f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}", offset=0)]
     if actual is not None:
-        severity = Severity.ERROR if expect or actual.name == "mindspore_ckpt" else Severity.WARNING
+        severity = Severity.ERROR if expect or described or actual.name == "mindspore_ckpt" else Severity.WARNING
         return (None if expect else actual), [
             finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)
         ]
@@ -49,6 +49,6 @@ def recognise(source: LocalSource, name: str, expect: Sequence[str], claims: Seq
         if not named or any(f.ours(source) for f in named):
             found.append(finding("empty-file", "the file has no bytes", offset=0))
         return None
-    fmt, said = _recognise(source, name, expect)
+    fmt, said = _recognise(source, name, expect, bool(claims))
     found += said
     return format_of(claims[0].format) if fmt is None and not said and claims else fmt

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Finding
 from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage.retry import is_file, there
 
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
@@ -20,7 +24,31 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             return source.read(0, source.size)
     except (OSError, ShortRead) as e:
-        return finding("unreadable", str(e), path=path)
+        if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and os.path.islink(path)):  # what it is was seen: no tracker
+            return finding("bad-tracker", e.strerror or str(e), path=path)
+        return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
+
+
+def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
+    """The same of a file that need not be there: None when it is not."""
+    try:
+        return read_tracker(path, limit) if is_file(path) else None
+    except OSError as e:
+        return finding("unreadable", e.strerror or str(e), path=path)
+
+
+def gone(path: str, named_by: str, text: str) -> Finding | None:
+    """``dangling-tracker`` where what a tracker names is not there, ``unreadable`` where that cannot be seen."""
+    try:
+        return None if there(path) else finding("dangling-tracker", text, path=named_by)
+    except OSError as e:
+        return finding("unreadable", e.strerror or str(e), path=path)
+
+
+def unread(paths: Iterable[str]) -> dict[str, str]:
+    """Those of the trackers that cannot be read, and why."""
+    said = ((path, read_tracker(path)) for path in paths)
+    return {path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"}
 
 
 def read_key(path: str) -> bytes:

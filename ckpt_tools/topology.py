@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
 
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.model import Known
@@ -55,15 +54,3 @@ class Topology:
         size = self.sizes.get
         experts = size("ep", 1) > 1 or size("etp", 0) not in (0, size("tp", 1))
         return (*(a for a in COORDS if a not in (*replicated_over, "ep")), *(("ep", "etp") if experts else ()))
-
-
-def infer_order(writers: Mapping[int, tuple[tuple[str, int], ...]], topology: Topology) -> str | None:
-    """The rank order that explains which rank wrote which coordinates, when the default one does not; None when none does or nothing is to explain."""
-
-    def explains(order: str) -> bool:
-        t = Topology(topology.world_size, topology.sizes, order)
-        return all(t.coordinates(rank).get(axis) == at for rank, coords in writers.items() for axis, at in coords)
-
-    if not writers or explains(topology.order):
-        return None
-    return next((order for axes in permutations(("tp", "cp", "ep", "dp", "pp")) if explains(order := "-".join(axes))), None)

@@ -38,6 +38,11 @@ def _os_finding(e: OSError) -> Finding:
     return finding(_LINKS.get(e.errno or 0, "unreadable"), e.strerror or str(e))
 
 
+def unreadable(path: str, error: OSError) -> Report:
+    """The report on a file of which nothing could be seen."""
+    return _report(path, None, -1, [_os_finding(error)], Anatomy(), Level.PRESENCE, None)
+
+
 Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
 """The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no checksum covers are to be added."""
 Told = Iterator[tuple[Sum, Outcome]]
@@ -92,14 +97,14 @@ def looking(
     try:
         source = opened(path, io)
     except OSError as e:
-        return _report(path, None, -1, [_os_finding(e)], anatomy, Level.PRESENCE, None), anatomy
+        return unreadable(path, e), anatomy
     with source:
         try:
             fmt = recognise(source, name, expect, claims, found)
             if fmt is not None and level >= Level.STRUCTURE:
                 _structure(source, fmt, name, claims, require, anatomy, found)
                 reached = Level.STRUCTURE
-            if fmt is not None and level >= Level.CONTENT:
+            if fmt is not None and level >= Level.CONTENT and not cut_short(found, source.size):
                 yield from _content(source, anatomy, found)
                 reached = Level.CONTENT
             if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
@@ -112,10 +117,18 @@ def looking(
             found.append(_os_finding(e))
         except Stopped:
             pass
-        anatomy.identity = source.identity()
-        if source.changed():
-            found = [finding("in-use", "size or modification time changed while the file was read")]
+        try:
+            anatomy.identity = source.identity()
+            if source.changed():
+                found = [finding("in-use", "size or modification time changed while the file was read")]
+        except OSError as e:
+            found.append(_os_finding(e))
         return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
+
+
+def cut_short(found: Sequence[Finding], size: int) -> bool:
+    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is broken."""
+    return any(f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found)
 
 
 def _structure(

@@ -45,7 +45,11 @@ def megatron(data: Draw, steps: Sequence[int], ascend: bool = False) -> Tree:
     tracker = {
         "latest_checkpointed_iteration.txt": data.draw(st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker")
     }
-    return Tree("megatron", world, [Save(s, 0, list(files(s))) for s in steps], ascend, others={k: v for k, v in tracker.items() if v is not None})
+    (said,) = tracker.values()
+    named = int(said) if said and said.isdigit() and int(said) in steps else None
+    saves = [Save(s, 0, list(files(s))) for s in steps]
+    holds = "" if said is None else "a name" if said.isdigit() else "garbage"
+    return Tree("megatron", world, saves, ascend, others={k: v for k, v in tracker.items() if v is not None}, named=named, tracker=holds)
 
 
 def ascend(data: Draw, steps: Sequence[int]) -> Tree:
@@ -78,7 +82,10 @@ def deepspeed(data: Draw, steps: Sequence[int]) -> Tree:
         ]
         saves.append(Save(step, 0, files))
     tracker = data.draw(st.sampled_from([f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]), label="tracker")
-    return Tree("deepspeed", dp * mp, saves, needed=("model", "optimizer"), others={} if tracker is None else {"latest": tracker})
+    named = next((s for s in steps if tracker == f"global_step{s}".encode()), None)
+    holds = "" if tracker is None else "a name" if tracker else "garbage"
+    others = {} if tracker is None else {"latest": tracker}
+    return Tree("deepspeed", dp * mp, saves, needed=("model", "optimizer"), others=others, named=named, tracker=holds)
 
 
 def trainer(data: Draw, steps: Sequence[int]) -> Tree:
@@ -112,7 +119,7 @@ def lightning(data: Draw, steps: Sequence[int]) -> Tree:
     ]
     if data.draw(st.booleans(), label="last"):
         newest = saves[-1]
-        newest.files.append(replace(newest.files[0], path="last.ckpt", swap=False))
+        newest.files.append(replace(newest.files[0], path="last.ckpt", swap=False, renewed=True))
     return Tree("lightning", 1, saves)
 
 
@@ -186,7 +193,7 @@ def tree(data: Draw, layout: str) -> Tree:
         else range(len(made.saves))
     )
     for i, s in zip(order, made.saves, strict=True):
-        s.mtime = START + 600 * i
+        s.mtime = START + 600 * i + 40 * i * i  # no two gaps alike, so that none is just half of another
     litter = data.draw(
         st.sets(st.sampled_from(["README.md", "events.out.tfevents.17", "core.4711", f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt"])),
         label="litter",
@@ -202,7 +209,7 @@ def harm(
     fit: Callable[[File], bool] = lambda f: True,
 ) -> None:
     """Something that happens to one file, or to all files of one rank."""
-    files = [(s, f) for s in made.saves for f in s.files if not f.harm and fit(f)]
+    files = [(s, f) for s in made.saves for f in s.files if not f.harm and not f.witness and fit(f)]
     if not files:
         return
     s, f = data.draw(st.sampled_from(files), label="harmed")
@@ -212,6 +219,9 @@ def harm(
         for g in o.files
         if o is not s and g.swap and not g.harm and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
     ]
+    beside = [g for o in made.saves for g in o.files if g is not f and not g.harm and (g.role, g.owner) == (f.role, f.owner)]
+    if made.layout in ("mindspore", "mindio-ttp") and len(beside) < 2:
+        donors = []  # their counters count from anywhere, so of two equal files nobody knows which is the copy
     can = {"flip": f.flip and small_files.PAYLOAD in f.data, "swap": f.swap and donors, "rank": f.owner is not None}
     kind = data.draw(st.sampled_from([k for k in kinds if can.get(k, True)]), label="harm")
     if kind == "rank":
@@ -221,6 +231,7 @@ def harm(
         return
     f.changed = kind in ("truncate", "zero", "flip")
     f.harm = "broken" if kind != "remove" or f.named else "gone"
+    f.legible = kind not in ("truncate", "zero")
     if kind == "remove":
         f.data = b""
         f.path += "\0"  # not written at all
@@ -236,6 +247,8 @@ def harm(
         f.data = f.data[:at] + bytes([f.data[at] ^ 1 << bit]) + f.data[at + 1 :]
     else:
         f.data, f.swap = data.draw(st.sampled_from(donors), label="donor").data, False
+        for g in beside:
+            g.witness = True
 
 
 def question(data: Draw, made: Tree) -> Question:
@@ -253,7 +266,8 @@ def question(data: Draw, made: Tree) -> Question:
     )
     interval = data.draw(st.sampled_from([None, 20, 20, 10]), label="interval") if made.layout in ("megatron", "mindio-ttp") else None
     world = made.world if made.layout == "mindio-ttp" or data.draw(st.booleans(), label="world") else None
-    return Question(world, groups, frozenset(faults), interval, data.draw(st.sampled_from(["mtime", "mtime", "step"]), label="by"))
+    orders = ["mtime", "step"] if made.layout == "mindio-ttp" else [None, None, "mtime", "step"]  # whose steps are told in two ways
+    return Question(world, groups, frozenset(faults), interval, data.draw(st.sampled_from(orders), label="by"))
 
 
 def write(made: Tree, root: Path, shuffle: Callable[[list[File]], None] = lambda files: None) -> None:

@@ -5,7 +5,8 @@ It knows nothing of names: the rules are those of docs/design.md section 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, takewhile
 from typing import Any
 
 
@@ -15,6 +16,7 @@ class File:
 
     ``owner`` is the rank that wrote it, ``shared`` says that every rank loads it, ``commit`` that it is written last, ``tells`` that its content tells the world size,
     ``copy`` that any other of its role does as well, ``named`` that an index misses it when it is gone. ``swap``: content of another step shows; ``flip``: a flipped bit does.
+    ``renewed``: every save writes it anew; ``legible``: what is left of it tells its step. ``witness``: it shows that another is not what it should be, so it stays as it is.
     ``harm`` is "" (sound), "broken" or "gone"; ``changed``: some of its bytes are lost, wherever it lies.
     """
 
@@ -32,6 +34,9 @@ class File:
     named: bool = False
     swap: bool = False
     flip: bool = True
+    renewed: bool = False
+    legible: bool = True
+    witness: bool = False
     harm: str = ""
     changed: bool = False
 
@@ -56,7 +61,10 @@ class Save:
 
 @dataclass
 class Tree:
-    """``world`` is the number of ranks that ran. ``everyone``: each rank writes a file, so a set with gaps is a dying gasp; ``needed`` roles are never optional."""
+    """``world`` is the number of ranks that ran. ``everyone``: each rank writes a file, so a set with gaps is a dying gasp; ``needed`` roles are never optional.
+
+    ``named`` is the step that the framework itself calls its last, by a tracker or by a file that every save renews. What the ``tracker`` holds: "a name", "garbage", "" without one.
+    """
 
     layout: str
     world: int
@@ -64,6 +72,8 @@ class Tree:
     everyone: bool = False
     needed: tuple[str, ...] = ()
     others: dict[str, bytes] = field(default_factory=dict)
+    named: int | None = None
+    tracker: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Question:
     groups: tuple[tuple[int, ...], ...] = ()
     faults: frozenset[int] = frozenset()
     interval: int | None = None
-    order: str = "mtime"
+    order: str | None = "mtime"
 
 
 @dataclass(frozen=True)
@@ -90,10 +100,10 @@ def there(s: Save) -> list[File]:
 
 
 def world_size(tree: Tree, q: Question, saves: list[Save]) -> int:
-    """A flag, what any readable file says, or one more than the highest rank among the names."""
+    """A flag, what any readable file says, or one more than the highest rank among the names; a rank of a replica group counts."""
     owners = [f.owner for s in saves for f in there(s) if f.owner is not None]
     told = tree.world if any(f.tells and not f.harm for s in saves for f in s.files) else None
-    return q.world or told or max(owners, default=0) + 1
+    return q.world or max(told or max(owners, default=0) + 1, 1 + max((r for g in q.groups for r in g), default=0))
 
 
 def saved_by(tree: Tree, saves: list[Save]) -> int | None:
@@ -116,7 +126,7 @@ def unfit(s: Save, world: int) -> bool:
 def lost_role(s: Save, saves: list[Save], tree: Tree) -> bool:
     """A role that is gone altogether, which the layout needs or at least half of the saves of this kind have."""
     have, same = {f.role for f in there(s)}, [o for o in saves if o.dying == s.dying]
-    gone = {f.role for f in s.files} - have
+    gone = {f.role for f in s.files} - have - {"rng"}  # a job resumes without its random numbers, with a warning
     return any(r in tree.needed or 2 * sum(r in {f.role for f in there(o)} for o in same) >= len(same) for r in gone)
 
 
@@ -138,31 +148,116 @@ def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str,
     return out
 
 
+def gasps(tree: Tree, q: Question, saves: list[Save]) -> set[int]:
+    """The ``id`` of each save that a dying job wrote, as far as names show it."""
+    most = {f.owner for s in saves for f in there(s)}
+    return {id(s) for s in saves if s.dying or (tree.everyone and ({f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval)))}
+
+
+def shape(saves: list[Save], dying: set[int]) -> str:
+    """What the times look like: "in step", "training" (a rollback at the pace of training), "copied" (in the order of the names, or reversed), else "unproven"."""
+    rows = sorted(saves, key=lambda s: s.mtime)
+    steps = [s.step for s in rows]
+    if steps == sorted(steps):
+        return "in step"
+    if len(rows) > 2 and steps == sorted(steps, reverse=True):
+        return "copied"
+    names = [min(f.path for f in there(s)) for s in rows]
+    forward = sorted((b.mtime - a.mtime) / (b.step - a.step) for a, b in pairwise(rows) if b.step > a.step and id(b) not in dying)
+    copied = names == sorted(names)
+    enough = len(forward) > copied
+    usual = forward[(len(forward) - (not copied)) // 2] if forward else 0  # of two, the quicker pace unless they may be copied
+    for i in range(1, len(rows)):
+        start = steps[i - 1] if steps[i] > steps[i - 1] else max((n for n in steps[:i] if n < steps[i]), default=None)
+        known = start is not None and bool(forward)
+        slow = id(rows[i]) in dying or rows[i].mtime - rows[i - 1].mtime >= usual * (steps[i] - (start or 0)) / 2  # a job may die at once
+        enough = enough and known and slow
+    return "training" if enough else "copied" if copied else "unproven"
+
+
+def finished(tree: Tree) -> list[Save]:
+    return [s for s in tree.saves if s.finished and there(s) and not any(f.commit and f.harm == "gone" for f in s.files)]
+
+
 def answer(tree: Tree, q: Question) -> Answer | str:
     """The plan, or the name of the exception."""
-    saves = [s for s in tree.saves if s.finished and there(s) and not any(f.commit and f.harm == "gone" for f in s.files)]
-    if not saves:
-        return "NoCheckpoint"
+    order, made = settled(tree, q)
+    return "UsageError" if shrank(tree, replace(q, order=order), made) else made
+
+
+def settled(tree: Tree, q: Question) -> tuple[str, Answer | str]:
+    """The order that counts and its answer. Where the caller named no order and the two lead apart, all who can tell must agree."""
+    if q.order is not None:
+        return q.order, ordered(tree, q)
+    saves = finished(tree)
+    looks = shape(saves, gasps(tree, q, saves))
+    by_time = ordered(tree, replace(q, order="mtime"))
+    if looks == "in step" or by_time == "UsageError":
+        return "mtime", by_time
+    newest = by_time.step if isinstance(by_time, Answer) else max(saves, key=lambda s: s.mtime).step
+    named = next((s.step for s in saves for f in there(s) if f.renewed and f.legible), tree.named)
+    if looks == "training" and named in (None, newest):
+        return "mtime", by_time
+    by_step = ordered(tree, replace(q, order="step"))
+    if isinstance(by_step, str) or by_step.step == newest:
+        return "step", by_step
+    if looks == "training" and named != by_step.step:
+        return "mtime", by_time
+    if looks == "copied" and named == by_step.step:
+        return "step", by_step
+    return "mtime", by_time if named == newest else "UsageError"
+
+
+def shrank(tree: Tree, q: Question, made: Answer | str) -> bool:
+    """Whether a newer save is usable for a smaller job that saved at least twice without the highest ranks, and nothing tells that the job is not that small."""
+    saves = sorted(finished(tree), key=lambda s: -s.mtime if q.order == "mtime" else -s.step)
+    if q.world or made in ("UsageError", "NoCheckpoint", "NotRecognised") or any(f.tells and not f.harm for s in saves for f in s.files):
+        return False
+    named = [(s, {f.owner for f in there(s) if f.owner is not None and not f.shared}) for s in saves if not s.committed]
+    rows = [(s, owners) for s, owners in named if owners]
+    newer = list(takewhile(lambda s: not isinstance(made, Answer) or s.step != made.step, saves))
+    for size in range(1 + max((r for g in q.groups for r in g), default=0), world_size(tree, q, saves)):
+        mine = saves_of(size, rows)
+        if len(mine) > 1 and any(loads(s, saves, tree, q, size, s.dying) for s in mine if s in newer):
+            return True
+    return False
+
+
+def saves_of(size: int, rows: list[tuple[Save, set[int]]]) -> list[Save]:
+    """The saves of exactly the first ``size`` ranks that are newer than any of a higher rank."""
+    newest = takewhile(lambda row: max(row[1]) < size, rows)
+    return [s for s, owners in newest if owners == set(range(size))]
+
+
+def loads(s: Save, saves: list[Save], tree: Tree, q: Question, world: int, dying: bool) -> Answer | None:
+    """What so many ranks load from a save; None where one finds nothing."""
+    ranks = None if lost_role(s, saves, tree) else assign(s, q, world, dying)
+    sets: dict[str, list[File]] = {}
+    for f in there(s):
+        if f.shared and f.loaded:
+            sets.setdefault(f.role if f.copy else f.path, []).append(f)
+    shared = [{f.path for f in files if not f.harm} for files in sets.values()]
+    return Answer(s.step, dying, ranks, shared) if ranks is not None and all(shared) else None
+
+
+def ordered(tree: Tree, q: Question) -> Answer | str:
+    """The plan in the order that the caller named, or the name of the exception."""
+    saves = finished(tree)
+    if not saves:  # a tracker was written because there was something
+        return {"a name": "NoneUsable", "garbage": "NotRecognised"}.get(tree.tracker, "NoCheckpoint")
     world = world_size(tree, q, saves)
-    most = {f.owner for s in saves for f in there(s)}
-    kinds = {id(s): s.dying or (tree.everyone and ({f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval))) for s in saves}
+    kinds = gasps(tree, q, saves)
     limit: int | None = None
     for s in sorted(saves, key=lambda s: -s.mtime if q.order == "mtime" else -s.step):
-        dying = kinds[id(s)]
+        dying = id(s) in kinds
         if limit is not None and not dying and s.step > limit:
             continue
         if s.committed and any(not any(r in f.mine or r in f.spare for f in there(s)) and not any(r in g for g in q.groups) for r in range(world)):
             return "UsageError"  # its writer meant to save no more: who replaces that rank is the caller's knowledge
         if saved_by(tree, saves) not in (None, world) and not lost_role(s, saves, tree) and unfit(s, world):
             return "UsageError"  # another number of ranks saved, and not all of these find their state
-        ranks = None if lost_role(s, saves, tree) else assign(s, q, world, dying)
-        sets: dict[str, list[File]] = {}
-        for f in there(s):
-            if f.shared and f.loaded:
-                sets.setdefault(f.role if f.copy else f.path, []).append(f)
-        shared = [{f.path for f in files if not f.harm} for files in sets.values()]
-        if ranks is not None and all(shared):
-            return Answer(s.step, dying, ranks, shared)
+        if made := loads(s, saves, tree, q, world, dying):
+            return made
         if dying and q.interval:
             limit = min(limit if limit is not None else s.step, s.step // q.interval * q.interval)
     return "NoneUsable"

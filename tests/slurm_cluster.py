@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = "slurm-wlm munge openmpi-bin"
+PACKAGES = "slurm-wlm munge openmpi-bin gcc libc6-dev"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Where the daemons are: an ordinary user's PATH lacks these two on Debian."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED")

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_helpers import CKPT, CLEAN, SAY, broken, megatron
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.job.meeting import Files, Meeting
+from ckpt_tools.job.boards import Files
+from ckpt_tools.job.meeting import Meeting
 
 WORLD = 4
 
@@ -101,9 +103,59 @@ def test_what_is_broken_on_one_node_is_given_up_by_all(nodes: Nodes) -> None:
     assert [code for code, _, _ in nodes.run()] == [4, 4]
 
 
-def test_what_is_only_on_one_node_is_no_candidate(nodes: Nodes) -> None:
+def outcomes(answer: tuple[int, dict[str, str], str]) -> tuple[list[tuple[int, str]], list[dict[str, Any]]]:
+    """(step, outcome) of every candidate, and the findings of those that were rejected, as one node's decision records them."""
+    plan = json.loads(Path(answer[1]["CKPT_PLAN"]).read_text())
+    assert [(r["step"], r["path"]) for r in plan["rejected"]] == [(c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"]
+    return [(c["step"], c["outcome"]) for c in plan["candidates"]], [f for r in plan["rejected"] for f in r["findings"]]
+
+
+def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes) -> None:
     shutil.rmtree(nodes.disks[1] / "iter_0000020")
-    assert together(nodes.run())["CKPT_STEP"] == "10"
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "10"
+    for n, answer in enumerate(answers):
+        steps, findings = outcomes(answer)
+        assert steps == [(20, "rejected"), (10, "chosen")]
+        assert [f["code"] for f in findings] == ["missing-part"] and "#1 has no part of it" in findings[0]["message"]
+        assert findings[0]["path"] == str(nodes.disks[n] / "iter_0000020") and "iter_0000020 (periodic, step 20) is not usable" in answer[2]
+    assert [code for code, _, _ in nodes.run("--no-fallback")] == [6, 6]
+
+
+def test_outcomes_are_recorded_as_they_were(tmp_path: Path) -> None:
+    """Each node finds another candidate broken; the decision of both has both, with the file and the node of each."""
+    nodes = Nodes(tmp_path, steps=(10, 20, 30, 40))
+    broken(nodes.disks[0], 40, 1)
+    broken(nodes.disks[1], 30, 2)
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "20"
+    for answer in answers:
+        steps, findings = outcomes(answer)
+        assert steps == [(40, "rejected"), (30, "rejected"), (20, "chosen"), (10, "not looked at")]
+        assert {(f["code"], f["path"]) for f in findings if f["code"] == "truncated"} == {
+            ("truncated", str(nodes.disks[0] / "iter_0000040/mp_rank_01/model_optim_rng.pt")),
+            ("truncated", str(nodes.disks[1] / "iter_0000030/mp_rank_02/model_optim_rng.pt")),
+        }
+        assert all("#0: " in f["message"] or "#1: " in f["message"] for f in findings)
+
+
+def test_a_failed_decision_names_every_candidate(nodes: Nodes) -> None:
+    broken(nodes.disks[0], 20, 1)
+    broken(nodes.disks[1], 10, 2)
+    assert [code for code, _, _ in nodes.run()] == [4, 4]
+    written = [json.loads(p.read_text()) for p in nodes.shared.rglob("1.json")]
+    assert len(written) == 2
+    assert all([(c["step"], c["outcome"]) for c in plan["candidates"]] == [(20, "rejected"), (10, "rejected")] for plan in written)
+
+
+def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
+    together(nodes.run())
+    for disk in nodes.disks:
+        shutil.rmtree(disk)
+        disk.mkdir()
+    for code, _, err in nodes.run("--allow-none"):
+        assert code == 4 and "an earlier start resumed from step 20" in err
+    assert together(nodes.run("--allow-fresh"))["CKPT_RESUME"] == "0"
 
 
 def test_one_disk_is_empty(nodes: Nodes) -> None:
@@ -201,10 +253,15 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path
 def test_a_transfer_that_brings_garbage_or_fails(nodes: Nodes, tmp_path: Path) -> None:
     shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
     bad = tmp_path / "bad.sh"
-    for body in ("head -c 100 $2 > $3", "exit 3", "kill -9 $$"):
+    for body, why in {"head -c 100 $2 > $3": "", "exit 3": "bad.sh ended with 3", "kill -9 $$": "killed by signal 9", "true": "No such file"}.items():
         bad.write_text(f"#!/bin/sh\n{body}\n")
         bad.chmod(0o755)
-        assert together(nodes.run("--transfer", str(bad)))["CKPT_STEP"] == "10"
+        answers = nodes.run("--transfer", str(bad))
+        assert together(answers)["CKPT_STEP"] == "10"
+        for answer in answers:  # the reason is told on both nodes
+            steps, findings = outcomes(answer)
+            assert steps == [(20, "rejected"), (10, "chosen")] and findings
+            assert not why or any(f["code"] == "on-other-node" and why in f["message"] for f in findings)
 
 
 def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
@@ -212,6 +269,15 @@ def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
     shutil.rmtree(nodes.disks[1])
     nodes.disks[1].mkdir()
     assert together(nodes.run("--transfer", carrier))["CKPT_STEP"] == "20"
+
+
+def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(nodes: Nodes, carrier: str) -> None:
+    """A file that is not there any more on the node that had it may be of another attempt: what was brought of it before is not used."""
+    test_a_new_node_gets_everything(nodes, carrier)
+    shutil.rmtree(nodes.disks[0] / "iter_0000020/mp_rank_03")
+    answers = nodes.run("--transfer", carrier)
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert outcomes(answers[0])[0] == [(20, "rejected"), (10, "chosen")]
 
 
 def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
@@ -231,7 +297,8 @@ def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
 
 MEET = """
 import sys
-from ckpt_tools.job.meeting import Files, meeting
+from ckpt_tools.job.boards import Files
+from ckpt_tools.job.meeting import meeting
 from ckpt_tools.errors import CkptError
 try:
     with meeting(Files(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])) as m:

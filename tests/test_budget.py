@@ -111,12 +111,12 @@ def test_damage_that_was_found_before_the_end_counts(tmp_path: Path, enough_for:
     root = megatron(tmp_path / "run")
     was = part(root).stat()
     torch.save({"iteration": 20, "model": {name: torch.randn(MiB) for name in ("one", "two")}}, part(root))
-    os.utime(part(root), ns=(was.st_atime_ns, was.st_mtime_ns))
     with part(root).open("r+b") as f:
         f.seek(2 * MiB)
         byte = f.read(1)[0]
         f.seek(2 * MiB)
         f.write(bytes([byte ^ 1]))
+    os.utime(part(root), ns=(was.st_atime_ns, was.st_mtime_ns))
     asked = replace(ASKED, budget=60.0, jobs=1)
     made = plan(str(root), asked, progress=enough_for(6 * MiB))
     assert made.resume_step == 10
@@ -164,7 +164,9 @@ def test_a_copy_that_is_not_compared_to_its_end_counts_as_unread(tmp_path: Path)
     settle()
     verify([str(root)], cache=True)
     assert plan(str(root), Selection(cache=True)).resume_step == 20
-    made = plan(str(root), Selection(cache=True, budget=0.0))
+    with pytest.raises(errors.UsageError, match="two attempts"):  # the contents that would have told were not compared
+        plan(str(root), Selection(cache=True, budget=0.0))
+    made = plan(str(root), Selection(cache=True, budget=0.0, same_save=(str(root / "iter_0000030"),)))
     assert set(levels(made)) == {Level.CONTENT}
     (said,) = [f for f in made.warnings if f.code == "budget-spent"]
     assert made.resume_step == 30 and "before 1 of the 4 files" in said.message

@@ -474,22 +474,10 @@ def test_asked_format(argv, asked):
     assert console.asked_format(argv) == asked
 
 
-def test_progress_without_a_terminal_is_a_line_every_ten_seconds(monkeypatch, capfd):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    meter = Meter(bar=False, color=False)
-    for second in range(26):
-        now[0] = 100.0 + second
-        meter(second << 30, 100 << 30)
-    meter.stop()
-    lines = capfd.readouterr().err.splitlines()
-    assert lines == ["ckpt: 10.0 GiB of 100 GiB read, 1.0 GiB/s, 90 s left", "ckpt: 20.0 GiB of 100 GiB read, 1.0 GiB/s, 80 s left"]
-
-
 def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    short = Meter(bar=True, color=False)
+    short = Meter(color=False)
     now[0] += 0.2
     short(1000, 2000)
     assert short.shown is None
@@ -497,7 +485,7 @@ def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
     short(1500, 2000)
     assert short.shown is not None
     short.stop()
-    big = Meter(bar=True, color=False)
+    big = Meter(color=False)
     now[0] += 0.2
     big(1, 100 << 20)
     assert big.shown is not None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from ckpt_tools import _values, config
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model import Kind, Level
 from ckpt_tools.question import Selection
 
@@ -25,6 +28,19 @@ def resolve(here, flags=None, env=None, **more):
 
 def test_nothing_given_is_the_default_selection(here):
     assert resolve(here).selection() == Selection()
+
+
+def test_a_file_that_cannot_be_looked_for_is_not_taken_for_absent(here, monkeypatch):
+    real = os.stat
+
+    def failing(path, *args, **kwargs):
+        if str(path).endswith("ckpt.toml"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(CannotLook, match=r"ckpt\.toml: Input/output error"):
+        resolve(here)
 
 
 def test_precedence(here):
@@ -64,7 +80,6 @@ def test_every_selection_field_can_be_set():
         "sizes",
         "replicas_all",
         "cache",
-        "witness",
         "world_from",
         "ranks",
     }  # the last ones follow from others

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_files
 
 from ckpt_tools import Level, NoneUsable, Selection, Verification, _fork, plan, scan
 from ckpt_tools import verify as verify_paths
@@ -28,18 +29,17 @@ STEPS = (100, 200)
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
     """80 ranks with two checkpoints each, of which some files are damaged in ways of their own, and bare files beside them."""
-    source = (FORMATS / "mindspore_ckpt" / "good" / "tiny-crc.ckpt").read_bytes()
     for rank in range(80):
-        home = tmp_path / f"rank_{rank}"
-        home.mkdir()
         for step in STEPS:
-            (home / f"net-1_{step}.ckpt").write_bytes(source)
-            os.utime(home / f"net-1_{step}.ckpt", (1_700_000_000 + step, 1_700_000_000 + step))
+            path = tmp_path / f"rank_{rank}" / f"net-1_{step}.ckpt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(small_files.mindspore(True, 0, step_num=step, cur_rank=rank))
+            os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
     newest = [tmp_path / f"rank_{rank}" / "net-1_200.ckpt" for rank in range(80)]
-    flipped = bytearray(source)
-    flipped[len(source) // 2] ^= 1
+    flipped = bytearray(newest[3].read_bytes())
+    flipped[flipped.index(small_files.PAYLOAD)] ^= 1
     newest[3].write_bytes(flipped)
-    newest[17].write_bytes(source[:-40])
+    newest[17].write_bytes(newest[17].read_bytes()[:-40])
     newest[40].write_bytes(b"")
     newest[41].write_bytes(b"no checkpoint")
     for n in (3, 17, 40, 41):

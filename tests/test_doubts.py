@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import run_helpers
 from small_files import dcp, megatron, mindspore
 
 from ckpt_tools import cli
@@ -78,7 +80,7 @@ def test_many_are_counted(tmp_path: Path) -> None:
     for step in range(20, 100, 10):
         save(tmp_path, step, step, whole=False)
     told = said(plan(str(tmp_path)).warnings, tmp_path)
-    assert told == [*(beyond(step) for step in (90, 80, 70, 60, 50)), ("3 more saves like these never finished", ".")]
+    assert told == [*(beyond(step) for step in (90, 80, 70, 60, 50)), ("3 more saves like these never finished: step {20, 30, 40}", ".")]
 
 
 def test_another_run_says_nothing(tmp_path: Path) -> None:
@@ -131,3 +133,50 @@ def test_a_dying_gasp_that_never_finished_belongs_to_the_run_beside_it(tmp_path:
 def test_a_whole_run_has_no_such_warning(tmp_path: Path) -> None:
     put(tmp_path / "iter_0000010/mp_rank_00/model_optim_rng.pt", megatron(10, 0, 1, 1, 1), 0)
     assert said(plan(str(tmp_path)).warnings, tmp_path) == []
+
+
+# -- saves that may still be written -------------------------------------------------------------------------------------------------
+
+
+def written_now(root: Path, ranks: int, step: int = 30) -> None:
+    """A save under way: some ranks' files of a job of four are there, the last one only begun."""
+    for rank in range(ranks):
+        path = root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
+        put(path, megatron(step, rank, 4, 1, 4)[: 200 if rank == ranks - 1 else None], 0)
+        os.utime(path)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_a_save_of_seconds_ago_is_said_to_look_unfinished(ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_helpers.megatron(tmp_path, (10, 20), world=4)
+    written_now(tmp_path, ranks)
+    made = plan(str(tmp_path), Selection(settle=1e9))
+    assert made.resume_step == 20
+    ((text, where),) = said(made.warnings, tmp_path)
+    cut = ", 1 of them too short" if ranks == 4 else ""  # where others are not there nobody reads it
+    expected = rf"the periodic checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+ s ago; the tracker names 20"
+    assert re.fullmatch(expected, text) and where == "iter_0000030"
+    assert said(plan(str(tmp_path), Selection(settle=0)).warnings, tmp_path) == []  # long ago
+    assert cli.execute(["latest", str(tmp_path), "--rank", "0", "--settle", "99d"]) == 0
+    assert re.search(f"unfinished-save: {expected}\n", capfd.readouterr().err)
+
+
+def test_what_is_damaged_otherwise_does_not_look_unfinished(tmp_path: Path) -> None:
+    run_helpers.megatron(tmp_path, (10, 20), world=4)
+    written_now(tmp_path, 4)
+    put(tmp_path / "iter_0000030/mp_rank_00/model_optim_rng.pt", b"\0" * 64 + b"else", 0)
+    assert said(plan(str(tmp_path), Selection(settle=1e9)).warnings, tmp_path) == []
+
+
+def test_a_save_without_its_commit_says_how_far_it_is(tmp_path: Path) -> None:
+    save(tmp_path, 10, 0)
+    save(tmp_path, 20, 0, whole=False)
+    for path in (tmp_path / "step-20").iterdir():
+        os.utime(path)
+    ((text, _),) = said(plan(str(tmp_path), Selection(settle=1e9)).warnings, tmp_path)
+    assert re.fullmatch(rf"{beyond(20)[0]}: 2 of 3 files, the last written \d+ s ago", text)
+    (tmp_path / "step-10/.metadata").unlink()
+    with pytest.raises(NoCheckpoint) as caught:
+        plan(str(tmp_path), Selection(settle=1e9))
+    assert caught.value.plan is not None
+    assert any(re.search(r"written last: 2 files, the last written \d+ s ago", text) for text, _ in said(caught.value.plan.warnings, tmp_path))

@@ -86,7 +86,7 @@ def test_plan_v1_has_exactly_its_fields():
     assert list(value) == [
         "schema", "tool_version", "root", "checkpoint", "resume_step", "resume", "rollback", "world_size", "saved_world_size", "topology", "ranks", "shared",
         "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint", "candidates",
-        "bytes_read", "budget", "below_level",
+        "bytes_read", "budget", "below_level", "excluded",
     ]  # fmt: skip
     assert list(value["checkpoint"]) == ["step", "epoch", "epoch_base", "step_in_epoch", "kind", "layout", "run", "generation", "mtime", "path"]
     assert list(value["rollback"]) == ["from", "to", "save_interval", "why"]

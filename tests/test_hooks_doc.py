@@ -15,7 +15,7 @@ from slurm_cluster import needs
 from ckpt_tools import config
 from ckpt_tools.cli.hook_install import snippets
 from ckpt_tools.errors import BY_EXIT_CODE
-from ckpt_tools.job.decisions import KEPT_DAYS
+from ckpt_tools.job.pruning import KEPT_DAYS
 
 PAGE = (Path(__file__).parent.parent / "docs/hooks.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- tested: ([\w-]+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))

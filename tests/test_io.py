@@ -144,7 +144,11 @@ def slow(self, view):  # in the helper, which has the range mapped already
     os.truncate(sys.argv[1], 0)
     update(self, view)
 _mapped_child._Crc.update = slow
-os.waitpid = lambda pid, options: ends.append(wait(pid, options)[1])
+def waited(pid, options):
+    done = wait(pid, options)
+    ends.append(done[1])
+    return done
+os.waitpid = waited
 report, _ = look(sys.argv[1], Level.CONTENT, jobs=1 + (len(sys.argv) > 2), io="mmap")
 print(report.verdict, *(f.code for f in report.findings), signal.SIGBUS in map(os.WTERMSIG, ends))
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from described import LAYOUTS, harm, question, tree, write
+from described import LAYOUTS, START, harm, question, tree, write
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from oracle import Answer, Question, Save, Tree, answer
@@ -99,10 +99,31 @@ def test_the_plan_is_what_the_oracle_says(layout: str, data: st.DataObject) -> N
         compare(asked(Path(name), q), expected, Path(name))
 
 
+@EXAMPLES
+@given(data=st.data())
+def test_saves_without_the_highest_ranks_are_what_the_oracle_says(data: st.DataObject) -> None:
+    made = LAYOUTS["mindspore"](data, range(10, 10 * data.draw(st.integers(4, 5), label="saves"), 10))
+    few = data.draw(st.integers(1, max(1, made.world - 1)), label="few")
+    q = question(data, made)
+    for i, s in enumerate(made.saves):
+        s.mtime = START + 600 * i
+        size = data.draw(st.sampled_from([few, few, made.world]), label=f"ranks at {s.step}") if i else made.world
+        for f in s.files[size:]:
+            f.harm = "gone"
+    for _ in range(data.draw(st.integers(0, 1), label="harms")):
+        harm(data, made)
+    expected = answer(made, q)
+    note(f"expected {expected}")
+    with tempfile.TemporaryDirectory() as name:
+        write(made, Path(name))
+        compare(asked(Path(name), q), expected, Path(name))
+
+
 def built(data: st.DataObject, layout: str, root: Path, harms: int = 2) -> tuple[Tree, Question, Answer | str]:
     """A tree in which files are damaged in place: which checkpoints there are, and of whom, is not in doubt."""
     made = tree(data, layout)
-    q = replace(question(data, made), faults=frozenset(), interval=None)
+    q = question(data, made)
+    q = replace(q, faults=frozenset(), interval=None, order=q.order or "mtime")
     for _ in range(data.draw(st.integers(0, harms), label="harms")):
         harm(data, made, BYTES)
     write(made, root)

@@ -85,6 +85,41 @@ def test_what_cannot_be_listed_comes_with_its_error(tmp_path: Path, slow: None, 
 
 
 @pytest.mark.parametrize("threads", [1, 8])
+def test_an_entry_that_does_not_say_what_it_is_comes_with_its_error(
+    tmp_path: Path, slow: None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a directory, so it is no file that nobody knows; one that is no directory after all is none."""
+    for name in "abc":
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+        (tmp_path / "root" / name).mkdir(parents=True)
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root" / "loop").symlink_to("loop")
+    real, link = os.stat, str(tmp_path / "root" / "link")
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.entry, self.name, self.path = entry, entry.name, entry.path
+            self.is_symlink = entry.is_symlink
+
+        def is_dir(self) -> bool:
+            if self.path == link:
+                raise OSError(5, "Input/output error")
+            return self.entry.is_dir()
+
+    def failing(path: str, *args: object, **kwargs: object) -> os.stat_result:
+        if path == link:
+            raise OSError(5, "Input/output error")
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    entries = listing._listed
+    monkeypatch.setattr(listing, "_listed", lambda path: [Entry(e) for e in entries(path)])
+    monkeypatch.setattr(os, "stat", failing)
+    told = dict(names(tmp_path / "root", threads))
+    assert told.pop(link) == 5
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize("threads", [1, 8])
 def test_loops_end(tmp_path: Path, slow: None, threads: int) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for i in range(5):

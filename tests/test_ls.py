@@ -126,7 +126,7 @@ def test_restarts_are_called_so(tmp_path, capfd):
         ("orbax/ocdbt", "–/–"),
         ("sharded-safetensors/transformers", "–/–"),
         ("dcp/four", "4/4"),
-        ("hf-trainer/fsdp", "2/2"),
+        ("hf-trainer/fsdp", "2/–"),  # random numbers of two ranks: a job of any number may load it
         ("mindspore/resnet", "2/2"),
     ],
 )
@@ -292,3 +292,45 @@ def test_filters_work_together(demo, capfd):
     out = ls(capfd, demo.parent, "--run", "demo", "--tree", "--since", "1h")[1]
     assert re.findall(r"step \d+", out) == ["step 20"]
     assert "other" not in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"), [((), [20, 10]), (("--max-step", "19"), [10]), (("--max-step", "9"), []), (("--order", "mtime"), [20, 10])]
+)
+def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
+    code, out, _ = ls(capfd, demo, *flags, "--json")
+    assert (code, steps(out)) == (0 if left else 3, left)
+
+
+def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
+    for f in (demo / "iter_0000010").rglob("*.pt"):
+        os.utime(f)
+    assert [steps(ls(capfd, demo, *flags, "--json")[1]) for flags in ((), ("--order", "mtime"), ("--order", "step"))] == [
+        [10, 20],
+        [10, 20],
+        [20, 10],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["periodic", "dying-gasp", "best", "release"])
+def test_only_one_kind(capfd, kind):
+    root = FIXTURES / "layouts/mindspore/pangu/tree"
+    kinds = [c["kind"] for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]]
+    assert {"periodic", "dying-gasp"} == set(kinds)
+    code, out, _ = ls(capfd, root, "--kind", kind, "--json")
+    assert [c["kind"] for c in json.loads(out)["checkpoints"]] == [k for k in kinds if k == kind]
+    assert code == (0 if kind in kinds else 3)
+
+
+def test_a_step_that_only_contents_tell_is_filtered_too(tmp_path, capfd):
+    """A name without a global step (MindSpore's epoch and step in it): a plan reads it in the file, and so does --max-step."""
+    for epoch, done in ((1, 5), (2, 10)):
+        (tmp_path / f"net-{epoch}_5.ckpt").write_bytes(mindspore(True, 0, step_num=done, epoch_num=epoch))
+    listed = {most: json.loads(ls(capfd, tmp_path, "--max-step", most, "--json")[1])["checkpoints"] for most in (4, 5, 9, 10)}
+    assert {most: [c["epoch"] for c in found] for most, found in listed.items()} == {4: [], 5: [1], 9: [1], 10: [2, 1]}
+
+
+@pytest.mark.parametrize("flag", ["--settle", "--fault-ranks", "--fault-file"])
+def test_what_could_change_nothing_is_not_accepted(demo, capfd, flag):
+    code, _, err = ls(capfd, demo, flag, "1")
+    assert code == 2 and flag in err

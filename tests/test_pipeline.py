@@ -78,9 +78,9 @@ def test_exist_but_none_usable_is_never_none(tmp_path: Path) -> None:
     with pytest.raises(errors.NoCheckpoint):
         plan(str(empty))
     assert plan(str(empty), Selection(allow_none=True)).checkpoint is None
-    assert plan(str(tmp_path / "not-yet"), Selection(allow_none=True)).checkpoint is None
-    with pytest.raises(errors.CannotLook):
-        plan(str(tmp_path / "no" / "such"), Selection(allow_none=True))
+    for missing in (tmp_path / "not-yet", tmp_path / "no" / "such"):
+        with pytest.raises(errors.CannotLook):
+            plan(str(missing), Selection(allow_none=True))
     with pytest.raises(errors.NoneUsable, match="hides them all"):
         plan(str(root), Selection(max_step=5))
 
@@ -177,7 +177,7 @@ def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
         os.utime(path, (1_790_000_000, 1_790_000_000))
     for path in [*(root / "iter_0000020").rglob("*.pt"), *(root / "iter_0000030").rglob("*.pt")]:
         os.utime(path, (1_780_000_000, 1_780_000_000))
-    by_time, by_step = plan(str(root)), plan(str(root), Selection(order="step"))
+    by_time, by_step = plan(str(root), Selection(order="mtime")), plan(str(root), Selection(order="step"))
     assert by_time.checkpoint is not None
     assert by_step.checkpoint is not None
     assert (by_time.checkpoint.step, by_step.checkpoint.step) == (10, 30)
@@ -186,7 +186,7 @@ def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
     one = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
     os.utime(one, (time.time() + 9999, time.time() + 9999))
     os.utime(root / "iter_0000010/mp_rank_01/model_optim_rng.pt", (time.time() + 9999, time.time() + 9999))
-    assert "mtime-in-future" in {f.code for f in plan(str(root)).warnings}
+    assert "mtime-in-future" in {f.code for f in plan(str(root), Selection(order="mtime")).warnings}
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from ckpt_tools.codes import finding
 from ckpt_tools.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Verdict
+from ckpt_tools.pipeline.owners import Placed, rank_order
 from ckpt_tools.pipeline.topology import find_topology
 from ckpt_tools.plan import Assignment, assign, mismatched
 from ckpt_tools.question import Selection
-from ckpt_tools.topology import Topology, infer_order
+from ckpt_tools.topology import Topology
 
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:
@@ -112,11 +113,17 @@ def test_megatron_grid(rank: int, coordinates: tuple[int, int, int]) -> None:
     assert (at["tp"], at["dp"], at["pp"]) == coordinates
 
 
+def written(rank: int, tp: int, pp: int) -> Placed:
+    part = Part(f"/r/mp_rank_{tp:02d}_{pp:03d}/x", "megatron", "model", "model", "run", "/r")
+    return Placed(part, rank, (("tp", tp), ("pp", pp)), (("world", 4), ("tp", 2), ("pp", 2)))
+
+
 def test_the_files_own_ranks_settle_the_order() -> None:
-    written = {0: (("tp", 0), ("pp", 0)), 1: (("tp", 0), ("pp", 1)), 2: (("tp", 1), ("pp", 0)), 3: (("tp", 1), ("pp", 1))}
-    order = infer_order(written, Topology(4, {"tp": 2, "pp": 2}))
-    assert order is not None and order.index("pp") < order.index("tp")
-    assert infer_order({0: (("tp", 0),), 1: (("tp", 1),)}, Topology(4, {"tp": 2, "pp": 2})) is None
+    order = rank_order([written(0, 0, 0), written(1, 0, 1), written(2, 1, 0), written(3, 1, 1)])
+    assert order.index("pp") < order.index("tp")
+    assert rank_order([written(0, 0, 0), written(1, 1, 0)]) == rank_order([]) == Topology(1).order
+    swapped = [written(1, 0, 1), written(2, 1, 0)]
+    assert rank_order([*swapped, written(1, 1, 0), written(2, 0, 1)]) == Topology(1).order  # its own where others explain no more
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "cp", "dp", "pp"]))

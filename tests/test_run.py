@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import json
 import os
 import pty
@@ -123,10 +125,12 @@ def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
 def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
     said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
     shutil.rmtree(root)
-    for gone in (False, True):  # the directory is gone, or is the empty mount point
-        if gone:
+    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY)
+    assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
+    for more in (("--allow-missing",), ()):  # the directory is gone, or is the empty mount point
+        if not more:
             root.mkdir()
-        done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+        done = ckpt("run", root, "--plan-dir", plans, "--allow-none", *more, "--", *SAY)
         assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
     _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))
     assert env["CKPT_RESUME"] == "0"
@@ -232,27 +236,87 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
         pass
 
 
-def test_old_decisions_are_forgotten(tmp_path: Path) -> None:
-    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    for key in ("old", "new"):
-        decisions.once(key, "rank-0", unique=True, timeout=1, make=lambda: {"checkpoint": None}, about={})
-    long_ago = time.time() - 40 * 86400
-    os.utime(decisions.place("old"), (long_ago, long_ago))
-    decisions.once("next", "rank-0", unique=True, timeout=1, make=lambda: {"checkpoint": None}, about={})
-    assert sorted(os.listdir(decisions.directory)) == ["new", "next"]
-
-
 def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
-    env = torchrun_env(0, 2, job="j")
-    seen = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=env))[1]
-    Path(seen["CKPT_PLAN"]).write_text("{")
-    again = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, job="j")))[1]
+    """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
+
+    def start(rank: int) -> subprocess.CompletedProcess[str]:
+        return ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(rank, 2, job="j"))
+
+    seen = said(start(0))[1]
+    plan = Path(seen["CKPT_PLAN"])
+    plan.write_text("{")
+    done = start(1)
+    assert done.returncode == 5 and str(plan) in done.stderr and "rank-0 may have started by it" in done.stderr and "rm -r" in done.stderr
+    shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
+    again = said(start(1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
     for text in ("", "[1]", '{"schema": "other"}', "\0"):
         (tmp_path / "x.json").write_text(text)
         done = ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "x.json")})
         assert done.returncode == 5 and "no decision of ckpt" in done.stderr
     assert ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "gone.json")}).returncode == 5
+
+
+STATE = ("last.json", "1.json", "1.taken", "")
+"""What the second process of a job looks at below the directory of decisions; "" is the directory of the key itself."""
+FAULTS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG)
+
+
+@pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.parametrize("what", STATE)
+def test_a_state_that_cannot_be_read_is_never_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int) -> None:
+    """An earlier start, or a decision that others follow, must not be forgotten because of an error: exit 5 that names it, and nothing is decided."""
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    decisions.once("k", "rank-0", unique=True, timeout=1, make=lambda: body, about={})
+    path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
+    path = path.rstrip("/")
+
+    def failing(real: Any) -> Any:
+        def call(at: Any, *more: Any, **named: Any) -> Any:
+            if at == path:
+                raise OSError(number, os.strerror(number), at)
+            return real(at, *more, **named)
+
+        return call
+
+    for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat")):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+
+    def decide() -> Any:
+        pytest.fail("decided anew")
+
+    def ask() -> object:
+        return decisions.last() if what == "last.json" else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
+
+    with pytest.raises(CannotLook, match=re.escape(path)):
+        ask()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
+def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
+    decisions = Decisions(str(plans), str(root))
+    assert decisions.last() is None
+    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    decisions.once("k", "rank-0", unique=True, timeout=1, make=lambda: body, about={})
+    earlier = decisions.last()
+    assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20") and abs(earlier.decided_at - time.time()) < 600
+    note = Path(decisions.directory, "last.json")
+    note.write_text(text)
+    with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
+        decisions.last()
+    assert "--allow-fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
+
+
+def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
+    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    shutil.rmtree(root)
+    root.mkdir()
+    (note,) = plans.rglob("last.json")
+    note.write_text("{")
+    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+    assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
+    assert said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))[1]["CKPT_RESUME"] == "0"
 
 
 # -- one job, one decision -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from run_helpers import broken, megatron, one_file_per_rank
 from slurm_cluster import PACKAGES, Batch, Slurm, needs
 from slurm_keeper import free_ports
 
-from ckpt_tools.job.maker import first_host
+from ckpt_tools.job.rendezvous import first_host
 
 # One process of training: it writes down what it sees. With a second word it also asks for its files, as a script does that knows only the command line.
 TRAIN = """\

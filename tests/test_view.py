@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -220,6 +221,44 @@ def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) 
     build(made, str(tmp_path / "v"))
     assert {"config.json", "1_Pooling/config.json"} <= set(links(tmp_path / "v"))
     assert not (tmp_path / "v" / "checkpoint-5").exists()
+
+
+@pytest.mark.parametrize(("layout", "case"), [("hf-trainer", "trainer"), ("megatron", "distopt")])
+def test_what_could_not_be_looked_at_is_never_left_out(layout: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stat and each listing that a builder asks for fails once: the view is the whole one, or none."""
+    root, made = tree(layout, case, tmp_path / "in")
+    assert made.checkpoint is not None
+    Path(made.checkpoint.parts[0].home, "note.txt").write_text("goes with it")
+    (root / "dlrover_latest.txt").write_text("20")  # beside it
+    ask, whole, calls = {"stat": os.stat, "scandir": os.scandir}, tmp_path / "whole", list[tuple[str, str]]()
+
+    def hooked(call: str, bad: str | None) -> Any:
+        def answer(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = str(path)
+            if name.startswith(f"{tmp_path}/in/"):
+                calls.append((call, name))
+                if name == bad:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+            return ask[call](path, *args, **kwargs)
+
+        return answer
+
+    def built(view: Path, failing: tuple[str, str]) -> dict[str, str]:
+        with monkeypatch.context() as m:
+            for call in ask:
+                m.setattr(os, call, hooked(call, failing[1] if call == failing[0] else None))
+            build(made, str(view))
+        return links(view)
+
+    expected = built(whole, ("", ""))
+    for i, failing in enumerate(asked := list(dict.fromkeys(calls))):
+        said, got = "", dict[str, str]()
+        try:
+            got = built(tmp_path / f"v{i}", failing)
+        except CannotLook as e:
+            said = str(e)
+        assert failing[1] in said if said else got == expected, failing
+    assert asked
 
 
 def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
 from ckpt_tools.checksum._crcs import Crc
 from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Sum, Unit, covered
 from ckpt_tools.checksum._work import Outcome, Watch, outcomes
+from ckpt_tools.checksum.cpus import usable
 from ckpt_tools.storage import Source, Stopped
 
 MOST = 32
@@ -22,8 +22,8 @@ GAP = 4096
 
 
 def default_jobs() -> int:
-    """Threads that read when nobody says how many: one per CPU that this process may use, no more than the memory bus and memory itself bear."""
-    return min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and quotas), no more than the memory bus and memory itself bear."""
+    return min(MOST, usable())
 
 
 def _share(size: int, jobs: int) -> int:

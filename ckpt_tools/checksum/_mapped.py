@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
@@ -17,7 +18,7 @@ from ckpt_tools.checksum._crc import Progress
 from ckpt_tools.checksum._crcs import CRC32, CRC32C
 from ckpt_tools.checksum._mapped_child import ANSWER, REQUEST
 from ckpt_tools.checksum._sums import Extent, Sum, Unit, xxh3
-from ckpt_tools.storage import LocalSource
+from ckpt_tools.storage import LocalSource, stalls
 from ckpt_tools.storage._rule import WORTH, suits
 
 LEAST = 1 << 20
@@ -26,6 +27,8 @@ HELPERS = 16
 """At most: the memory bus is full long before."""
 _KINDS: dict[object, int] = {CRC32: _mapped_child.CRC32, CRC32C: _mapped_child.CRC32C, xxh3: _mapped_child.XXH3}
 """What sums are worked out with -> what helpers call it."""
+_LOOK = 1.0
+"""Seconds between two looks at whether helpers should have answered."""
 _AHEAD = 2
 """Requests that wait for a helper, so that it never waits for us."""
 
@@ -58,8 +61,13 @@ def digests_of_mapped(
             poll.register(helper.answers, select.POLLIN)
             for _ in range(_AHEAD):
                 helper.ask(waiting)
+        heard = time.monotonic()
         while any(h.asked for h in helpers.values()):
-            for fd, _ in poll.poll():
+            ready = poll.poll(_LOOK * 1000)
+            if not ready and stalls.overdue(heard):
+                return  # what they were asked is read by the caller, whose every call is watched
+            for fd, _ in ready:
+                heard = time.monotonic()
                 helper = helpers[fd]
                 answer = os.read(fd, ANSWER.size)
                 if len(answer) < ANSWER.size:  # it is dead, and what it was asked stays undone

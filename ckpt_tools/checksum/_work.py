@@ -82,6 +82,28 @@ def outcomes(
     source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, most: int, progress: Progress | None, watch: Watch | None
 ) -> Iterator[tuple[Unit, Outcome]]:
     """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
+    if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
+        read = set[Unit]()
+        for u, got in digests_of_mapped(source, sums, large, jobs, progress):
+            read.add(u)
+            yield u, got
+        units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
+    if jobs >= 2 and sum(u.length for u in units) >= INLINE:
+        yield from _by_threads(source, sums, units, jobs, most, progress, watch)
+        return
+    for u in units:
+        yield u, work(source, sums, u, progress, watch)
+
+
+def _by_threads(
+    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, most: int, progress: Progress | None, watch: Watch | None
+) -> Iterator[tuple[Unit, Outcome]]:
+    from collections import deque
+    from concurrent.futures import Future
+    from itertools import islice
+
+    from ckpt_tools.storage.threads import Threads
+
     ended = False
 
     def passed(n: int) -> None:
@@ -99,21 +121,7 @@ def outcomes(
             return done, e
         return done, None
 
-    if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
-        read = set[Unit]()
-        for u, got in digests_of_mapped(source, sums, large, jobs, progress):
-            read.add(u)
-            yield u, got
-        units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
-    if jobs < 2 or sum(u.length for u in units) < INLINE:
-        for u in units:
-            yield u, work(source, sums, u, progress, watch)
-        return
-    from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor
-    from itertools import islice
-
-    pool = ThreadPoolExecutor(jobs)
+    pool, wait = Threads(jobs), True
     waiting: deque[Future[tuple[list[tuple[Unit, Outcome]], Stopped | None]]] = deque()
     batches, stopped = _batches(units, most), None
     try:
@@ -128,6 +136,9 @@ def outcomes(
             if not other.cancel():
                 yield from other.result()[0]
         raise stopped
+    except BaseException as e:
+        wait = isinstance(e, (Exception, GeneratorExit))  # not on Ctrl-C: one of the reads under way may be the one that hangs
+        raise
     finally:
         ended = True
-        pool.shutdown(wait=True, cancel_futures=True)  # also on Ctrl-C: only the reads under way are finished
+        pool.close(wait=wait)

@@ -9,7 +9,7 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Level, Verdict
+from ckpt_tools.model import Level, Verdict, blind
 
 if TYPE_CHECKING:
     from ckpt_tools.pipeline.difference import Difference
@@ -60,7 +60,7 @@ def diff(
 
 def exit_code(result: Difference, strict: bool) -> int:
     """What could not be looked at wins over what differs, as in ``ckpt verify``: the differences are in the answer, but what else there may be is not."""
-    blind = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or any(f.code == "unreadable" for f in result.findings)
-    if blind or (strict and not result.complete):
+    unknown = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or blind(result.findings)
+    if unknown or (strict and not result.complete):
         return 5
     return 1 if result.differs or any(r.verdict is Verdict.BROKEN for r in result.reports) else 0

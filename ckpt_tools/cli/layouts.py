@@ -56,7 +56,7 @@ def layouts(
     else:
         from ckpt_tools.emit import table
 
-        lines = [{**entry, "files": [f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces]} for entry in entries]
+        lines = [{**entry, "files": [*dict.fromkeys(f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces)]} for entry in entries]
         console.out(table.catalogue(lines, ("name", "title", "files", "tracker", "limits"), **to.paint))
     return 0
 

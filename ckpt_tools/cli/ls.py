@@ -14,6 +14,7 @@ from ckpt_tools import _values
 from ckpt_tools.answers import Scan
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model import blind
 
 FORMATS = ("table", "json")
 
@@ -24,13 +25,11 @@ def ls(
     layout: options.Layout = None,
     run: options.Run = None,
     prefix: options.Prefix = None,
+    exclude: options.Exclude = None,
     max_step: options.MaxStep = None,
     world_size: options.WorldSize = None,
-    fault_ranks: options.FaultRanks = None,
-    fault_file: options.FaultFile = None,
     save_interval: options.SaveInterval = None,
     order: options.Order = None,
-    settle: options.Settle = None,
     jobs: options.Jobs = None,
     since: Annotated[
         str | None,
@@ -46,7 +45,7 @@ def ls(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the checkpoints below ROOT, newest first, from directory listings (and headers where names do not tell the step).
+    """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings (and headers where names do not tell the step).
 
     Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
     """
@@ -95,6 +94,6 @@ def moment(text: str, now: float) -> float:
 
 def exit_code(result: Scan) -> int:
     """5 when a directory could not be listed, 3 when there is no checkpoint, else 0."""
-    if any(f.code == "unreadable" for f in result.findings):
+    if blind(result.findings):
         return 5
     return 0 if result.checkpoints else 3

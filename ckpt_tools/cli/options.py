@@ -51,6 +51,8 @@ Kind = Annotated[str | None, _setting("kind", "KIND")]
 Layout = Annotated[str | None, _setting("layout", "NAME")]
 Run = Annotated[str | None, _setting("run", "RUN")]
 Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
+SameSave = Annotated[list[str] | None, _setting("same-save", "PATH")]
+Exclude = Annotated[list[str] | None, _setting("exclude", "GLOB")]
 MaxStep = Annotated[str | None, _setting("max-step", "N")]
 SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
 FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
@@ -80,6 +82,9 @@ Explain = Annotated[
 ]
 Strict = Annotated[bool, _switch("strict")]
 AllowNone = Annotated[bool, _switch("allow-none")]
+AllowMissing = Annotated[bool, _switch("allow-missing")]
+AllowFresh = Annotated[bool, _switch("allow-fresh")]
+PlanDir = Annotated[str | None, _setting("plan-dir", "DIR")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 Config = Annotated[str | None, _setting("config", "FILE")]
@@ -88,12 +93,10 @@ HOOK_BUDGET = 60.0
 """Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job waits."""
 
 JOB: dict[str, Any] = {
-    "plan_dir": (Annotated[str | None, _setting("plan-dir", "DIR")], None),
     "job": (Annotated[str | None, _setting("job", "ID")], None),
     "node": (Annotated[str | None, _setting("node", "N")], None),
     "nodes": (Annotated[str | None, _setting("nodes", "N")], None),
     "timeout": (Annotated[str | None, _setting("timeout", "TIME")], None),
-    "allow_fresh": (Annotated[bool, _switch("allow-fresh")], False),
     "require_mount": (Annotated[bool, _switch("require-mount")], False),
     "view": (Annotated[str | None, _setting("view", "DIR")], None),
     "agree": (Annotated[bool, _switch("agree")], False),
@@ -135,13 +138,14 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
 
 @dataclass(frozen=True)
 class Question:
-    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named. ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters."""
+    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named, ``ranked``: so was the rank. ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters."""
 
     root: str
     selection: Selection
     output: Output
     explain: bool = False
     rooted: bool = False
+    ranked: bool = False
     terms: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -161,6 +165,8 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
             layout: Layout = None,
             run: Run = None,
             prefix: Prefix = None,
+            exclude: Exclude = None,
+            same_save: SameSave = None,
             max_step: MaxStep = None,
             level: Level = None,
             key_file: KeyFile = None,
@@ -185,6 +191,9 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
             max_age: MaxAge = None,
             no_cache: NoCache = False,
             allow_none: AllowNone = False,
+            allow_missing: AllowMissing = False,
+            allow_fresh: AllowFresh = False,
+            plan_dir: PlanDir = None,
             no_fallback: NoFallback = False,
             skip_unreadable: SkipUnreadable = False,
             strict: Strict = False,
@@ -204,14 +213,20 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
         def asked(given: Mapping[str, Any]) -> int:
             to = output(formats, given)
             found = settings(given, to)
-            terms = {name: value for key, value in found.values.items() if (name := key.replace("-", "_")) in more}
-            free = found.values.keys().isdisjoint({"order", "resume-from"})  # then a tracker may contradict
-            selection = replace(found.selection(), cache=not found.values.get("no-cache", False), witness=free and bool(more))
+            terms = {name: value for key, value in found.values.items() if (name := key.replace("-", "_")) in (*more, "plan_dir")}
+            selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
             if more and selection.budget is None:
                 selection = replace(selection, budget=HOOK_BUDGET)
             return answer(
                 Question(
-                    found.root, selection, to, given.get("explain", False), "root" in found.origins, terms, {name: given.get(name) for name in more}
+                    found.root,
+                    selection,
+                    to,
+                    explain=given.get("explain", False),
+                    rooted="root" in found.origins,
+                    ranked=given.get("rank") is not None,
+                    terms=terms,
+                    given={name: given.get(name) for name in more},
                 )
             )
 

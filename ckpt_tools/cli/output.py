@@ -11,7 +11,7 @@ from typing import Any
 from ckpt_tools import _values
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model import LoadPlan
+from ckpt_tools.model import LoadPlan, Rejected, Severity
 
 _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
@@ -62,15 +62,26 @@ def told(to: Output, explain: bool) -> Iterator[None]:
         raise
 
 
+def _why(rejected: Rejected) -> str:
+    """Why a candidate lost, on one line: the first damage, how many files have some, and what follows from all of it."""
+    home = rejected.checkpoint.path
+    causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
+    if not causes:
+        return ""
+    first = causes[0]
+    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
+    damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
+    count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
+    return "; so ".join([f": {count}{text}: {first.message}", *(f.message for f in rejected.findings if f.follows)])
+
+
 def tell(plan: LoadPlan, to: Output) -> None:
     """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
         c = rejected.checkpoint
-        why = next(iter(sorted(rejected.findings, key=lambda f: -f.severity)), None)
-        where = f"{why.path}: " if why and why.path not in ("", c.path) else ""
-        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{f': {where}{why.code}: {why.message}' if why else ''}")
+        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{_why(rejected)}")
     if len(plan.rejected) > _LOST:
         console.problem("warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them")
     console.findings(plan.warnings)

@@ -9,7 +9,7 @@ from ckpt_tools.errors import CkptError
 
 @options.question("table", "json", "shell")
 def plan(asked: options.Question) -> int:
-    """Say which checkpoint the job resumes from, which file every rank loads, and why.
+    """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and why.
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """
@@ -19,6 +19,8 @@ def plan(asked: options.Question) -> int:
     try:
         with output.told(asked.output, asked.explain), progress(to) as meter:
             result = pipeline.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
+        if asked.ranked and asked.selection.rank is not None:  # not for CKPT_RANK: each process of a job may have that
+            result = pipeline.narrowed(result, asked.selection.rank)
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":
             from ckpt_tools.emit import story

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal once a run turns out to be long, else one line every ten seconds."""
+"""Progress on stderr: a bar on a terminal, once a run turns out to be long; nothing elsewhere, where it would fill a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import console
-from ckpt_tools.emit._words import size, span
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -21,15 +20,13 @@ BIG = 64 * 1024 * 1024
 """Bytes from which a bar is shown at once."""
 PATIENCE = 0.5
 """Seconds after which a bar is shown in any case."""
-LINE_EVERY = 10.0
-"""Seconds between lines where there is no terminal."""
 
 
 class Meter:
     """Counts bytes, from any thread, and draws. Rich is imported only when a bar is really shown."""
 
-    def __init__(self, bar: bool, color: bool) -> None:
-        self.bar, self.color = bar, color
+    def __init__(self, color: bool) -> None:
+        self.color = color
         self.lock = threading.Lock()
         self.started = time.monotonic()
         self.drawn = self.started
@@ -47,13 +44,6 @@ class Meter:
             self.lock.release()
 
     def _draw(self, done: int, total: int, now: float) -> None:
-        if not self.bar:
-            if now - self.drawn >= LINE_EVERY:
-                self.drawn = now
-                rate = done / (now - self.started)
-                left = f", {span((total - done) / rate)} left" if rate else ""
-                console.err(f"ckpt: {size(done)} of {size(total)} read, {size(rate)}/s{left}\n")
-            return
         self.drawn = now
         if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
             self._show(done, total)
@@ -81,11 +71,11 @@ class Meter:
 
 @contextmanager
 def progress(to: Output) -> Iterator[Meter | None]:
-    """A meter for the time of the block; None with --quiet."""
-    if to.quiet:
+    """A meter for the time of the block; None with --quiet, and where stderr is no terminal."""
+    if to.quiet or not console.terminal(sys.stderr):
         yield None
         return
-    meter = Meter(console.terminal(sys.stderr), console.colored(to.color, sys.stderr))
+    meter = Meter(console.colored(to.color, sys.stderr))
     try:
         yield meter
     finally:

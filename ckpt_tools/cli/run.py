@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.command import Wrapper
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
@@ -40,6 +40,7 @@ def run(asked: options.Question) -> int:
     if not asked.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
     console.flush()
+    signals.restore()
     try:
         become(words, {**os.environ, **environment(taken.decision, taken.rank)})
     except OSError as e:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -31,7 +30,13 @@ def show(
     given = dict(locals())
     to = output.asked(FORMATS, given)
     values = options.settings(given, to, (file,)).values
-    if not os.path.lexists(file):
+    from ckpt_tools.storage.retry import there
+
+    try:
+        known = there(file)
+    except OSError as e:
+        raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
+    if not known:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     from ckpt_tools.formats._globals import verdict
     from ckpt_tools.formats._stubs import Global

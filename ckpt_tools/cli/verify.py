@@ -10,7 +10,7 @@ import typer
 from ckpt_tools.answers import Verification
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.model import Level, Verdict, worst
+from ckpt_tools.model import Level, Verdict, blind, worst
 
 FORMATS = ("table", "json", "jsonl")
 
@@ -87,7 +87,7 @@ def verify(
 def exit_code(result: Verification, strict: bool) -> int:
     """What could not be looked at wins over damage: the damage is in the answer, but what else there may be is not."""
     s = result.summary
-    if not s.files and worst(result.findings) is not Verdict.BROKEN and not any(f.code == "unreadable" for f in result.findings):
+    if not s.files and worst(result.findings) is not Verdict.BROKEN and not blind(result.findings):
         return 3
     verdicts = {result.verdict, worst(result.findings)}
     if s.unknown or Verdict.UNKNOWN in verdicts or (strict and s.below_level):

@@ -162,7 +162,9 @@ def region(r: Region) -> Object:
 def finding(f: Finding, *, across: bool = False) -> Object:
     """One finding; those across files carry their path."""
     where: Object = {"path": absolute(f.path)} if across else {}
-    return {**where, "code": f.code, "severity": str(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint}
+    more: Object = {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
+    more |= {"follows": True} if f.follows else {}
+    return {**where, "code": f.code, "severity": str(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, **more}
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------------------
@@ -201,6 +203,7 @@ def _plan(plan: LoadPlan) -> Object:
         "bytes_read": plan.bytes_read,
         "budget": plan.budget,
         "below_level": plan.below_level,
+        "excluded": plan.excluded,
     }
 
 
@@ -269,6 +272,7 @@ def _scan(scan: Scan) -> Object:
         "findings": [finding(f, across=True) for f in scan.findings],
         "bare": scan.bare,
         "unrecognised": scan.unrecognised,
+        "excluded": scan.excluded,
     }
 
 

@@ -54,10 +54,11 @@ def _candidates(plan: LoadPlan) -> Iterator[str]:
             continue
         yield f"  {i}. {_name(plan, c)}: {outcome}"
         if r := rejected.get(id(c)):
-            reasons = sorted(r.findings, key=lambda f: -f.severity)
+            reasons = sorted((f for f in r.findings if not f.follows), key=lambda f: -f.severity)
             yield from (f"       {_said(plan, f)}" for f in reasons[:_LISTED])
             if len(reasons) > _LISTED:
-                yield f"       and {len(reasons) - _LISTED} more findings"
+                yield f"       and {plural(len(reasons) - _LISTED, 'more finding')}"
+            yield from (f"       so {f.code}: {f.message}" for f in r.findings if f.follows)
     yield from (f"  and {n} more: {outcome}" for outcome, n in silent.items())
     if not rows:
         yield "  none"

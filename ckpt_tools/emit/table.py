@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools.answers import Sample, Scan, Verification
@@ -71,18 +72,21 @@ class _Page:
         self.console.print(table)
 
     def findings(self, findings: Sequence[Finding], root: str) -> None:
-        """A table of findings and, below it, what to do about each code once."""
+        """A table of findings, below it what follows from them, and what to do about each code once."""
         if not findings:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.text("")
         self.table(
             ("severity", "code", "where", "what"),
-            [(str(f.severity), f.code, _where(f, root), f.message) for f in findings],
+            [(str(f.severity), f.code, _where(f, root), f.message) for f in findings if not f.follows],
         )
+        for f in findings:
+            if f.follows:
+                self.text(f"so {f.message}", STYLE[str(f.severity)])
         codes_by_hint: dict[str, dict[str, None]] = {}
         for f in findings:
-            if f.hint:
+            if f.hint and not f.follows:
                 codes_by_hint.setdefault(f.hint, {})[f.code] = None
         self.text("")
         for hint, codes in codes_by_hint.items():
@@ -189,8 +193,13 @@ def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
     page.findings(scan.findings, scan.root)
     others = [plural(scan.bare, "file") + " of a known format outside any layout"] if scan.bare else []
     others += [plural(scan.unrecognised, "other file")] if scan.unrecognised else []
+    others += [_excluded(scan.excluded)] if scan.excluded else []
     page.text("")
     page.text(", ".join([plural(len(scan.checkpoints), "checkpoint"), *others]), "dim")
+
+
+def _excluded(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------------------
@@ -208,7 +217,7 @@ def _verification(page: _Page, result: Verification, verbose: bool, now: float) 
             ],
             right=("coverage", "size"),
         )  # fmt: skip
-    found = [Finding(f.code, f.severity, f.message, f.offset, f.hint, f.path or e.report.path) for e in result.files for f in e.report.findings]
+    found = [replace(f, path=f.path or e.report.path) for e in result.files for f in e.report.findings]
     # A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a checksum.
     notes = [f for f in found if f.severity.name == "NOTE"]
     worse = [f for f in found if f.severity.name != "NOTE"]
@@ -281,6 +290,8 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
         for name, value in facts:
             if value:
                 page.text(f"  {name}: {value}")
+    if plan.excluded:
+        page.text(f"  {_excluded(plan.excluded)}")
     if plan.rollback:
         back = plan.rollback
         page.text(f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}", "yellow")

@@ -10,7 +10,7 @@ from ckpt_tools.model import LoadPlan
 
 
 def render(plan: LoadPlan, *, terminal: bool = False) -> str:
-    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory, or the prefix of its files.
+    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory, the prefix of its files, or each of them.
 
     On a ``terminal`` control characters in names are escaped.
     """
@@ -18,7 +18,8 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
     paths = list(dict.fromkeys(file.path for file in files))
     if plan.resume.path and plan.checkpoint and plan.shared and not plan.ranks:
         above = plan.checkpoint.path.startswith(f"{plan.resume.path}/")  # Megatron is told the directory and the iteration
-        paths = [plan.checkpoint.path if above else plan.resume.path]
+        if plan.resume.path not in paths:
+            paths = [plan.checkpoint.path if above else plan.resume.path]
     return lines(paths, terminal=terminal)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 
@@ -11,6 +12,8 @@ from ckpt_tools.storage import Source
 _LOOKED_AT = 16
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}
 _MOST = 1 << 53
+_STATE = re.compile(r"(^|[./])(exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state)([./]|$)")
+"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a parameter."""
 
 
 def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
@@ -24,3 +27,8 @@ def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
             if len(counts) == _LOOKED_AT:
                 break
     return max(counts, default=None)
+
+
+def is_optimizer_state(name: str) -> bool:
+    """Whether a tensor's (or a file's) name says that it is what an optimizer keeps of a parameter: another at every step."""
+    return _STATE.search(name) is not None

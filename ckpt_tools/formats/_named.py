@@ -56,6 +56,12 @@ NAMED = (
 """In the order in which magics are tried, most specific first."""
 
 
+_STATE = re.compile(
+    r"(?:trainer|train|sampler|scheduler|dataloader|data|optimizer|rng)_state\.json|pygrain_states\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
+)
+"""JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as well."""
+
+
 class Names:
     """Formats by file names."""
 
@@ -79,6 +85,10 @@ class Names:
     def known(self, name: str) -> bool:
         """Whether a name says that a file has one of the formats."""
         return self._any.fullmatch(name) is not None
+
+    def state(self, name: str) -> bool:
+        """Whether a name says that a file was written by a save: one of the formats, and not a configuration or a vocabulary."""
+        return _STATE.fullmatch(name) is not None or any(of != "json_member" for of in self.allowed(name))
 
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""

@@ -21,6 +21,7 @@ from ckpt_tools.formats._tf_entry import Header, Item, header, item, slice_key, 
 from ckpt_tools.formats._tf_shard import shard, short
 from ckpt_tools.model import Finding, Level, Severity, Tensor
 from ckpt_tools.storage import Source
+from ckpt_tools.storage.retry import ABSENT, patiently
 
 _SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
 _VERSION = 1
@@ -46,13 +47,12 @@ def _index_of(name: str) -> tuple[str, ...]:
 def ours(source: Source) -> bool:
     """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: other software uses that suffix as well.
 
-    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory.
+    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory. Raises OSError when that cannot be done.
     """
     directory, name = os.path.split(source.path)
     try:
-        with os.scandir(directory or ".") as entries:
-            return has_footer(source) or any(name in _index_of(e.name) for e in entries)
-    except OSError:
+        return has_footer(source) or any(name in _index_of(e) for e in patiently(os.listdir, directory or "."))
+    except ABSENT:
         return False
 
 

@@ -13,9 +13,11 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import torchrun_line
 from ckpt_tools.job.decision import Body, Decision
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.files import state_dir
-from ckpt_tools.job.maker import Maker, Say, Terms, asked
+from ckpt_tools.job.maker import Maker, Say, asked
 from ckpt_tools.job.party import Party, of_node, of_worker
+from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.job.terms import Terms
+from ckpt_tools.pipeline.history import state_dir
 from ckpt_tools.pipeline.session import Progress
 from ckpt_tools.question import Selection
 
@@ -61,10 +63,19 @@ def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken
     ranks = decision.body.get("ranks") or []
     if needed and rank is None and len({tuple(decision.links(r["rank"])) for r in ranks}) > 1:
         raise UsageError(f"{len(ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
-    if rank is not None and ranks and all(r["rank"] != rank for r in ranks):
-        raise UsageError(f"rank {rank} is outside the world of {len(ranks)} ranks that the decision {decision.path} is for", "start the job anew")
+    _within(decision, rank)
     decision.check(None if rank is None else [rank])
     return Taken(decision, rank)
+
+
+def _within(decision: Decision, rank: int | None) -> None:
+    """Raise UsageError for a rank that the decision has no files for: it would start from nothing beside the others."""
+    ranks = decision.body.get("ranks") or []
+    if rank is not None and ranks and all(r["rank"] != rank for r in ranks):
+        raise UsageError(
+            f"rank {rank} is outside the world of {len(ranks)} ranks that the decision {decision.path} is for",
+            "start the job anew, with --world-size N",
+        )
 
 
 def decide(
@@ -82,20 +93,26 @@ def decide(
             f"the job has {party.nodes} nodes, and each would decide alone",
             "say --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
-    if terms.require_mount:
-        _require_mount(root)
-    decisions = Decisions(terms.plan_dir or state_dir(env), root)
-    maker = Maker(root, replace(selection, rank=None), terms, party, decisions, env, say, progress, note, line, _world(env))
+    selection = replace(selection, plan_dir=terms.plan_dir or state_dir(env))
     about = {**(party.about or {}), "nodes": party.nodes, "asked": asked(selection)}
     # Of those who share a directory and a key the first decides for all; those who meet have a key each, or one would wait for the lock of the other.
     key = f"{party.key}.node-{party.node}" if terms.agree or not party.key else party.key
-    decision = decisions.once(key, party.member, unique=party.unique and bool(party.key), timeout=terms.timeout, make=maker.make, about=about)
+    mine = [party.rank] if party.rank is not None else party.ranks if terms.agree else None
+    with Rendezvous(party, terms, line, env) as rendezvous:
+        with rendezvous.told():
+            if terms.require_mount:
+                _require_mount(root)
+            decisions = Decisions(terms.plan_dir or state_dir(env), root)
+        maker = Maker(root, replace(selection, rank=None), terms, party, decisions, rendezvous, say, progress, note, _world(env))
+        unique = party.unique and bool(party.key)
+        decision = decisions.once(key, party.member, unique=unique, timeout=terms.timeout, make=maker.make, about=about, peers=rendezvous)
     if decision.about.get("asked") != about["asked"]:
         raise UsageError(
             f"the processes of this job ask different questions: the decision {decision.path} was made with other options",
             "start all with the same options",
         )
-    decision.check([party.rank] if party.rank is not None else party.ranks if terms.agree else None)
+    _within(decision, party.rank)
+    decision.check(mine)
     return Taken(decision, party.rank)
 
 

@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.job import wire
 from ckpt_tools.job.meeting import Meeting, Value, failure
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, LoadPlan, Part, RankLoad, Verdict
-from ckpt_tools.pipeline import remembering
+from ckpt_tools.job.pruning import TRANSFERRED
+from ckpt_tools.model import Checkpoint, Choice, EarlierStart, FileLoad, Finding, Kind, Level, LoadPlan, Part, RankLoad, Resume, Verdict
+from ckpt_tools.pipeline import history, remembering
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.storage import counted
+from ckpt_tools.storage.stalls import limited
 
 if TYPE_CHECKING:
     from ckpt_tools.job.maker import Maker
@@ -41,14 +43,9 @@ def agree(maker: Maker) -> LoadPlan:
             "which ranks run on this node is unknown", "say --world-size N (--nodes and --node as well, where the launcher does not tell)"
         )
     selection = maker.selection
-    with maker.meeting() as meeting, remembering(maker.root, selection.cache, selection.max_age, maker.note) as cache, counted() as read:
-        try:
-            return replace(_Node(maker, meeting, cache).plan(), bytes_read=read.bytes)
-        except CkptError:
-            raise
-        except Exception as bug:
-            meeting.abandon(CannotLook(f"internal error: {type(bug).__name__}: {bug}", "report it with what that node printed"))
-            raise
+    meeting = maker.rendezvous.join()
+    with limited(selection.budget), remembering(maker.root, selection.cache, selection.max_age, maker.note) as cache, counted() as read:
+        return replace(_Node(maker, meeting, cache).plan(), bytes_read=read.bytes)
 
 
 class _Node:
@@ -62,6 +59,7 @@ class _Node:
         self.planner = Planner(maker.root, self.selection, maker.progress, cache)
         self.mine: dict[str, Checkpoint] = {}
         self.hosts: list[str] = []
+        self.not_brought: list[Finding] = []
 
     def plan(self) -> LoadPlan:
         listed = self._tell(self._listing, self._in_order)
@@ -69,24 +67,44 @@ class _Node:
         ranked = [self._known(entry) for entry in listed["order"]]
         if not ranked:  # no node has anything
             return self.planner.nothing()
-        identity = {id(c): entry["id"] for c, entry in zip(ranked, listed["order"], strict=True)}
-        steps = {id(c): entry["step"] for c, entry in zip(ranked, listed["order"], strict=True)}
+        entries = {id(c): entry for c, entry in zip(ranked, listed["order"], strict=True)}
         taken: dict[int, Checkpoint] = {}
         choice = choose(
             ranked,
-            lambda c: self._judge(c, identity[id(c)], taken),
+            lambda c: self._judge(c, entries[id(c)], taken),
             max_attempts=self.selection.max_attempts,
             save_interval=self.selection.save_interval,
-            step_of=lambda c: steps[id(c)],
+            step_of=lambda c: entries[id(c)]["step"],
             fallback=not self.selection.no_fallback,
         )
+        plan = LoadPlan(self.planner.root, None, Resume(None))
+
+        def weighed() -> Value:
+            nonlocal plan
+            plan = self._weighed(choice, ranked, taken)
+            return {"ranks": [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks], "fingerprint": plan.fingerprint}
+
+        done = self._tell(weighed, _merged)
         if choice.checkpoint is None:
-            raise self.planner.failure(choice, ranked)  # on every node alike: the judgements were common
-        plan = self.planner.finish(choice, taken[id(choice.checkpoint)])
-        done = self._tell(lambda: {"ranks": [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks], "fingerprint": plan.fingerprint}, _merged)
+            if self.selection.allow_fresh:
+                return plan
+            raise self._failure(choice, ranked)  # on every node alike: the judgements were common
         ranks = tuple(RankLoad(r["rank"], tuple(FileLoad(**{**f, "level": Level(f["level"])}) for f in r["files"])) for r in done["ranks"])
-        self._tell(dict, lambda _: {})  # nobody starts before all know
         return replace(plan, ranks=ranks, fingerprint=done["fingerprint"])
+
+    def _weighed(self, choice: Choice, ranked: Sequence[Checkpoint], taken: Mapping[int, Checkpoint]) -> LoadPlan:
+        """This node's plan. Raises CannotLook where what this node could not look at may change the answer."""
+        if choice.checkpoint is None:
+            error = self._failure(choice, ranked)
+            made = error.plan or self.planner.nothing()
+            return self.planner.weigh(made, str(error))
+        made = self.planner.finish(choice, taken[id(choice.checkpoint)])
+        return self.planner.weigh(replace(made, candidates=tuple(taken[id(c)] if c is choice.checkpoint else c for c in ranked)), "")
+
+    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        error = self.planner.failure(choice, ranked)
+        error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
+        return error
 
     def _tell(self, value: Any, conclude: Any) -> Value:
         """One exchange; what goes wrong while the value is worked out goes wrong everywhere."""
@@ -102,11 +120,29 @@ class _Node:
     def _listing(self) -> Value:
         try:
             ranked = self.planner.candidates()
-        except NoCheckpoint:
+            self.planner.settled()
+        except CannotLook:
+            raise
+        except CkptError as error:
+            self.planner.weigh(error.plan, str(error))
+            if not isinstance(error, NoCheckpoint):
+                raise
             ranked = []
+        if not ranked:
+            self.planner.weigh(None, "there is no checkpoint on this node")
         self.mine = {wire.identity(c, self.planner.root): c for c in ranked[:LISTED]}
-        rows = [{"id": i, "mtime": c.mtime_ns, "kind": str(c.kind), "step": self.planner.step(c)} for i, c in self.mine.items()]
-        return {"host": socket.gethostname(), "asked": self.maker.asked, "ranks": [self.ranks.start, self.ranks.stop], "candidates": rows}
+        rows = [
+            {"id": i, "mtime": c.mtime_ns, "kind": str(c.kind), "step": self.planner.step(c), "path": os.path.relpath(c.path, self.planner.root)}
+            for i, c in self.mine.items()
+        ]
+        return {
+            "host": socket.gethostname(),
+            "asked": self.maker.asked,
+            "ranks": [self.ranks.start, self.ranks.stop],
+            "candidates": rows,
+            "more": len(ranked) > LISTED,
+            "earlier": None if rows else history.earlier(self.planner.root, self.selection),
+        }
 
     def _in_order(self, values: Sequence[Value]) -> Value:
         if len({v["asked"] for v in values}) > 1:
@@ -120,19 +156,19 @@ class _Node:
         for i, v in enumerate(values):
             for row in v["candidates"]:
                 rows.setdefault(row["id"], {})[i] = row
-        whole = {key: at for key, at in rows.items() if len(at) == len(values) or self.maker.terms.transfer}
-        if rows and not whole:
+        if rows and not self.maker.terms.transfer and all(len(at) < len(values) for at in rows.values()):
             without = [hosts[i] for i, v in enumerate(values) if not v["candidates"]]
             what = f"{', '.join(without)} has no checkpoint at all" if without else "no two nodes have parts of the same checkpoint"
             raise NoneUsable(
                 f"no checkpoint has parts on every node: {what}", "check that node's disk, or bring the parts there with --transfer COMMAND"
             )
-        if not rows and not self.selection.allow_none:
+        if not rows and (before := next(filter(None, (v["earlier"] for v in values)), None)):
+            raise history.gone(self.planner.root, EarlierStart(*before))
+        if not rows and not (self.selection.allow_none or self.selection.allow_fresh):
             raise NoCheckpoint("there is no checkpoint on any node")
 
-        ranked = rank([self._seen(key, at) for key, at in whole.items()], self.planner.order, self.selection.prefer)
-        told = [{"id": c.path, "kind": str(c.kind), "step": next(iter(whole[c.path].values()))["step"]} for c in ranked]
-        return {"order": told, "hosts": hosts}
+        ranked = rank([self._seen(key, at) for key, at in rows.items()], self.planner.order, self.selection.prefer)
+        return {"order": [_entry(c, rows[c.path], values) for c in ranked], "hosts": hosts}
 
     def _seen(self, key: str, at: dict[int, Value]) -> Checkpoint:
         """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out over the same nodes."""
@@ -144,20 +180,26 @@ class _Node:
         """This node's checkpoint of that identity, or one without parts where it has none."""
         mine = self.mine.get(entry["id"])
         layout, base, _, step, epoch, step_in_epoch, generation = wire.parts_of(entry["id"])
-        home = os.path.join(self.planner.root, base)
-        c = mine or Checkpoint(layout, home, Kind(entry["kind"]), (), home, 0, step, epoch, None, step_in_epoch, generation)
+        home, path = os.path.join(self.planner.root, base), os.path.normpath(os.path.join(self.planner.root, entry["path"]))
+        c = mine or Checkpoint(layout, home, Kind(entry["kind"]), (), path, 0, step, epoch, None, step_in_epoch, generation)
         return replace(c, kind=Kind(entry["kind"]))
 
     # ---- is it sound everywhere
 
-    def _judge(self, c: Checkpoint, identity: str, taken: dict[int, Checkpoint]) -> Judgement:
+    def _judge(self, c: Checkpoint, entry: Value, taken: dict[int, Checkpoint]) -> Judgement:
+        if entry["without"] and not self.maker.terms.transfer:
+            said = [f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "") for i, more in entry["without"]]
+            return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in said))
+        identity = entry["id"]
         asked, mine = c, Judgement(False, (finding("missing-part", f"{self.hosts[self.meeting.me]} has no part of it", path=c.path),))
+
+        self.not_brought = []
 
         def look() -> Value:
             nonlocal mine
             if c.parts:
                 mine = self.planner.judge.judge(c)
-            return {"ok": mine.usable, "read": mine.read, "findings": [wire.told(f) for f in mine.findings]}
+            return {"ok": mine.usable, "read": mine.read, "findings": [wire.told(f) for f in (*self.not_brought, *mine.findings)]}
 
         def common(values: Sequence[Value]) -> Value:
             rows = [{**f, "message": f"{self.hosts[i]}: {f['message']}"} for i, v in enumerate(values) if not v["ok"] for f in v["findings"]]
@@ -219,14 +261,15 @@ class _Node:
                 have.add((p.rank, p.coords, p.role))
         if c.parts or not any(p.size > 0 for p in new):
             return replace(c, parts=(*c.parts, *(p for p in new if p.size > 0)))
-        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in any other.
+        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in any other, without what an earlier start brought.
         self.planner = Planner(self._brought_to, self.selection, self.maker.progress, self.cache)
         found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
-        return replace(found[identity], kind=c.kind) if identity in found else c
+        now = {p.path for p in new if p.size > 0}
+        return replace(found[identity], kind=c.kind, parts=tuple(p for p in found[identity].parts if p.path in now)) if identity in found else c
 
     @property
     def _brought_to(self) -> str:
-        return os.path.join(self.maker.decisions.place("transferred"), f"node-{self.meeting.me}")
+        return os.path.join(self.maker.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
 
     def _bring(self, part: Part, host: str, below: str) -> Part:
         target = os.path.join(self._brought_to, below)
@@ -236,12 +279,24 @@ class _Node:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             done = subprocess.run(words, stdout=sys.stderr, timeout=self.maker.terms.timeout, check=False)  # noqa: S603 - the user's own command
             if done.returncode == 0:
+                # The time of its save: one of today would tell of a second attempt to save this step.
+                os.utime(aside, ns=(part.mtime_ns, part.mtime_ns))
                 os.replace(aside, target)
                 st = os.stat(target)
                 return part._replace(path=target, size=st.st_size, mtime_ns=st.st_mtime_ns)
-        except (OSError, subprocess.TimeoutExpired):
-            pass  # then the file is not there, which the judge says
+            why = f"{words[0]} ended with {done.returncode}" if done.returncode > 0 else f"{words[0]} was killed by signal {-done.returncode}"
+        except OSError as e:
+            why = f"{e.strerror}: {e.filename}"
+        except subprocess.TimeoutExpired:
+            why = f"{words[0]} took longer than {self.maker.terms.timeout:g} s"
+        self.not_brought.append(finding("on-other-node", f"--transfer has not brought {part.path} from {host}: {why}", path=target))
         return part._replace(path=target, size=-1)
+
+
+def _entry(c: Checkpoint, at: Mapping[int, Value], values: Sequence[Value]) -> Value:
+    """A candidate in the common order, and the nodes that name no part of it, each with whether it has more than it named."""
+    row, without = at[min(at)], [(i, v["more"]) for i, v in enumerate(values) if i not in at]
+    return {"id": c.path, "kind": str(c.kind), "step": row["step"], "path": row["path"], "without": without}
 
 
 def _merged(values: Sequence[Value]) -> Value:

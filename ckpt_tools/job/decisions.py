@@ -5,32 +5,53 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
+import shlex
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Protocol
 
 from ckpt_tools.emit import json as as_json
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, safe, write
+from ckpt_tools.job.files import locked, written
 from ckpt_tools.job.process import Process
+from ckpt_tools.job.pruning import prune
+from ckpt_tools.model import EarlierStart
+from ckpt_tools.pipeline import history
+from ckpt_tools.pipeline.history import safe
 
-KEPT_DAYS = 30
+_NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
+
+
+class Peers(Protocol):
+    """The other nodes of a job, for whoever makes the decision of one."""
+
+    def told(self) -> AbstractContextManager[object]:
+        """Within, what keeps this node from taking part is told to them."""
+        ...
+
+    def ready(self, decision: Decision) -> None:
+        """This node can start by that decision: wait until all can. Raises what keeps one of them."""
+        ...
+
+
+class Alone:
+    """There are none."""
+
+    def told(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def ready(self, decision: Decision) -> None:  # noqa: ARG002 - Peers have it
+        return
 
 
 class Decisions:
     """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it numbered attempts."""
 
-    def __init__(self, plan_dir: str, root: str) -> None:
-        import xxhash
-
-        self.root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir)
-        inside = os.path.realpath(plan_dir) + os.sep
-        if inside.startswith(os.path.realpath(self.root).rstrip(os.sep) + os.sep):
-            raise UsageError(f"--plan-dir {plan_dir} lies inside {self.root}, where ckpt never writes", "name a directory outside it")
-        self.directory = os.path.join(plan_dir, f"{safe(os.path.basename(self.root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(self.root))}")
+    def __init__(self, plan_dir: str, root: str, now: Callable[[], float] = time.time) -> None:
+        self.now = now
+        self.root, self.directory = os.path.abspath(root), history.place(plan_dir, root)
         try:
             os.makedirs(self.directory, exist_ok=True)
         except OSError as e:
@@ -45,62 +66,85 @@ class Decisions:
             raise CannotLook(f"{path} cannot be made: {e.strerror}", "make room, or name another directory with --plan-dir") from e
         return path
 
-    def save(self, key: str, attempt: int, body: Body, about: Mapping[str, object]) -> Decision:
-        """Write one decision. A later start is told by ``last`` that there was a checkpoint here."""
-        path = os.path.join(self.place(key), f"{attempt}.json")
-        by = Process.here()
-        stamp = {"root": self.root, "decided_at": time.time(), "host": by.host, "pid": by.pid, "agent": by.parent, **about}
-        whole = {**body, "decision": stamp}
-        write(path, as_json.dump(whole).encode())
-        if body.get("checkpoint"):
-            note = {"step": body.get("resume_step"), "path": body["checkpoint"]["path"], "job": about.get("job"), "decided_at": stamp["decided_at"]}
-            write(os.path.join(self.directory, "last.json"), as_json.dump(note).encode())
-        return Decision(path, whole)
+    def last(self) -> EarlierStart | None:
+        """What the last decision that named a checkpoint of this root said; None when there was none. Raises CannotLook when that cannot be read."""
+        return history.last(self.directory)
 
-    def last(self) -> Mapping[str, Any] | None:
-        """What the last decision that named a checkpoint of this root said; None when there was none."""
-        try:
-            with open(os.path.join(self.directory, "last.json"), encoding="utf-8") as f:
-                note = json.load(f)
-        except (OSError, ValueError):
-            return None
-        return note if isinstance(note, dict) else None
-
-    def once(self, key: str, member: str, *, unique: bool, timeout: float, make: Callable[[], Body], about: Mapping[str, object]) -> Decision:
+    def once(
+        self,
+        key: str,
+        member: str,
+        *,
+        unique: bool,
+        timeout: float,
+        make: Callable[[], Body],
+        about: Mapping[str, object],
+        peers: Peers | None = None,
+    ) -> Decision:
         """The decision for ``key``: read when another member has made it, else made here, under a lock. Raises what deciding raised, in every member.
 
         Each ``member`` takes a decision once: who asks again is of a later generation. Unless ``unique``, the key alone does not tell launches apart, and a
-        decision whose launcher is gone is not followed.
+        decision whose launcher is gone is not followed. ``peers`` are other nodes, who start together with this one or not at all.
         """
-        started, place = time.time(), self.place(key)
+        started, peers = self.now(), peers or Alone()
+        with peers.told():
+            place = self.place(key)
         with locked(os.path.join(place, "lock"), timeout):
-            numbers = [int(m[1]) for name in os.listdir(place) if (m := re.fullmatch(r"(\d{1,9})\.json", name))]
-            attempt = max(numbers, default=0)
-            decision = self._usable(os.path.join(place, f"{attempt}.json"), member, unique, started) if attempt else None
+            with peers.told():
+                numbers = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
+                newest = max((n for n, what in numbers if what == "json"), default=0)
+                decision = self._usable(os.path.join(place, f"{newest}.json"), member, unique, started) if newest else None
             if decision is None:
-                self._prune(keep=key)
-                attempt += 1
-                try:
-                    body = make()
-                except CkptError as e:
-                    with suppress(CannotLook):  # the reason that counts is the first one
-                        self.save(key, attempt, failed(e), about)
-                    raise
-                decision = self.save(key, attempt, body, about)
-            self._claim(decision.path, member)
+                prune(self.directory, key, self.now())
+                attempt = max((n for n, _ in numbers), default=0) + 1
+                decision = self._made(Decision(os.path.join(place, f"{attempt}.json"), {}), member, make, about, peers)
+            else:
+                self._claim(decision.path, member)
         error = decision.body.get("error")
         if error:
             raise BY_EXIT_CODE.get(error["exit_code"], CannotLook)(error["message"], error["hint"])
         return decision
 
+    def _made(self, blank: Decision, member: str, make: Callable[[], Body], about: Mapping[str, object], peers: Peers) -> Decision:
+        try:
+            decision = self._stamped(blank, make(), about)
+            with self._written(decision):
+                self._claim(decision.path, member)  # before the others are told that this node can start
+                peers.ready(decision)
+        except CkptError as e:
+            with suppress(CannotLook), self._written(self._stamped(blank, failed(e), about)):  # the reason that counts is the first one
+                pass
+            raise
+        return decision
+
+    def _stamped(self, blank: Decision, body: Body, about: Mapping[str, object]) -> Decision:
+        by = Process.here()
+        stamp = {"root": self.root, "decided_at": self.now(), "host": by.host, "pid": by.pid, "process": by.identity, "agent": by.parent, **about}
+        return Decision(blank.path, {**body, "decision": stamp})
+
+    @contextmanager
+    def _written(self, decision: Decision) -> Iterator[None]:
+        """A decision that is on the disk within, and appears when that ends well. A later start learns from it that there was a checkpoint here (pipeline/history.py)."""
+        with ExitStack() as files:
+            files.enter_context(written(decision.path, as_json.dump(decision.body).encode()))
+            if decision.found:
+                files.enter_context(written(os.path.join(self.directory, history.LAST), as_json.dump(_note(decision)).encode()))
+            yield
+
     def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
+        """The newest decision where this member may follow it; None where it has to be made anew. Raises CannotLook when that cannot be known."""
+        takers = _names(f"{path.removesuffix('.json')}.taken")
+        if safe(member) in takers:
+            return None
         try:
             decision = read(path)
-        except CannotLook:
-            return None  # a torn disk, an old version: decide anew
+        except CannotLook as e:
+            if isinstance(e.__cause__, OSError) or takers:  # others may follow it: a new one would mix with it
+                who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
+                hint = f"make it readable; or end all processes of that start, then rm -r {shlex.quote(os.path.dirname(path))}"
+                raise CannotLook(f"{e}{who}", hint) from e
+            return None  # cut off by a full disk or a power failure, and nobody has started by it
         about = decision.about
-        if os.path.exists(_claims(path, member)):
-            return None
         if decision.body.get("error") and about.get("decided_at", 0) < started:
             return None  # it failed those who waited for it; whoever comes later may have better luck
         here = Process.here()
@@ -112,17 +156,35 @@ class Decisions:
         taken = _claims(path, member)
         try:
             os.makedirs(os.path.dirname(taken), exist_ok=True)
-            os.close(os.open(taken, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            by = Process.here()
+            with open(taken, "w", encoding="utf-8") as f:  # for pruning.py: who follows it
+                json.dump({"host": by.host, "process": by.identity, "agent": by.parent}, f)
         except OSError as e:
             raise CannotLook(f"{taken} cannot be written: {e.strerror}", "make room, or name another directory with --plan-dir") from e
 
-    def _prune(self, keep: str) -> None:
-        """Forget decisions of long ago; with restarts by the thousand the directory would only grow."""
-        oldest = time.time() - KEPT_DAYS * 86400
-        with suppress(OSError):
-            for entry in os.scandir(self.directory):
-                if entry.is_dir(follow_symlinks=False) and entry.name != keep and entry.stat(follow_symlinks=False).st_mtime < oldest:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+
+def _note(decision: Decision) -> Mapping[str, object]:
+    """What a later start is told of this one (pipeline/history.py)."""
+    body, about = decision.body, decision.about
+    chosen = body["checkpoint"]
+    return {
+        "step": decision.step,
+        "path": chosen["path"],
+        "mtime": chosen.get("mtime"),
+        "ahead": [[c["path"], c["mtime"]] for c in body.get("ahead") or ()],
+        "job": about.get("job"),
+        "decided_at": about["decided_at"],
+    }
+
+
+def _names(directory: str) -> list[str]:
+    """The names in a directory; none where it does not exist. Raises CannotLook."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise CannotLook(f"{directory} cannot be listed: {e.strerror}", "make it readable, or name another directory with --plan-dir") from e
 
 
 def _claims(path: str, member: str) -> str:

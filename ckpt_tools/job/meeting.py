@@ -1,157 +1,110 @@
-"""Nodes of one job exchange values and come to one conclusion, through files that all see or through torch's TCPStore. All get it, or all fail."""
+"""Nodes of one job exchange values and come to one conclusion. All get it, or all fail, as soon as one does."""
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
-from ckpt_tools.job.files import safe, write
+from ckpt_tools import ranges
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
+from ckpt_tools.job.boards import Board
+from ckpt_tools.job.waiting import Backoff, Clock
 
 Value = dict[str, Any]
-_POLL = 0.02
-
-
-class Board(Protocol):
-    """Where values are put up for the others: a key holds one value, a later one replaces it."""
-
-    def put(self, key: str, value: bytes) -> None: ...
-    def get(self, key: str) -> bytes | None: ...
-    def drop(self, prefix: str) -> None:
-        """Forget the keys that begin so; a board that ends with its job may keep them."""
-        ...
-
-
-class Files:
-    """A board in a directory that every node sees: one file per key, replaced by rename."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as e:
-            raise CannotLook(f"{directory} cannot be made: {e.strerror}", "name a directory that every node can write with --plan-dir") from e
-
-    def put(self, key: str, value: bytes) -> None:
-        write(os.path.join(self.directory, safe(key)), value)
-
-    def get(self, key: str) -> bytes | None:
-        try:
-            with open(os.path.join(self.directory, safe(key)), "rb") as f:
-                return f.read()
-        except FileNotFoundError:
-            return None
-        except OSError as e:
-            raise CannotLook(f"{self.directory} cannot be read: {e.strerror}", "is the file system of --plan-dir still there?") from e
-
-    def drop(self, prefix: str) -> None:
-        with suppress(OSError):
-            for name in os.listdir(self.directory):
-                if name.startswith(prefix):
-                    os.unlink(os.path.join(self.directory, name))
-
-
-class Store:
-    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself."""
-
-    def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str) -> None:
-        try:
-            import torch.distributed
-
-            dist: Any = torch.distributed  # its types say nothing of the stores
-        except ImportError as e:
-            raise UsageError(
-                "--agree needs torch, or a directory that all nodes share",
-                "pip install 'ckpt-tools[torch]', or say --plan-dir DIR on a shared file system",
-            ) from e
-        try:
-            tcp = dist.TCPStore(host, port, None, keeper, timedelta(seconds=timeout), wait_for_workers=False)
-        except Exception as e:  # torch raises classes of its own, which differ between versions
-            what = f"could not be opened: {_first_line(e)}" if keeper else f"did not answer within {timeout:g} s: {_first_line(e)}"
-            raise CannotLook(
-                f"the store for the agreement at {host}:{port} {what}", "check that the first node runs, or say --rendezvous HOST:PORT"
-            ) from e
-        self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", tcp)
-
-    def put(self, key: str, value: bytes) -> None:
-        try:
-            self.store.set(key, value)
-        except Exception as e:
-            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
-
-    def get(self, key: str) -> bytes | None:
-        try:
-            return bytes(self.store.get(key)) if self.store.check([key]) else None
-        except Exception as e:
-            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
-
-    def drop(self, prefix: str) -> None:  # noqa: ARG002 - a Board has it
-        return  # the store ends with the launcher that keeps it
-
-
-def _first_line(e: Exception) -> str:
-    return str(e).partition("\n")[0][:200]
+_FAREWELL = 5.0
+"""Seconds that the first node waits for the others to have read the end, where nothing tells whether they still run."""
 
 
 class Meeting:
-    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with CannotLook.
+    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with CannotLook, and at once when a node that was there has ended.
 
-    Nobody trusts what an earlier start left on the board: each process brings a number that was never used, and a session is the set of them.
+    Nobody trusts what an earlier start left on the board: each process brings a number that was never used, its name, and a session is the set of them.
     """
 
-    def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
-        self.board, self.me, self.size, self.timeout = board, me, size, timeout
-        self.session, self.round = "", 0
+    def __init__(self, board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> None:
+        self.board, self.me, self.size, self.timeout, self.clock = board, me, size, timeout, clock
+        self.session, self.round, self.answered = "", 0, 0
+        self.failed = False  # and all know it
+        self.name = secrets.token_hex(8)
+        self.members: list[str] = [""] * size
+        self.watch = board.watch(me == 0)
 
     def _waiting(self, what: Callable[[], str]) -> Iterator[None]:
-        end = time.monotonic() + self.timeout
+        backoff = Backoff(self.timeout, self.clock)
         while True:
             yield
-            if time.monotonic() >= end:
+            if not backoff.pause(None if self.clock else self.watch.sleep):
                 raise CannotLook(f"no agreement within {self.timeout:g} s: {what()}", "see why on that node, or wait longer with --timeout")
-            time.sleep(_POLL)
+
+    # ---- coming together
 
     def join(self) -> None:
         """Wait until all are there. The first offers a session to those it sees; who is not in it (an earlier start was) makes it offer another."""
-        nonce = secrets.token_hex(8)
-        self.board.put(f"join.{self.me}", nonce.encode())
+        self.watch.announce(self.name)
+        self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
-            self._gather_members(nonce)
+            self._gather_members()
             return
-        seen = ""
         for _ in self._waiting(lambda: f"node {self.me} did not hear from the first node"):
             offer = self._read("offer")
-            if offer and offer["members"][self.me : self.me + 1] == [nonce]:
-                if offer["session"] != seen:
-                    seen = offer["session"]
-                    self.board.put(f"{seen}.ack.{self.me}", b"1")
-                if self.board.get(f"{seen}.go"):
-                    self.session = seen
+            if not offer or offer["members"][self.me : self.me + 1] != [self.name]:
+                first = (self.board.get("join.0") or b"").decode("ascii", "replace")
+                if first and self.watch.gone(first):
+                    offer = self._read("offer") or {}
+                    self._raised(offer if self.name in offer.get("members", ()) else {})
+                    raise _ended(0)
+                continue
+            self._raised(offer)
+            if offer["session"] != self.session:
+                self.session, self.members = offer["session"], offer["members"]
+                self.watch.follow(offer["watch"], self.members[0])
+                self.board.put(f"{self.session}.ack.{self.me}", b"1")
+            if self.board.get(f"{self.session}.go"):
+                return
+            if self.watch.gone(self.members[0]):
+                if self.board.get(f"{self.session}.go"):
                     return
+                self._raised(self._read("offer") or {})
+                raise _ended(0)
 
-    def _gather_members(self, nonce: str) -> None:
+    def _gather_members(self) -> None:
+        self.members[0] = self.name
         offered: list[str] = []
-        session = ""
         absent: list[int] = []
         for _ in self._waiting(lambda: f"{_nodes(absent)} did not come"):
-            members = [nonce if i == 0 else (self.board.get(f"join.{i}") or b"").decode("ascii", "replace") for i in range(self.size)]
-            absent[:] = [i for i, n in enumerate(members) if not n]
+            for i in range(1, self.size):
+                self._meet(i)
+            absent[:] = [i for i, name in enumerate(self.members) if not name]
             if absent:
                 continue
-            if members != offered:
-                offered, session = members, secrets.token_hex(8)
-                self.board.put("offer", json.dumps({"session": session, "members": members}).encode())
-            absent[:] = [i for i in range(1, self.size) if not self.board.get(f"{session}.ack.{i}")]
+            if self.members != offered:
+                offered, self.session = list(self.members), secrets.token_hex(8)
+                self._offer({"session": self.session, "watch": dict(self.watch.offer)})
+            absent[:] = [i for i in range(1, self.size) if not self.board.get(f"{self.session}.ack.{i}")]
             if not absent:
-                self.board.put(f"{session}.go", b"1")
-                self.session = session
+                self.board.put(f"{self.session}.go", b"1")
                 return
+
+    def _meet(self, i: int) -> None:
+        """Take in that node ``i`` is there, or has come anew. Raises CannotLook when it was there and has failed or ended."""
+        text = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
+        if not text.startswith("{"):
+            if text == self.members[i] and text and self.watch.gone(text) and self.board.get(f"join.{i}") == text.encode():
+                raise _ended(i)
+            self.members[i] = text
+            return
+        left = json.loads(text)
+        if left["name"] == self.members[i] or left["first"] == self.name:  # else it was of an earlier start
+            self._said(i, left)
+        self.members[i] = ""
+
+    def _offer(self, value: Value) -> None:
+        self.board.put("offer", json.dumps({**value, "members": self.members}).encode())
+
+    # ---- one exchange after the other
 
     def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value]) -> Value:
         """Every node's value to the first, its conclusion to every node. What one node raised (``failure``), or concluding raises, is raised on all."""
@@ -161,36 +114,53 @@ class Meeting:
             self.board.put(f"{key}.{self.me}", json.dumps(value).encode())
             for _ in self._waiting(lambda: f"node {self.me} did not hear from the first node"):
                 answer = self._read(f"{key}.all")
+                if answer is None and self.watch.gone(self.members[0]):
+                    answer = self._read(f"{key}.all")
+                    if answer is None:
+                        raise _ended(0)
                 if answer is not None:
-                    return _raised(answer)
-        values: list[Value] = []
+                    return self._raised(answer)
         try:
             values = self._gather(key, value)
-            for i, v in enumerate(values):
-                if "error" in v:
-                    raise BY_EXIT_CODE.get(v["exit_code"], CannotLook)(f"node {i}: {v['error']}", v["hint"])
             answer = conclude(values)
         except CkptError as error:
-            self.board.put(f"{key}.all", json.dumps(failure(error)).encode())
+            self._conclude(failure(error))
+            self.failed = True
             raise
-        self.board.put(f"{key}.all", json.dumps(answer).encode())
+        self._conclude(answer)
         return answer
 
-    def abandon(self, error: CkptError) -> None:
-        """Let the others fail at the next exchange instead of waiting for this node."""
-        name = f"{self.me}" if self.me else "all"
-        with suppress(CannotLook):
-            self.board.put(f"{self.session}.{self.round + 1}.{name}", json.dumps(failure(error)).encode())
+    def _conclude(self, answer: Value) -> None:
+        self.board.put(f"{self.session}.{self.round}.all", json.dumps(answer).encode())
+        self.answered = self.round
 
     def _gather(self, key: str, mine: Value) -> list[Value]:
+        """The values of all; raises what the first node to fail raised."""
+        self._said(0, mine)
         found: dict[int, Value] = {0: mine}
         for _ in self._waiting(lambda: f"{_nodes([i for i in range(self.size) if i not in found])} did not answer"):
-            for i in range(self.size):
-                if i not in found and (value := self._read(f"{key}.{i}")) is not None:
+            for i in [i for i in range(self.size) if i not in found]:
+                value = self._read(f"{key}.{i}")
+                if value is None and self.watch.gone(self.members[i]):
+                    value = self._read(f"{key}.{i}")
+                    if value is None:
+                        raise _ended(i)
+                if value is not None:
+                    self._said(i, value)
                     found[i] = value
             if len(found) == self.size:
                 break
         return [found[i] for i in range(self.size)]
+
+    def _said(self, i: int, value: Value) -> None:
+        if "error" in value:
+            raise BY_EXIT_CODE.get(value["exit_code"], CannotLook)(f"node {i}: {value['error']}", value["hint"])
+
+    def _raised(self, answer: Value) -> Value:
+        if "error" in answer:
+            self.failed = True
+            raise BY_EXIT_CODE.get(answer["exit_code"], CannotLook)(answer["error"], answer["hint"])
+        return answer
 
     def _read(self, key: str) -> Value | None:
         data = self.board.get(key)
@@ -199,26 +169,70 @@ class Meeting:
         value = json.loads(data)
         return value if isinstance(value, dict) else None
 
-    def close(self) -> None:
-        """Say good-bye; the first node keeps the board until the others have read everything."""
-        if self.me:
-            self.board.put(f"{self.session}.bye.{self.me}", b"1")
+    # ---- leaving
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the others fail where they wait, instead of waiting for this node."""
+        if self.failed:
             return
-        end = time.monotonic() + min(5.0, self.timeout)
-        while time.monotonic() < end and not all(self.board.get(f"{self.session}.bye.{i}") for i in range(1, self.size)):
-            time.sleep(_POLL)
-        self.board.drop(f"{self.session}.")
+        told = failure(_as_told(error))
+        with suppress(CannotLook):
+            if self.me == 0 and not self.answered:
+                for i in [i for i, name in enumerate(self.members) if not name]:  # whoever has come meanwhile
+                    self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
+                self._offer({"session": "", "watch": {}, **told})
+            elif self.me and not self.round:
+                first = (self.board.get("join.0") or b"").decode("ascii", "replace")
+                self.board.put(f"join.{self.me}", json.dumps({**told, "name": self.name, "first": first}).encode())
+            if self.session:
+                who = str(self.me) if self.me else "all"
+                for number in range(max(1, self.round if self.me else self.answered + 1), self.round + 2):
+                    self.board.put(f"{self.session}.{number}.{who}", json.dumps(told).encode())
+        self.failed = True
+
+    def leave(self) -> None:
+        """Say good-bye; the first node keeps the board until the others have read everything, or have ended."""
+        try:
+            if self.me:
+                with suppress(CannotLook):
+                    self.board.put(f"{self.session}.bye.{self.me}", b"1")
+            elif not self.failed:
+                self._wait_for_others(self.timeout)
+                self.board.drop(f"{self.session}.")
+            elif self.board.keeper:
+                self._wait_for_others(_FAREWELL)
+        finally:
+            self.watch.close()
+
+    def _wait_for_others(self, most: float) -> None:
+        backoff = Backoff(most, self.clock)
+        away = set(range(1, self.size))
+        while away:
+            silent = backoff.clock.now() - backoff.started > _FAREWELL
+            for i in sorted(away):
+                name = self.members[i]
+                if self.board.get(f"{self.session}.bye.{i}") or self.watch.gone(name) or (silent and not self.watch.alive(name)):
+                    away.discard(i)
+            if away and not backoff.pause(None if self.clock else self.watch.sleep):
+                return
 
 
 @contextmanager
-def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meeting]:
-    """A meeting that all have joined."""
-    m = Meeting(board, me, size, timeout)
-    m.join()
+def meeting(board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> Iterator[Meeting]:
+    """A meeting that all have joined. What ends it early on this node, a signal too, the others are told."""
+    m = Meeting(board, me, size, timeout, clock)
     try:
+        m.join()
         yield m
-    finally:
-        m.close()
+    except BaseException as error:
+        m.abandon(error)
+        if not isinstance(error, Exception):  # a signal: whoever sent it waits
+            m.watch.close()
+            raise
+        with suppress(CannotLook):
+            m.leave()
+        raise
+    m.leave()
 
 
 def failure(error: CkptError) -> Value:
@@ -226,12 +240,17 @@ def failure(error: CkptError) -> Value:
     return {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
 
 
-def _raised(answer: Value) -> Value:
-    if "error" in answer:
-        raise BY_EXIT_CODE.get(answer["exit_code"], CannotLook)(answer["error"], answer["hint"])
-    return answer
+def _as_told(error: BaseException) -> CkptError:
+    if isinstance(error, CkptError):
+        return error
+    if isinstance(error, Exception):
+        return CannotLook(f"internal error: {type(error).__name__}: {error}", "report it with what that node printed")
+    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
+
+
+def _ended(i: int) -> CannotLook:
+    return CannotLook(f"node {i} has ended without a word: killed, out of memory, or its machine went down", "see why on that node, then start again")
 
 
 def _nodes(numbers: Sequence[int]) -> str:
-    names = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
-    return f"node {names}" if len(numbers) == 1 else f"nodes {names}"
+    return f"node{'s' if len(numbers) > 1 else ''} {ranges.words(ranges.ranges(numbers))}"

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.files import safe
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.torchrun_line import TorchrunLine
 from ckpt_tools.launchers import Started
+from ckpt_tools.pipeline.history import safe
 
 _ONCE = frozenset({"slurm", "mpi"})
 """Launchers whose job ids never come back: a key made of one tells every start apart."""

@@ -10,16 +10,17 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Process:
-    """``host`` is this boot of this machine; ``parent`` is who started us: pid and start time, so that it means one process only."""
+    """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start time, so that each means one process only."""
 
     host: str
     pid: int
     parent: str
+    identity: str
 
     @staticmethod
     @cache
     def here() -> Process:
-        return Process(_host(), os.getpid(), _identity(os.getppid()))
+        return Process(_host(), os.getpid(), _identity(os.getppid()), _identity(os.getpid()))
 
     @staticmethod
     def alive(identity: str) -> bool:
@@ -53,6 +54,8 @@ def _identity(pid: int) -> str:
         return ""
     try:
         os.kill(pid, 0)
-    except OSError:
+    except ProcessLookupError:
         return ""
+    except OSError:
+        pass  # somebody else's, and so it runs
     return str(pid)

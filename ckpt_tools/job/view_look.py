@@ -59,7 +59,7 @@ def ours(fd: int, directory: str) -> Mapping[str, object] | None:
     try:
         note = json.loads(_read(MARKER, fd))
         schema, files = note["schema"], {MARKER, *note["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
         schema = ""
     if schema != SCHEMA:
         raise UsageError(f"--view {directory} is not empty, and no view that ckpt has built", "name a directory that is not there yet")

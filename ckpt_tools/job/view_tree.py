@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckpt_tools.discover import _TEMPORARY, discover
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_look import MARKER
 from ckpt_tools.layouts import BY_NAME, Layout
 from ckpt_tools.layouts._own_name import named_for
+from ckpt_tools.listing import entries_of
 from ckpt_tools.model import Checkpoint, FileLoad, LoadPlan, Part, Resume
+from ckpt_tools.storage.retry import is_directory, is_file
 
 
 @dataclass
@@ -37,6 +39,14 @@ class Tree:
     @cached_property
     def parts(self) -> dict[str, Part]:
         return {p.path: p for p in self.checkpoint.parts}
+
+    def part_of(self, path: str) -> Part | None:
+        """The part at a planned path; behind a link to a directory it is planned where it really lies."""
+        return self.parts.get(path) or self._placed.get(_place(path))
+
+    @cached_property
+    def _placed(self) -> dict[str, Part]:
+        return {_place(path): part for path, part in self.parts.items()}
 
     @cached_property
     def above(self) -> str:
@@ -94,7 +104,7 @@ class Tree:
 
     def load(self, f: FileLoad, rank: int | None) -> str | None:
         """The link to a planned file; None for one that lies on another node."""
-        part = self.parts.get(f.path)
+        part = self.part_of(f.path)
         if part is None:
             if f.node is not None and rank is not None:
                 return None
@@ -119,34 +129,33 @@ class Tree:
         self._tracker()
 
     def _rest(self) -> Iterator[tuple[str, str]]:
-        good = {part.role: f.path for f in self.plan.shared if (part := self.parts.get(f.path)) and self.layout.piece(part.piece).single}
+        good = {part.role: f.path for f in self.plan.shared if (part := self.part_of(f.path)) and self.layout.piece(part.piece).single}
         for part in self.checkpoint.parts:
             piece = self.layout.piece(part.piece)
             if piece.single and part.role in good:  # copies of each other: the good one under every name
                 yield self.name_of(part), good[part.role]
             elif not piece.loaded and part.size >= 0:
                 yield self.name_of(part), part.path
-        for home in sorted({p.home for p in self.checkpoint.parts if p.home and os.path.isdir(p.home)}):
+        for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
             yield from ((f"{_below(home, self.above)}{name}", path) for name, path in self._others(home, ""))
         for name in self.layout.beside(self.checkpoint):
-            if os.path.isfile(path := os.path.join(self.above, name)):
+            if is_file(path := os.path.join(self.above, name)):
                 yield name, path
 
     def _others(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
         """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data that only an index describes."""
         own = directory == self.above
-        with os.scandir(directory) as entries:
-            for e in sorted(entries, key=lambda e: e.name):
-                name = f"{above}{e.name}"
-                if e.name == MARKER or _TEMPORARY.search(e.name) or (own and e.name in (self.layout.tracker, *self.layout.records)):
-                    continue
-                if not e.is_dir():
-                    if e.path not in self.parts and e.is_file():
-                        yield name, e.path
-                elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
+        for e in entries_of(directory):
+            name = f"{above}{e.name}"
+            if e.name == MARKER or _TEMPORARY.search(e.name) or (own and e.name in (self.layout.tracker, *self.layout.records)):
+                continue
+            if not is_directory(e):
+                if e.path not in self.parts and is_file(e):
                     yield name, e.path
-                elif not (self._scattered and discover(e.path).parts):
-                    yield from self._others(e.path, f"{name}/")
+            elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
+                yield name, e.path
+            elif not (self._scattered and _holds_checkpoints(e.path)):
+                yield from self._others(e.path, f"{name}/")
 
     @cached_property
     def _scattered(self) -> bool:
@@ -155,9 +164,9 @@ class Tree:
 
     def _tracker(self) -> None:
         layout, said = self.layout, self.layout.tracked(self.checkpoint)
-        if layout.tracker and said is not None and (layout.always_tracked or os.path.isfile(os.path.join(self.above, layout.tracker))):
+        if layout.tracker and said is not None and (layout.always_tracked or is_file(os.path.join(self.above, layout.tracker))):
             self.texts[layout.tracker] = layout.write_tracker(said)
-        if layout.write_record and any(os.path.isfile(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts):
+        if layout.write_record and any(is_file(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts):
             for name, part in self.moved.items():
                 self.texts[f"{name.rpartition('/')[0]}/{layout.records[0]}".lstrip("/")] = layout.write_record(part)
         if twice := next((name for name in self.texts if name in self.links), None):
@@ -169,7 +178,7 @@ class Tree:
     def rebased(self) -> Checkpoint:
         """The checkpoint as it is in the view."""
         c, parts = self.checkpoint, tuple(self.moved.values())
-        at = {self.parts[self.links[name]].path: part.path for name, part in self.moved.items()}
+        at = {of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))}
         apart = len({tuple(links) for links in self.ranks.values()}) > 1
         if apart or not c.path.startswith(f"{self.above.rstrip('/')}/"):
             path = parts[0].home or self.directory
@@ -184,6 +193,18 @@ class Tree:
         return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
 
 
+def _holds_checkpoints(directory: str) -> bool:
+    """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen that may show it."""
+    found = discover(directory)
+    if not found.parts and (row := next(iter(found.unseen), None)):
+        raise CannotLook(f"{row.path}: {row.why}", "check that its file system is mounted and readable, then start again")
+    return bool(found.parts)
+
+
 def _below(path: str, above: str) -> str:
     name = os.path.relpath(path, above)
     return "" if name == "." else f"{name}/"
+
+
+def _place(path: str) -> str:
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

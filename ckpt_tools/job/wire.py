@@ -31,12 +31,12 @@ def row(load: RankLoad, host: str) -> Value:
 
 def told(f: Finding) -> Value:
     """A finding for the others."""
-    return {"code": f.code, "severity": int(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, "path": f.path}
+    return {**{name: getattr(f, name) for name in Finding.__slots__}, "severity": int(f.severity)}
 
 
 def untold(row: Value) -> Finding:
     """A finding of another node."""
-    return Finding(row["code"], Severity(row["severity"]), row["message"], row["offset"], row["hint"], row["path"])
+    return Finding(**{**row, "severity": Severity(row["severity"]), "ranks": tuple((a, b) for a, b in row["ranks"])})
 
 
 def packed(p: Part) -> Value:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ckpt_tools import ranges
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts._base import Metadata, whole
 from ckpt_tools.model import Finding, Part, Report, Severity
 
+SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
+"""Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info): all ranks of one save write the same number."""
 Rows = Sequence[tuple[Part, Report]]
 Counter = Callable[[Metadata], "int | None"]
 
@@ -94,5 +97,5 @@ def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[st
     usual = Tally(said for names in homes.values() for said in names)
     for names in homes.values():
         if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
-            text = f"{', '.join(gone[:4])}{' …' if len(gone) > 4 else ''} of its checkpoint is not there, though the run's other checkpoints have it"
+            text = f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
             yield next(iter(names.values())).path, finding("missing-part", text)

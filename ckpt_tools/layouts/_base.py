@@ -74,6 +74,8 @@ class Piece:
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
     save interval, was written by a dying job.
+    ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one is a warning, and its ranks are
+    not those that a checkpoint needs.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Piece:
     mark: bool = False
     here: bool = False
     everyone_saves: bool = False
+    survivable: bool = False
 
     @cached_property
     def depth(self) -> int:
@@ -153,6 +156,16 @@ def nothing_beside(checkpoint: Checkpoint) -> tuple[str, ...]:
     return ()
 
 
+def nothing_lacks(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """A layout whose checkpoints all hold a whole training state."""
+    return iter(())
+
+
+def never(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """A layout whose names place every checkpoint in the order of training."""
+    return False
+
+
 def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """A layout whose siblings tell nothing about a part's step."""
     return None
@@ -172,7 +185,9 @@ class Layout:
     and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
     its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
     ``records`` are the names of other notes about the checkpoints beside them, ``write_record`` is what the first of them says when a part is the last one saved.
-    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. The files of a ``last_resort`` are checkpoints only where no other layout has any.
+    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training cannot go on; ``later``: it is tried only after the others, however new it is;
+    ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a ``last_resort`` are checkpoints only where no other layout has any.
+    ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece that every save writes anew.
     """
 
     name: str
@@ -200,7 +215,12 @@ class Layout:
     records: tuple[str, ...] = ()
     write_record: Callable[[Part], bytes] | None = None
     beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
+    lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
+    later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
+    unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
+    counts_restarts: bool = False
+    renewed: str = ""
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""

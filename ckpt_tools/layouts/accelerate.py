@@ -31,7 +31,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    yield Piece(f"rng{mark}", "rng", f"{home}/random_states_{{rank}}.pkl", TORCH, shared=True, sharded=True)
+    yield Piece(f"rng{mark}", "rng", f"{home}/random_states_{{rank}}.pkl", TORCH, shared=True, sharded=True, survivable=True)
     for name, template, formats in (
         ("model", "model[_{shard}].safetensors", ST),
         ("model_shard", "model-{shard:05d}-of-{of:05d}.safetensors", ST),
@@ -63,5 +63,8 @@ LAYOUT = Layout(
     commit="rng",
     reshardable=True,
     reference="accelerate/checkpointing.py save_accelerator_state; ProjectConfiguration(automatic_checkpoint_naming) counts saves",
-    limits=("the number in checkpoint_N counts saves: no step is told", "a model or RNG file of another save with the same shapes is not seen"),
+    limits=(
+        "the number in checkpoint_N counts saves: no step is told",
+        "a model or RNG file of another save with the same shapes is seen only while that save is there, random numbers of this rank not before a third one",
+    ),
 )

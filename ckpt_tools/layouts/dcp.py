@@ -65,7 +65,7 @@ LAYOUT = Layout(
     compare_steps=False,
     reference="torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py (step-N)",
     limits=(
-        "nothing in a data file says which save it is of, unless the job saved its step as a plain number: a file of the same sizes from another step is seen only then",
+        "nothing in a data file says which save it is of, unless the job saved its step as a plain number: a file of the same sizes from another step is seen then, or while that step is there",
         "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must be there",
     ),
 )

@@ -8,6 +8,7 @@ from ckpt_tools.codes import finding
 from ckpt_tools.layouts._agree import borrowed, missed
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.ranges import ranges, words
 
 FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
@@ -36,11 +37,9 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             expected = optim or r.metadata.get("optimizer", 0) is None
             if p.role == "model" and expected and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
                 if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
-                    names = ", ".join(f"data parallel rank {d} of model parallel rank {m}" for d, m in lost[:4])
-                    yield (
-                        p.path,
-                        finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}{' …' if len(lost) > 4 else ''}"),
-                    )
+                    gone = {m: ranges([d for d, at in lost if at == m]) for m in sorted({m for _, m in lost})}
+                    names = ", ".join(f"data parallel rank {words(of)} of model parallel rank {m}" for m, of in gone.items())
+                    yield p.path, finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}")
                 break
     keys = {
         f"{piece}{mark}": said

@@ -1,35 +1,210 @@
-"""Checkpoint files of no known arrangement: each file in a directory that nothing else explains is a checkpoint of its own."""
+"""Checkpoint files of no known arrangement: what somebody's own training loop saves, told apart by names and by what is in the files."""
 
 from __future__ import annotations
 
-from ckpt_tools.layouts._agree import first
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools.codes import finding
+from ckpt_tools.layouts._agree import borrowed, first
 from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
-from ckpt_tools.model import Checkpoint, Part, Resume
+from ckpt_tools.layouts.bare_names import read_bare_name
+from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
+FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")
+STEPS = ("global_step", "step", "iteration", "step_num", "iter", "n_iter", "it", "train_step", "current_step", "num_updates")
+EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch")
+_NAMES = ("{name}.<pt|pth|pth.tar|bin>", "{name}.ckpt", "{name}.safetensors")
+
+
+class Holds(NamedTuple):
+    """What a checkpoint holds of a training state. ``counters``: something in it, not only its name, says how far training was."""
+
+    weights: bool = False
+    optimizer: bool = False
+    counters: bool = False
+
+
+_PIECES = {
+    "state": Holds(True, True, True),
+    "uncounted": Holds(True, True, False),
+    "counted": Holds(True, False, True),
+    "weights": Holds(True, False, False),
+    "optimizer": Holds(False, True, False),
+    "optimizer_counted": Holds(False, True, True),
+    "progress": Holds(False, False, True),
+    "other": Holds(),
+}
+"""What one file may hold, by the name of its piece. One that could not be read is a ``torch``, ``ckpt`` or ``safetensors``."""
+_ROLLING = "rolling_"
+"""Before the name of a piece: a file that is written over at every save, and so only stands in for one that is not."""
+
+
+def piece_for(holds: Holds, rolling: bool) -> str:
+    name = next(name for name, held in _PIECES.items() if held == holds)
+    return f"{_ROLLING}{name}" if rolling else name
+
+
+def holds_of(c: Checkpoint) -> Holds | None:
+    """What its files hold together; None where one of them could not be read."""
+    held = [_PIECES.get(p.piece.removeprefix(_ROLLING)) for p in c.parts]
+    known = [h for h in held if h is not None]
+    return Holds(*map(any, zip(*known, strict=True))) if len(known) == len(held) else None
+
+
+def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """The first of the keys that holds a whole number; safetensors keeps all values as text."""
+    text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
+    return first({**metadata, **text}, keys)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    return first(metadata, ("global_step", "step", "iteration", "step_num")), first(metadata, ("epoch", "epoch_num")), None
+    named = (part.step, part.epoch) != (None, None)
+    return (part.step if named else number(metadata, STEPS)), (part.epoch if part.epoch is not None else number(metadata, EPOCHS)), None
+
+
+def _same_run(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, Holds]]:
+    """Other checkpoints of its run and what they hold, as far as they could be read."""
+    for o in others:
+        if o is not c and (o.layout, o.run) == (c.layout, c.run) and (held := holds_of(o)) is not None:
+            yield o, held
+
+
+def _placed(c: Checkpoint) -> bool:
+    return (c.step, c.epoch) != (None, None)
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What a checkpoint does not hold of a training state although others of its run do; half of one never is a checkpoint."""
+    mine = holds_of(c)
+    if mine is None:
+        return
+    siblings = list(_same_run(c, others))
+    if not mine.weights:
+        yield _lacking(c, "weights of a model", next((o for o, held in siblings if held.weights), None))
+        return
+    if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
+        yield _lacking(c, "optimizer's state", o)
+    peers = [(o, held) for o, held in siblings if o.kind in (c.kind, Kind.PERIODIC)]
+    like = [o for o, held in peers if held.counters and held.optimizer >= mine.optimizer and _roles(o) == _roles(c)]
+    if not mine.counters and like:
+        yield _lacking(c, "count of steps or epochs", like[0])
+    if len(c.parts) > 1 or not mine.optimizer:
+        yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files that most saves of the run have: a job that died in the middle of one did not come to them. An average is no model where others have both."""
+    having = Counter(role for o in siblings for role in _roles(o))
+    for role, n in having.items():
+        if role not in _roles(c) and (role == "model" or 2 * n > len(siblings)) and (role != "optimizer"):
+            yield _lacking(c, f"{role} file", next(o for o in siblings if role in _roles(o)))
+
+
+def _roles(c: Checkpoint) -> set[str]:
+    return {p.role for p in c.parts}
+
+
+def _lacking(c: Checkpoint, what: str, who: Checkpoint | None) -> Finding:
+    beside = f", which {_name(who)} beside it holds" if who else ""
+    return finding("missing-part", f"{_name(c)} holds no {what}{beside}", path=c.parts[0].path)
+
+
+def _name(c: Checkpoint) -> str:
+    names = [p.path.rpartition("/")[2] for p in c.parts]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its step"
+
+
+def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Exports, what is not in the order of training, and the best so far where a later step or more of a training state is there."""
+    mine = holds_of(c)
+    if c.kind is Kind.RELEASE:
+        return True
+    if mine is None:
+        return False  # damaged: nobody knows what it was
+    periodic = [(o, held) for o, held in _same_run(c, others) if o.kind is Kind.PERIODIC]
+    if c.kind is Kind.BEST:
+        return any(o.order > c.order or held.optimizer > mine.optimizer for o, held in periodic)
+    return not _placed(c) and any(_placed(o) and held.weights for o, held in periodic)
+
+
+def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether a checkpoint that nothing places in the order of training is as good as the newest that has a place, and newer."""
+    mine = holds_of(c)
+    if mine is None or c.kind is not Kind.PERIODIC or _placed(c) or not mine.weights or any(True for _ in _lacks(c, others)):
+        return False
+    placed = [o for o, held in _same_run(c, others) if o.kind is Kind.PERIODIC and _placed(o) and held.weights]
+    return bool(placed) and all(o.mtime_ns < c.mtime_ns for o in placed)
+
+
+def _named(p: Part) -> Steps:
+    """The step or epoch that a part's own name tells, where it is what the part is taken for."""
+    said = read_bare_name(p.path.rpartition("/")[2])
+    step = said.step if said.step is not None else said.number if said.number == p.step else None
+    epoch = said.epoch if said.epoch is not None else said.number if said.number == p.epoch and step is None else None
+    return step, epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """A file that was saved at the step or epoch of another file, as the names tell; two files of one checkpoint that were saved at two steps."""
+    for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
+        rows = [(p, _named(p)[at], number(r.metadata, keys)) for p, r in parts]
+        names = {named for _, named, _ in rows}
+        for p, named, said in rows:
+            if named is not None and said is not None and abs(named - said) > 1:
+                severity = Severity.ERROR if said in names else Severity.WARNING
+                yield p.path, finding(code, f"the name says {code[:-9]} {named}, the file {said}", severity=severity)
+    yield from _torn([(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None])
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+
+
+def _placed_part(p: Part) -> bool:
+    return (p.step, p.epoch) != (None, None)
+
+
+def _torn(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+    """Files that are written over at every save, one of which was when the job died."""
+    together: dict[object, dict[int, Part]] = {}
+    for p, said in rows:
+        together.setdefault((p.run, p.kind, p.step, p.epoch), {})[said] = p
+    for by_step in together.values():
+        low, high = min(by_step), max(by_step)
+        if high - low > 1:
+            text = f"it is of step {low}, {by_step[high].path.rpartition('/')[2]} of step {high}"
+            yield by_step[low].path, finding("step-mismatch", text)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path)
+    return Resume(path or checkpoint.path)
+
+
+def _pieces() -> Iterator[Piece]:
+    for name, template, formats in zip(("torch", "ckpt", "safetensors"), _NAMES, (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",)), strict=True):
+        step_from = "content" if name == "ckpt" else "name"
+        yield Piece(name, "model", template, formats, shared=True, single=True, step_from=step_from, weak=True, required=False)
+    for mark in ("", _ROLLING):
+        for name in _PIECES:
+            yield Piece(f"{mark}{name}", "model", _NAMES[0], FORMATS, shared=True, single=True, weak=True, required=False)
 
 
 LAYOUT = Layout(
     name="files",
     title="Files of no known arrangement",
-    pieces=(
-        Piece("torch", "model", "{name}.<pt|pth|pth.tar|bin>", TORCH, shared=True, weak=True),
-        Piece("ckpt", "model", "{name}.ckpt", (*TORCH, "mindspore_ckpt"), shared=True, step_from="content", weak=True),
-        Piece("safetensors", "model", "{name}.safetensors", ("safetensors",), shared=True, weak=True),
-    ),
+    pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
+    check=_check,
+    lacks=_lacks,
+    later=_later,
+    unclear=_unclear,
     reshardable=True,
     compare_steps=False,
     last_resort=True,
-    reference="the files' own formats; the sample that this replaces sorts them by modification time and tries the newest five",
-    limits=("files are candidates by modification time, one by one: a model and an optimizer in two files are not joined",),
+    reference="the files' own formats, and the names that training loops give; the sample that this replaces sorts them by modification time and tries the newest five",
+    limits=(
+        "a number in a name is a step unless the content makes it an epoch; other words in it name a run of its own",
+        "files of one step that hold different models (a generator and a discriminator) are two runs: say how they belong together with [[layout]]",
+    ),
 )

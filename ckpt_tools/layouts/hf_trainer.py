@@ -45,8 +45,8 @@ def _pieces() -> Iterator[Piece]:
     yield Piece("optimizer", "optimizer", f"{HOME}/optimizer.<pt|bin>", TORCH, shared=True)
     yield Piece("scheduler", "scheduler", f"{HOME}/scheduler.pt", TORCH, shared=True)
     yield Piece("scaler", "scaler", f"{HOME}/scaler.pt", TORCH, shared=True, required=False)
-    yield Piece("rng", "rng", f"{HOME}/rng_state.pth", TORCH, shared=True)
-    yield Piece("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", TORCH, shared=True, sharded=True)
+    yield Piece("rng", "rng", f"{HOME}/rng_state.pth", TORCH, shared=True, survivable=True)
+    yield Piece("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", TORCH, shared=True, sharded=True, survivable=True)
     yield Piece("args", "args", f"{HOME}/training_args.bin", TORCH, shared=True, loaded=False)
     yield Piece("config", "config", f"{HOME}/<config|adapter_config>.json", ("json_member",), shared=True, companion=True, loaded=False)
     yield Piece("tokenizer", "tokenizer", f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
@@ -74,7 +74,7 @@ LAYOUT = Layout(
     reshardable=True,
     reference="transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then trainer_state.json; no temporary directory",
     limits=(
-        "only trainer_state.json carries the step; a swapped model of the same shapes is not seen",
+        "only trainer_state.json carries the step; a model or random numbers of another save with the same shapes are seen only while that save is there",
         "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of the run have one",
     ),
 )

@@ -58,6 +58,7 @@ LAYOUT = Layout(
     epoch_base=0,
     reshardable=True,
     compare_steps=False,
+    renewed="last",
     reference="lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer steps",
     limits=(
         "last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original",

@@ -40,9 +40,6 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             if said is not None and part.step is not None and said != part.step and (key == "iteration" or "iteration" not in m):
                 yield part.path, finding("step-mismatch", f"the directory says iteration {part.step}, the file says {said} ({key})")
                 break
-        writer = whole(m.get("args.rank"))
-        if part.rank is not None and writer is not None and writer != part.rank:
-            yield part.path, finding("rank-mismatch", f"the name says rank {part.rank}, the file was written by rank {writer}")
 
 
 def resume(checkpoint: Checkpoint, path: str | None) -> Resume:

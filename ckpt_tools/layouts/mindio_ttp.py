@@ -13,13 +13,11 @@ FORMATS = ("mindspore_ckpt", "mindspore_encrypted")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """``cur_rank``, ``epoch_num`` and ``step_num`` against the path; directory step minus ``step_num`` is one non-negative constant."""
+    """``epoch_num`` and ``step_num`` against the path; directory step minus ``step_num`` is one non-negative constant."""
     homes: dict[str, list[tuple[Part, int]]] = defaultdict(list)
     for part, report in parts:
         m = report.metadata
-        writer, epoch_num, step_num, batch_num = (whole(m.get(k)) for k in ("cur_rank", "epoch_num", "step_num", "batch_num"))
-        if writer is not None and writer != part.rank:
-            yield part.path, finding("rank-mismatch", f"the path says rank {part.rank}, the file was written by rank {writer}")
+        epoch_num, step_num, batch_num = (whole(m.get(k)) for k in ("epoch_num", "step_num", "batch_num"))
         if epoch_num is not None and epoch_num != part.epoch:
             yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}")
         if step_num is None:

@@ -46,6 +46,7 @@ LAYOUT = Layout(
     place=place,
     check=check,
     epoch_base=1,
+    counts_restarts=True,
     records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
     write_record=_write_record,
     reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,57 +14,74 @@ from ckpt_tools import group as grouping
 from ckpt_tools.answers import FileReport, Scan, Summary, Verification
 from ckpt_tools.cache import Cache, Note
 from ckpt_tools.codes import finding
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Report, Verdict, worst
+from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Report, Resume, Verdict, blind, worst
+from ckpt_tools.pipeline import history
 from ckpt_tools.pipeline.across import across as across_files
 from ckpt_tools.pipeline.ahead import by_crowd, by_engine
+from ckpt_tools.pipeline.paths import Path, Paths, one, several
 from ckpt_tools.pipeline.session import Progress, Session
+from ckpt_tools.pipeline.tracked import as_told
+from ckpt_tools.pipeline.unseen import not_seen, unread_files
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
+from ckpt_tools.storage.stalls import limited
 
 if TYPE_CHECKING:
     from ckpt_tools._share import Share
     from ckpt_tools.engine import Engine
+    from ckpt_tools.pipeline.planner import Planner
     from ckpt_tools.pipeline.sample import Asked
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
 
-def scan(root: str = ".", selection: Selection | None = None) -> Scan:
+def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
     """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not tell the step).
 
+    Of ``selection`` count its filters (layout, run, prefix, kind, max_step), order, world_size, save_interval, key_file and jobs.
     Raises CannotLook when ``root`` cannot be listed.
     """
     selection = selection or Selection()
-    s = Session(root, jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file, listing=True)
-    checkpoints = _filtered(grouping.group(s.parts, selection.fault_ranks, selection.save_interval), selection)
+    s = Session(one(root), jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file, listing=True, exclude=selection.exclude)
+    rows = [as_told(s, c) for c in _listed(s, selection)]
+    checkpoints = [c for c, _ in rows]
     expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or completeness.expected_ranks(members))}
     findings = [
-        *s.found.findings,
+        *not_seen(s),
+        *unread_files(s),
+        *s.notes,
+        *(f for _, damage in rows for f in damage),
         *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
     ]
-    return Scan(s.root, tuple(checkpoints), expected, tuple(findings), len(s.found.bare), s.found.unrecognised)
+    return Scan(s.root, tuple(checkpoints), expected, tuple(findings), len(s.found.bare), s.found.unrecognised, len(s.found.hidden.paths))
 
 
-def _filtered(checkpoints: Iterable[Checkpoint], selection: Selection) -> list[Checkpoint]:
-    def fits(c: Checkpoint) -> bool:
-        prefixes = {p.prefix for p in c.parts}
-        return (
-            selection.layout in (None, c.layout)
-            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
-            and (selection.prefix is None or selection.prefix in prefixes)
-        )
+def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
+    """The checkpoints that the filters leave, newest first by modification time, or by step where that is asked for."""
+    from ckpt_tools.choose import rank
+    from ckpt_tools.pipeline.candidates import belongs
+    from ckpt_tools.pipeline.steps import step_in_contents
 
-    return [c for c in checkpoints if fits(c)]
+    everything, most = grouping.group(s.parts, selection.save_interval), selection.max_step
+
+    def wanted(c: Checkpoint) -> bool:
+        if not belongs(c, selection) or selection.kind not in (None, c.kind):
+            return False
+        step = c.step if c.step is not None or most is None else step_in_contents(s, c, everything)
+        return most is None or (step is not None and step <= most)
+
+    left = [c for c in everything if wanted(c)]
+    return rank(left, "step") if selection.order == "step" else left
 
 
 def verify(
-    paths: Sequence[str] = (".",),
+    paths: Paths = ".",
     level: Level = Level.CONTENT,
     *,
     jobs: int = 0,
-    require: tuple[str, ...] = (),
+    require: Iterable[str] = (),
     settle: float = 120.0,
     progress: Progress | None = None,
     key_file: str | None = None,
@@ -78,14 +95,15 @@ def verify(
     max_duration: float | None = None,
     engine: Engine | None = None,
 ) -> Verification:
-    """Look at every checkpoint file at or below ``paths``, and across the files of every checkpoint and run.
+    """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of every checkpoint and run.
 
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
     With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is read, the least recently checked first: that is remembered with ``cache``.
     With an ``engine`` (``ckpt_tools.engine``) its workers read, who must see the files under the same paths; the answer is the same.
-    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError when a part of the contents is asked for at another level.
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError for no path at all, and when a part of the contents
+    is asked for at another level.
     """
     started = time.perf_counter()
     asked = _asked(sample, max_duration, level)
@@ -93,9 +111,9 @@ def verify(
     files: list[FileReport] = []
     across: list[Finding] = []
     unrecognised = bytes_read = 0
-    roots = [os.path.abspath(p) for p in paths]
+    roots = [os.path.abspath(p) for p in several(paths)]
     for root in dict.fromkeys(roots):
-        with counted() as read, remembering(root, cache, max_age, note) as kept:
+        with limited(asked.seconds if asked else None), counted() as read, remembering(root, cache, max_age, note) as kept:
             s = Session(
                 root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
                 budget=asked.seconds if asked else None,
@@ -122,19 +140,23 @@ def verify(
                     bare.append(path)
                     s.reports[path] = report
             across += [
-                *s.found.findings,
+                *not_seen(s),
+                *s.notes,
                 *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
             ]
             across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
-            across += across_files(s, os.path.isdir(root), level if asked is None else Level.STRUCTURE)  # copies are compared to their ends
-        files += [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
+            across += across_files(s, s.found.tree, level if asked is None else Level.STRUCTURE)  # copies are compared to their ends
+        inspected = [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
+        if not inspected:  # beside others that were it would be lost in their good news
+            across.append(finding("not-inspected", "no checkpoint file that ckpt knows is there: nothing was inspected", path=root))
+        files += inspected
         unrecognised += s.found.unrecognised
         bytes_read += read.bytes
     files = list({f.report.path: f for f in files}.values())
     verdicts = [f.report.verdict for f in files]
     counts = {v: verdicts.count(v) for v in Verdict}
     total = worst(across)
-    if not files or Verdict.UNKNOWN in verdicts or any(f.code == "unreadable" for f in across):
+    if not files or Verdict.UNKNOWN in verdicts or blind(across) or any(f.code == "not-inspected" for f in across):
         verdict = Verdict.UNKNOWN
     elif Verdict.BROKEN in (*verdicts, total):
         verdict = Verdict.BROKEN
@@ -164,8 +186,9 @@ def _asked(sample: Share | str | None, max_duration: float | None, level: Level)
         raise UsageError(f"sample: {e}", 'say sample="1/7"') from e
 
 
-def show(path: str, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False) -> tuple[Report, Anatomy]:
+def show(path: Path, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
+    path = one(path, "path")
     s = Session(path, key_file=key_file, explain=explain)
     seen = next((p.findings for p in s.parts), next((b[3] for b in s.found.bare), ()))
     return s.examine(os.path.abspath(path), level, seen)
@@ -182,17 +205,19 @@ def remembering(root: str, wanted: bool, max_age: float, note: Note | None) -> I
             cache.close()
 
 
-def plan(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
+def plan(root: Path = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
     """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates.
 
-    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used.
+    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used. Nothing is written but the cache, where ``selection.cache`` asks for it.
     """
     from ckpt_tools.pipeline.planner import Planner  # verify, which also runs by the file, starts sooner without it
 
-    selection = selection or Selection()
-    with counted() as read, remembering(root, selection.cache, selection.max_age, note) as cache:
+    root, selection = one(root), selection or Selection()
+    if selection.plan_dir is not None:  # else it counts only where nothing is found
+        history.place(selection.plan_dir, root)
+    with limited(selection.budget), counted() as read, remembering(root, selection.cache, selection.max_age, note) as cache:
         try:
-            made = Planner(root, selection, progress, cache).plan()
+            made = _planned(Planner(root, selection, progress, cache), root, selection)
         except CkptError as error:
             if error.plan is not None:
                 error.plan = replace(error.plan, bytes_read=read.bytes)
@@ -200,7 +225,27 @@ def plan(root: str = ".", selection: Selection | None = None, *, progress: Progr
     return replace(made, bytes_read=read.bytes)
 
 
-def latest(root: str = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
+def _planned(planner: Planner, root: str, selection: Selection) -> LoadPlan:
+    """The plan; one without a checkpoint only where that is allowed, and where no earlier start had one. With ``strict`` nothing in it is unknown."""
+    try:
+        made = planner.plan()
+    except NoCheckpoint as error:  # that something is gone says more
+        history.first_launch(root, selection, error.plan)
+        raise
+    if made.checkpoint is None:
+        history.first_launch(root, selection, made)
+    if selection.strict and made.below_level:
+        raise _unknown(made, selection)
+    return made
+
+
+def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
+    text = f"{made.below_level} of the files to load could not be looked at as deeply as --level {selection.level} asks, which --strict takes for unknown"
+    none = replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
+    return CannotLook(text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none)
+
+
+def latest(root: Path = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
     """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the fingerprint stays that of the whole plan.
 
     Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
@@ -221,8 +266,13 @@ def latest(root: str = ".", selection: Selection | None = None, *, progress: Pro
             message = f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown"
             raise UsageError(f"{message}: {unclear}" if unclear else message, hint)
         mine = full.ranks[0].rank if full.ranks else 0
-    if full.shared and not full.ranks:
-        return full  # every rank loads the same set
+    return narrowed(full, mine)
+
+
+def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
+    """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises UsageError when the rank is outside the world."""
+    if full.checkpoint is None or (full.shared and not full.ranks):
+        return full
     ranks = tuple(r for r in full.ranks if r.rank == mine)
     if not ranks:
         raise UsageError(

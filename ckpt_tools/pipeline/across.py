@@ -14,13 +14,13 @@ from ckpt_tools.formats._base import Damage
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Kind, Level, Part, Severity, Verdict, worst
 from ckpt_tools.pipeline.duplicates import same_content
+from ckpt_tools.pipeline.owners import contradictions
 from ckpt_tools.pipeline.records import records
 from ckpt_tools.pipeline.session import Session, with_findings
-from ckpt_tools.sidecars import read_tracker
+from ckpt_tools.pipeline.tracked import declared, missing
+from ckpt_tools.pipeline.under_way import TORN
+from ckpt_tools.sidecars import gone, read_note
 from ckpt_tools.verify import prefix_signature
-
-_TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
-"""What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
 
 
 def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
@@ -33,31 +33,31 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     for checkpoints in s.runs(grouping.group(s.parts)).values():
         parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
         wrong = set[str]()
-        for path, f in agreement.consistency(parts, s.reports):
+        for path, f in (*agreement.consistency(parts, s.reports), *contradictions([(p, s.reports[p.path]) for p in parts])):
             wrong |= {path} if f.severity is Severity.ERROR else set()
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in agreement.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
         named = [p for c in checkpoints if not c.unfinished for p in s.members(c).parts if p.path in s.reports and p.path not in wrong]
-        copied = same_content(named, s) if level >= Level.CONTENT and whole_tree else ()
+        copied = [row[:2] for row in same_content(named, s)] if level >= Level.CONTENT and whole_tree else ()
         for path, f in (*trailers(parts, s), *modes(parts, s), *ciphers(parts, s), *copied):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]
-        run = completeness.expected(finished)
+        run = completeness.expected(finished, told=lambda c: agreement.saved_sizes(s.reports[p.path] for p in c.parts if p.path in s.reports))
         for c in checkpoints:
             if c.unfinished:
-                out.append(finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path))
-                _soften(s, c.parts)
+                out.append(_begun(s, c))
                 continue
             gaps = completeness.missing(c, run) if whole_tree else []
-            torn = [p for p in c.parts if any(f.code in _TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
+            torn = [p for p in c.parts if any(f.code in TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
             if whole_tree and (torn or any(f.severity is not Severity.NOTE for f in gaps)) and s.unfinished(c, finished):
-                gaps = [finding("unfinished-save", "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early", path=c.path)]
+                text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
+                gaps = [finding("unfinished-save", text, path=c.path, ranks=next((f.ranks for f in gaps if f.ranks), ()))]
                 _soften(s, torn)
             if any(f.severity is not Severity.NOTE for f in gaps):
                 incomplete.add(c.path)
-            out += [*gaps, *completeness.doubled(c)]
+            out += [*gaps, *(completeness.losses(c, run) if whole_tree else ()), *completeness.doubled(c)]
             if len({p.generation for p in c.parts}) > 1:
                 out.append(
                     finding(
@@ -80,6 +80,15 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     return out
 
 
+def _begun(s: Session, c: Checkpoint) -> Finding:
+    """A save without the file that is written last: damage where the tracker names it, else it never finished."""
+    if tracker := declared(s, c):
+        text = f"{tracker.rpartition('/')[2]} names this checkpoint, so it was finished, {missing(c)}"
+        return finding("missing-part", text, path=c.parts[0].home or c.path)
+    _soften(s, c.parts)
+    return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path)
+
+
 def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:
     """After a crash in the middle of a save the ranks count restarts differently: no matter, as long as the files were written together."""
     spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
@@ -92,7 +101,7 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
     for p in torn:
         report = s.reports.get(p.path)
         if report and report.verdict is Verdict.BROKEN:
-            softer = tuple(replace(f, severity=Severity.WARNING) if f.code in _TORN else f for f in report.findings)
+            softer = tuple(replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings)
             s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
@@ -109,9 +118,9 @@ def state_file(home: str) -> Iterator[Finding]:
     from ckpt_tools.formats._tf_state import parse
 
     path = os.path.join(home, "checkpoint")
-    if not os.path.isfile(path):
+    data = read_note(path, 1 << 20)
+    if data is None:
         return
-    data = read_tracker(path, 1 << 20)
     if isinstance(data, Finding):
         yield data
         return
@@ -120,8 +129,9 @@ def state_file(home: str) -> Iterator[Finding]:
     except Damage as e:
         yield replace(e.finding, path=path)
         return
-    if named and not os.path.isabs(named) and not os.path.exists(os.path.join(home, f"{named}.index")):
-        yield finding("dangling-tracker", f"it names {named[:200]!r}, which is not there", path=path)
+    if named and not os.path.isabs(named):
+        wrong = gone(os.path.join(home, f"{named}.index"), path, f"it names {named[:200]!r}, which is not there")
+        yield from () if wrong is None else (wrong,)
 
 
 def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from ckpt_tools.pipeline import crowd
 from ckpt_tools.pipeline.kept import Seen, pack, unpack
 from ckpt_tools.pipeline.reader import WAIT
 from ckpt_tools.storage import Identity, Stopped, count, counted
-from ckpt_tools.verify import look
+from ckpt_tools.verify import cut_short, look
 
 if TYPE_CHECKING:
     from ckpt_tools.engine import Engine
@@ -39,7 +39,8 @@ def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
     """Those of the parts and, after them, of the bare files that nobody has looked at so deeply yet."""
     for p in parts:
         piece, have = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
-        if (have is None or (have.level < level and have.format is not None)) and not (p.size == 0 and piece.mark):
+        deeper = have is None or (have.level < level and have.format is not None and not cut_short(have.findings, have.size))
+        if deeper and not (p.size == 0 and piece.mark):
             yield _File(p.path, p.size, p.mtime_ns, p.findings, () if piece.weak or p.role != piece.role else piece.formats, p)
 
 

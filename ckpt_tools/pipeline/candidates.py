@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools import completeness
 from ckpt_tools import group as grouping
 from ckpt_tools.cache import Cache
 from ckpt_tools.choose import rank
-from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.codes import finding
+from ckpt_tools.discover import absent
+from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, Resume
-from ckpt_tools.pipeline import doubts
+from ckpt_tools.model import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, Rejected, Resume, Severity
+from ckpt_tools.pipeline import doubts, history, tracked, under_way, writers
 from ckpt_tools.pipeline.judge import Judge
+from ckpt_tools.pipeline.newest import Times
+from ckpt_tools.pipeline.precedence import ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.pipeline.session import Progress, Session
-from ckpt_tools.pipeline.topology import expert_names, find_topology
+from ckpt_tools.pipeline.steps import step_in_contents
+from ckpt_tools.pipeline.topology import expert_names, find_topology, saved_sizes
 from ckpt_tools.question import Selection
 from ckpt_tools.replicas import Groups
-
-_NAMED = 16
-"""Runs that an error names at most."""
 
 
 def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
+
+
+def belongs(c: Checkpoint, selection: Selection) -> bool:
+    """Whether the filters by layout, run and prefix leave a checkpoint."""
+    return (
+        selection.layout in (None, c.layout)
+        and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
+        and (selection.prefix is None or named(c, selection.prefix) or any(os.path.basename(p.path).startswith(selection.prefix) for p in c.parts))
+    )
+
+
+def named(c: Checkpoint, prefix: str) -> bool:
+    """Whether a prefix is the whole of what keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
+    return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
 
 class Candidates:
@@ -36,37 +53,34 @@ class Candidates:
         self.warnings: list[Finding] = []
         self.steps: dict[int, int | None] = {}
         self.unfinished: list[Checkpoint] = []  # saves that never finished, of the run that the question is about
+        self.lost: list[Rejected] = []  # checkpoints that a tracker names and that are gone
         self.order = "mtime"
+        self.times = Times.IN_STEP  # what the modification times look like, where the caller named no order
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def candidates(self) -> list[Checkpoint]:
         """The finished checkpoints of the run, best first, with topology and judge ready; none where none exists and the question allows that."""
         selection = self.selection
         try:
-            self.session = s = Session(
-                self.root,
-                jobs=selection.jobs,
-                require=selection.require,
-                settle=selection.settle,
-                progress=self.progress,
-                key_file=selection.key_file,
-                cache=self.cache,
-                budget=selection.budget,
-                io=selection.io,
-                limit_rate=selection.limit_rate,
-            )
-        except CannotLook:
-            if selection.allow_none and not os.path.lexists(self.root) and os.path.isdir(os.path.dirname(self.root)):
-                return []
-            raise
-        everything = grouping.group(s.parts, selection.fault_ranks, selection.save_interval)
+            self.session = s = self._session()
+        except CannotLook as error:
+            if not absent(self.root):
+                raise
+            self._missing(error)
+            return []
+        self.warnings += (replace(f, severity=Severity.WARNING) for f in s.notes)
+        everything = grouping.group(s.parts, selection.save_interval)
         finished = [c for c in everything if not c.unfinished]
         self.unfinished = [c for c in everything if c.unfinished and self._asked(c)]
-        if not finished:
-            if selection.allow_none:
-                return []
-            raise NoCheckpoint(self._nothing(everything), plan=self.nothing())
-        self.checkpoints = self._one_run(finished)
+        chosen = [c for c in finished if self._asked(c)]
+        if not chosen:
+            if not everything and s.found.alone:
+                raise CannotLook(f"{self.root} is a file that is no checkpoint ckpt knows", "name the directory of the checkpoints")
+            self._first_launch(everything)
+            return []
+        self.checkpoints = self._one_run(chosen)
+        self.lost = [r for r in tracked.lost(s, self.checkpoints, self.unfinished) if self._counts(r.checkpoint)]
+        self.unfinished = [c for c in self.unfinished if tracked.declared(s, c) is None]
         names = {c.run for c in self.checkpoints}
         gasps = {c.run for c in self.unfinished if c.kind is Kind.DYING_GASP} - names
         names |= gasps if len(names) == len(gasps) == 1 else set()  # as in _one_run()
@@ -81,18 +95,80 @@ class Candidates:
                 "relax the filters",
                 plan=self.nothing(),
             )
-        self.order = selection.resume_from if selection.resume_from in ("mtime", "step") else selection.order
-        ranked = rank(candidates, self.order, selection.prefer)
-        if selection.resume_from == "tracker":
-            ranked = self._from_tracker(ranked)
-        self.ranked = ranked
-        self.expected = completeness.expected(self.checkpoints, selection.world_size)
+        self.expected = completeness.expected(self.checkpoints, selection.world_size, lambda c: saved_sizes(s, c, self.names))
+        self.ranked = ranked = self._ranked(candidates)
         self.topology, self.saved, notes = find_topology(s, ranked, self.expected, selection)
         self.warnings += notes
-        if self.order == "mtime" and selection.resume_from != "tracker" and selection.prefer is None:  # else the caller chose another order
-            self.warnings += doubts.orders(s, candidates, self.expected, witness=selection.witness)
-        self.judge = Judge(s, self.checkpoints, self.topology, self.saved, selection, self.expected)
+        self.judge = Judge(s, self.checkpoints, self.topology, self.saved, selection, self.expected, candidates)
+        self.judge.begun = self.unfinished
         return ranked
+
+    def _ranked(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Best first, in the order that the caller named, else in the one that tells the newest."""
+        selection, s = self.selection, self.session
+        if selection.resume_from == "tracker":
+            return self._from_tracker(rank(candidates, self.order, selection.prefer))
+        named, saves = selection.resume_from or selection.order, in_order(candidates, selection.prefer)
+        if named is None:
+            ask_where_unclear(candidates, saves)
+        self.times = doubts.times_of(saves, s.now_ns) if named is None else Times.IN_STEP
+        self.order = named or ("step" if self.times.mute else "mtime")
+        self.warnings += (*doubts.mute(self.times, candidates), *passed_over(candidates, saves))
+        if self.order == "mtime":
+            self.warnings += doubts.clocks(s, candidates)
+            by_mtime, by_step = doubts.heads(saves, self.expected, selection.prefer)
+            self.warnings += [doubts.disagreement(s, by_mtime, by_step)] if by_mtime.order != by_step.order else []
+        return ordered(candidates, self.order, selection.prefer)
+
+    def _counts(self, c: Checkpoint) -> bool:
+        """Whether a checkpoint of which only the tracker tells is one that the question is about."""
+        limit = self.selection.max_step
+        return self.selection.kind in (None, c.kind) and not (limit is not None and (c.step is None or c.step > limit))
+
+    def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
+        """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
+        before = history.last(history.place(self.selection.plan_dir, self.root))
+        log = history.sides_with(before, by_mtime, by_step, self.step(by_mtime))
+        said = doubts.witnesses(self.session, self.times, by_mtime, by_step, log)
+        if said.verdict is None:
+            raise doubts.question(self.times, said, by_mtime, by_step)
+        return said.verdict
+
+    def settled(self) -> None:
+        """For those who judge in one order only. Raises UsageError where it is in doubt which checkpoint is the newest."""
+        if self.times is Times.IN_STEP or self.times.mute:
+            return
+        by_mtime, by_step = doubts.heads(in_order(self.ranked, self.selection.prefer), self.expected, self.selection.prefer)
+        if by_mtime.order != by_step.order:
+            self.order = self.newest_of(by_mtime, by_step)
+
+    def _session(self) -> Session:
+        """What is below the root. Raises CannotLook."""
+        selection = self.selection
+        return Session(
+            self.root,
+            jobs=selection.jobs,
+            require=selection.require,
+            settle=selection.settle,
+            progress=self.progress,
+            key_file=selection.key_file,
+            cache=self.cache,
+            budget=selection.budget,
+            io=selection.io,
+            limit_rate=selection.limit_rate,
+            exclude=selection.exclude,
+        )
+
+    def _missing(self, error: CannotLook) -> None:
+        """A root that is not there: a misspelt one looks like a first launch. Raises CannotLook unless the caller has said that it may be one."""
+        if self.selection.allow_none and self.selection.allow_missing:
+            self.warnings.append(finding("missing-root", "it does not exist: this is taken for a first launch (--allow-missing)", path=self.root))
+            return
+        from shlex import quote  # only after a mistake: it costs start-up time
+
+        alone = "; --allow-missing counts only together with --allow-none" if self.selection.allow_missing else ""
+        hint = f"check its spelling and that its file system is mounted; before a first launch create it once by hand: mkdir {quote(self.root)}"
+        raise CannotLook(str(error), hint + alone) from error
 
     def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
         """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
@@ -104,6 +180,8 @@ class Candidates:
                 f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else f"the layout {layout.name} has no tracker"
             )
             raise UsageError(what, "say --resume-from mtime or --resume-from step")
+        if isinstance(said[1], Finding) and said[1].code == "unreadable":
+            raise CannotLook(f"{said[0]}: {said[1].message}", "make it readable, or say --resume-from mtime or --resume-from step")
         if isinstance(said[1], Finding) or said[1] is None:
             raise UsageError(f"{said[0]} is empty, or not what its framework writes", "say --resume-from mtime or --resume-from step")
         named = [c for c in ranked if layout.tracked(c) == said[1]]
@@ -114,39 +192,31 @@ class Candidates:
         older = [c for c in rank(ranked, "step", self.selection.prefer) if c not in named and c.order <= named[0].order]
         return [*named, *older]
 
-    def _nothing(self, everything: Sequence[Checkpoint]) -> str:
-        s = self.session
-        if everything or s.found.unfinished:
-            return f"{self.root} holds only unfinished saves ({len(everything) + len(s.found.unfinished)})"
-        if s.found.bare:
-            return f"{self.root} holds checkpoint files ({len(s.found.bare)}), but in no layout that ckpt knows"
-        return f"there is no checkpoint in {self.root}"
+    def _first_launch(self, everything: Sequence[Checkpoint]) -> None:
+        """Nothing that was asked for was ever finished. Raises CkptError unless the question allows that and nothing speaks against it."""
+        from ckpt_tools.pipeline import absence  # most questions are about a run that is there
 
-    def _one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
-        """The checkpoints of the run that the question is about. A lone run of dying gasps (MindIO TTP) belongs to the lone periodic run beside it."""
-        chosen = [c for c in finished if self._asked(c)]
-        if not chosen:
-            raise NoneUsable(
-                f"{number(finished)}, but none in the run that was asked for",
-                "'ckpt ls' names the runs",
-                plan=self.nothing(),
-            )
+        error, reasons = absence.first_launch(self.session, self.selection, everything, self.unfinished)
+        self.warnings += reasons
+        if error is not None:
+            error.plan = self.nothing()
+            raise error
+
+    def _one_run(self, chosen: list[Checkpoint]) -> list[Checkpoint]:
+        """Those that were asked for. A lone run of dying gasps (MindIO TTP) belongs to the lone periodic run beside it. Raises UsageError for several runs."""
+        if (prefix := self.selection.prefix) is not None:
+            chosen = [c for c in chosen if named(c, prefix)] or chosen
         runs = self.session.runs(chosen)
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
-            names = sorted(f"{run} ({layout})" for layout, run in runs)
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            raise UsageError(f"{self.root} holds several runs: {', '.join(names[:_NAMED])}{more}", "say which with --run, --prefix or --layout")
+            raise UsageError(f"{self.root} holds {completeness.listed(runs)}", "say which with --run, --prefix or --layout")
         return chosen
 
     def _asked(self, c: Checkpoint) -> bool:
         """Whether the filters by layout, run and prefix leave a checkpoint, and of unfinished saves those by kind and step, which their names must tell."""
         selection, limit = self.selection, self.selection.max_step
-        return (
-            selection.layout in (None, c.layout)
-            and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
-            and (selection.prefix is None or c.parts[0].prefix == selection.prefix)
-            and not (c.unfinished and (selection.kind not in (None, c.kind) or (limit is not None and (c.step is None or c.step > limit))))
+        return belongs(c, selection) and not (
+            c.unfinished and (selection.kind not in (None, c.kind) or (limit is not None and (c.step is None or c.step > limit)))
         )
 
     def _wanted(self, c: Checkpoint) -> bool:
@@ -158,17 +228,7 @@ class Candidates:
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
         if c.step is None and id(c) not in self.steps:
-            layout = BY_NAME[c.layout]
-            read = [(p, self.session.report(p, self.names).metadata) for p in c.parts[:8]]
-            steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
-            told = max(steps, key=steps.count, default=None)  # one of its files may hold another save
-            if told is None and c.kind is Kind.DYING_GASP:  # a breakpoint file counts inside the epoch: its periodic siblings place the epoch
-                near = sorted(
-                    (o for o in self.checkpoints if o.run == c.run and o.kind is Kind.PERIODIC), key=lambda o: abs(o.mtime_ns - c.mtime_ns)
-                )[:8]
-                siblings = [(o.parts[0], self.session.report(o.parts[0], self.names).metadata) for o in near]
-                told = next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
-            self.steps[id(c)] = told
+            self.steps[id(c)] = step_in_contents(self.session, c, self.checkpoints, self.names)
         return c.step if c.step is not None else self.steps[id(c)]
 
     def alike(self, rank: int) -> Sequence[int]:
@@ -188,11 +248,24 @@ class Candidates:
         """The plan without a checkpoint."""
         return self.empty(Choice(None))
 
+    def other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
+        """What somebody else wrote in the run while this question was answered."""
+        if session := getattr(self, "session", None):
+            run = [*getattr(self, "checkpoints", ()), *self.unfinished]
+            look = writers.Inspection(self.root, session.started_ns, time.time_ns(), session.found.unfinished)
+            yield from writers.other_writers(run, look, chosen)
+
+    def under_way(self, c: Checkpoint) -> str:
+        """How far a save is that may still be written."""
+        return under_way.state(self.session, c, getattr(self, "checkpoints", ()))
+
     def empty(self, choice: Choice) -> LoadPlan:
         found = getattr(self, "session", None)
-        warnings = (*self.warnings, *doubts.unfinished(self.unfinished, None, self.order, self.root))
+        saves = doubts.unfinished(self.unfinished, None, self.order, self.root, self.under_way)
+        torn = under_way.torn_lately(found, choice.rejected, self.checkpoints) if found and choice.rejected else ()
+        warnings = (*self.warnings, *saves, *torn, *self.other_writers())
         return LoadPlan(
             self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,
             bytes_verified=found.reader.bytes_verified if found else 0, warnings=warnings, candidates=tuple(getattr(self, "ranked", ())),
-            budget=self.selection.budget,
+            budget=self.selection.budget, excluded=len(found.found.hidden.paths) if found else 0,
         )  # fmt: skip

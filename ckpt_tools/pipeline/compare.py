@@ -17,8 +17,11 @@ from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Finding, Level, Verdict
 from ckpt_tools.pipeline.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
 from ckpt_tools.pipeline.matching import File, Pair, files, match
+from ckpt_tools.pipeline.paths import Path, one
 from ckpt_tools.pipeline.session import Progress, Session, with_findings
+from ckpt_tools.pipeline.unseen import not_seen
 from ckpt_tools.storage import ShortRead
+from ckpt_tools.storage.retry import is_directory, there
 
 
 class _Reader:
@@ -98,15 +101,18 @@ def _spoil(side: Side, e: OSError | ShortRead) -> None:
 
 def _sides(a: str, b: str) -> None:
     """Raises UsageError when one is a file and the other a directory: nothing would match."""
-    kinds = [os.path.isdir(p) or not os.path.lexists(p) for p in (a, b)]
+    try:
+        kinds = [is_directory(p) or not there(p) for p in (a, b)]
+    except OSError as e:
+        raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
     if kinds[0] != kinds[1]:
         one, other = (b, a) if kinds[0] else (a, b)
         raise UsageError(f"{one} is a file and {other} is none", "compare two files, or two directories (or prefixes) of checkpoints")
 
 
 def diff(
-    a: str,
-    b: str,
+    a: Path,
+    b: Path,
     level: Level = Level.CONTENT,
     *,
     jobs: int = 0,
@@ -121,21 +127,22 @@ def diff(
     Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a file beside a directory.
     """
     started = time.perf_counter()
+    a, b = one(a, "A"), one(b, "B")
     _sides(a, b)
-    one, two = (Session(root, jobs=jobs, key_file=key_file) for root in (a, b))
-    found = files(one), files(two)
+    first, second = (Session(root, jobs=jobs, key_file=key_file) for root in (a, b))
+    found = files(first), files(second)
     for side, root in zip(found, (a, b), strict=True):
         if not side:
             raise CannotLook(f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are")
-    both_files = os.path.isfile(one.root) and os.path.isfile(two.root)
-    pairs = _with_roots(match(*found), one.root, two.root) if both_files else match(*found)
+    both_files = first.found.alone and second.found.alone
+    pairs = _with_roots(match(*found), first.root, second.root) if both_files else match(*found)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
-        reader = _Reader((one, two), level, pool, progress)
+        reader = _Reader((first, second), level, pool, progress)
         reader.total = sum(max(0, f.size) for p in pairs if None not in p for f in p if f) if level >= Level.CONTENT else 0
         several = max(map(len, found)) > 1
         out = tuple(reader.pair(p, several) for p in pairs)
-    findings: tuple[Finding, ...] = (*one.found.findings, *two.found.findings)
-    return Difference(one.root, two.root, level, out, findings, reader.done + reader.headers, round(time.perf_counter() - started, 6))
+    findings: tuple[Finding, ...] = (*not_seen(first), *not_seen(second))
+    return Difference(first.root, second.root, level, out, findings, reader.done + reader.headers, round(time.perf_counter() - started, 6))
 
 
 def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:

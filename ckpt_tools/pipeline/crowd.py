@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import select
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ckpt_tools import _fork
+from ckpt_tools.storage import stalls
 
 LEAST = 64
 """Files for which copies pay for their start."""
@@ -30,6 +32,7 @@ def crowd(count: int, jobs: int, answer: Answer, beat: Callable[[], object]) -> 
 
     ``beat`` is called ten times a second at least; what it raises ends everything. Gives nothing where a copy cannot be made.
     """
+    stalls.rest()
     if not _fork.alone():
         return
     most = max(1, -(-count // _BATCHES))
@@ -57,6 +60,7 @@ def crowd(count: int, jobs: int, answer: Answer, beat: Callable[[], object]) -> 
 
 
 def _serve(tickets: int, out: int, count: int, most: int, answer: Answer) -> None:
+    stalls.unlimited()
     while len(ticket := os.read(tickets, _TICKET.size)) == _TICKET.size:
         (start,) = _TICKET.unpack(ticket)
         for i in range(start, min(count, start + most)):
@@ -69,6 +73,7 @@ def _serve(tickets: int, out: int, count: int, most: int, answer: Answer) -> Non
 
 def _collected(pipes: Sequence[int], beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
     poll, parts = select.poll(), {fd: bytearray() for fd in pipes}
+    heard = dict.fromkeys(pipes, time.monotonic())
     for fd in pipes:
         poll.register(fd, select.POLLIN)
     while parts:
@@ -79,6 +84,7 @@ def _collected(pipes: Sequence[int], beat: Callable[[], object]) -> Iterator[tup
                 del parts[fd]
                 continue
             got += data
+            heard[fd] = time.monotonic()
             at = 0
             while len(got) - at >= _FRAME.size:
                 i, size = _FRAME.unpack_from(got, at)
@@ -88,4 +94,7 @@ def _collected(pipes: Sequence[int], beat: Callable[[], object]) -> Iterator[tup
                 yield i, bytes(got[at : at + size])
                 at += size
             del got[:at]
+        for fd in [fd for fd in parts if stalls.overdue(heard[fd])]:  # what it had is read here, where each call is watched
+            poll.unregister(fd)
+            del parts[fd]
         beat()

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
+from shlex import quote
 
 from ckpt_tools import agreement, completeness
 from ckpt_tools.choose import Judgement
+from ckpt_tools.codes import finding
 from ckpt_tools.digest import tensor_digests
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Severity, Verdict
+from ckpt_tools.pipeline import attempts, twins
 from ckpt_tools.pipeline.across import changed
 from ckpt_tools.pipeline.ahead import by_crowd
 from ckpt_tools.pipeline.crowd import LEAST
 from ckpt_tools.pipeline.duplicates import same_content
+from ckpt_tools.pipeline.newest import UNKNOWN
+from ckpt_tools.pipeline.owners import contradictions
 from ckpt_tools.pipeline.session import Session
+from ckpt_tools.pipeline.unseen import HINT, why_unseen
 from ckpt_tools.plan import Assignment, assign, mismatched
 from ckpt_tools.question import Selection
 from ckpt_tools.topology import Topology
 
+_ELSEWHERE = 4096
+"""Files of other checkpoints, at least, whose sizes are compared with those of the planned files."""
+_SIBLINGS = 100_000
+"""Files of other checkpoints, nearest in time first, whose times are compared: enough of them show what is usual."""
 _NEIGHBOURS = 64
 """Structure passes spent at most on the files of neighbouring steps, to compare steps and tensors with."""
-
-
-def _blind(findings: Sequence[Finding], bad: Mapping[str, Sequence[Finding]]) -> str | None:
-    """A file that could not be looked at, when nothing else keeps the candidate from being planned: what is damaged is so whatever the rest holds."""
-    unseen = {path for path, fs in bad.items() if any(f.code in ("unreadable", "in-use") for f in fs)}
-    why = [f for f in findings if f.severity is Severity.ERROR and f.code != "missing-rank"]
-    return next((f.path for f in why if f.path in unseen), None) if all(f.path in unseen for f in why) else None
 
 
 class Judge:
@@ -44,11 +48,14 @@ class Judge:
         saved: int | None,
         selection: Selection,
         run: completeness.Expected,
+        candidates: Sequence[Checkpoint] = (),
     ) -> None:
         self.session, self.checkpoints, self.topology, self.saved = session, checkpoints, topology, saved
-        self.selection, self.expected = selection, run
+        self.selection, self.expected, self.candidates = selection, run, candidates
+        self.begun: Sequence[Checkpoint] = ()  # saves of the run that never finished
         self.assignments: dict[int, Assignment] = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
+        self.twins: dict[tuple[str, Finding], Part] = {}  # the file of another step that may as well be the copy
         self.named: Checkpoint | None = None  # the candidate as its names show it, without what its indexes add
 
     def judge(self, c: Checkpoint) -> Judgement:
@@ -57,31 +64,22 @@ class Judge:
         self.named, c = c, self.session.members(c)
         everyone = all(BY_NAME[c.layout].piece(p.piece).shared for p in c.parts)  # then nobody asks for the file of one rank
         absent = [f for f in completeness.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
-        if absent:
+        absent += BY_NAME[c.layout].lacks(self.named, self.candidates)
+        if absent or (absent := self._hidden(c)):
             return Judgement(False, tuple(absent))
-        read = False
+        read, concluded = False, set[str]()  # files that are only wrong beside the others
         while True:
             differences = self._differences if self.selection.prove_replicas else None
             a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part, bad), differences)
             if a.groupless and self.selection.ranks is None:  # else another node may have it
                 raise UsageError(
-                    f"{a.findings[0].message} ({c.path})",
+                    f"{'; '.join(f.message for f in a.findings if f.code == 'replica-groups-needed')} ({c.path})",
                     "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
                 )
-            clash = mismatched(c, a, self.topology, completeness.named_world(c) or self.saved) if not bad else None
-            if clash:
-                raise UsageError(
-                    f"topology-mismatch: {clash.message}",
-                    "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
-                )
+            if not bad:
+                self._require_its_world(c, a)
             if any(f.severity is Severity.ERROR for f in a.findings):
-                blind = _blind(a.findings, bad)
-                if blind is not None and not self.selection.skip_unreadable:
-                    # not having looked is no reason to go back in time: the file may be whole
-                    empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.reader.bytes_verified)
-                    raise CannotLook(
-                        f"{blind}: {bad[blind][0].message}", "make it readable, or pass --skip-unreadable to fall back past it", plan=empty
-                    )
+                self._require_known(c, a, bad, concluded)
                 return Judgement(False, tuple(a.findings), read)
             wrong: dict[str, list[Finding]] = {}
             self._ahead(a.parts)
@@ -96,24 +94,140 @@ class Judge:
                     wrong[part.path] = [replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
             for path, f in self._contradictions(c, a):
                 if f.severity is Severity.ERROR:
+                    concluded.update(() if path in wrong else (path,))
                     wrong.setdefault(path, []).append(f)
                 else:
                     a.findings.append(replace(f, path=path))
-            pieces = [s.places[home] for home in {os.path.dirname(p.path) for p in a.parts} if home in s.places] if not wrong else []
-            if pieces:
-                from ckpt_tools.formats._dcp_hf import together
-
-                if gaps := [replace(f, path=c.path) for files in pieces for f in together(files.values())]:
-                    return Judgement(False, tuple(gaps), read)
+            if not wrong and (gaps := self._gaps(c, a)):
+                return Judgement(False, gaps, read)
             bad.update(wrong)
             if not any(part.path in bad for part in a.parts):  # what is wrong lies in files that nobody loads
+                if mixed := self._two_attempts(a):
+                    return Judgement(False, mixed, read)
+                self._require_no_twin(a)
                 self.assignments[id(self.named)] = a
                 return Judgement(True, tuple(a.findings), read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE))
+
+    def _gaps(self, c: Checkpoint, a: Assignment) -> tuple[Finding, ...]:
+        """Tensors of which the planned files hold only some pieces."""
+        places = self.session.places
+        pieces = [places[home] for home in {os.path.dirname(p.path) for p in a.parts} if home in places]
+        if not pieces:
+            return ()
+        from ckpt_tools.formats._dcp_hf import together
+
+        return tuple(replace(f, path=c.path) for files in pieces for f in together(files.values()))
+
+    def _two_attempts(self, a: Assignment) -> tuple[Finding, ...]:
+        """Why files that would be loaded together are of two saves of the step. Raises UsageError where only their times say so: a restored file looks the same."""
+        assert self.named is not None  # noqa: S101 - judge() has set it; for the type checker
+        c, kinds = self.named, {p.piece for p in a.parts}
+        others, files = list[Checkpoint](), 0  # a file that does not tell its step may be of this very one
+        for o in sorted(self.checkpoints, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
+            if o.order not in (c.order, UNKNOWN) and (o.layout, o.run) == (c.layout, c.run) and files < _SIBLINGS:
+                others.append(o)
+                files += len(o.parts)
+        found = attempts.apart(
+            a.parts, [[p for p in o.parts if p.piece in kinds] for o in others], [o.parts for o in self.begun if o.order != c.order]
+        )
+        if found is None:
+            return ()
+        text = f"{completeness.label(c)} joins files of two attempts to save it: {found.sides(self.session.root)}; {found.why}"
+        if found.restarted:
+            return (finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR),)
+        name = c.parts[0].home or found.newer[0].path
+        declared = {os.path.realpath(path) for path in self.selection.same_save}
+        if declared.isdisjoint(os.path.realpath(path) for path in (name, *(p.path for p in c.parts))):
+            raise UsageError(
+                text, f"if they are of one save, and some were only restored or copied: --same-save {quote(name)}; else move it out of ROOT"
+            )
+        return ()
+
+    def _require_known(self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]) -> None:
+        """Raises CkptError where the candidate loses for what nobody knows: files that could not be read, or that may not be the copies."""
+        if not self.selection.skip_unreadable:
+            self._look_first(c, a, bad, concluded)
+        doubtful = [path for path, fs in bad.items() if all((path, f) in self.twins for f in fs)]
+        if not doubtful:
+            return
+        worse = {path: fs for path, fs in bad.items() if path not in doubtful}
+        at_best = assign(c, self.topology, self.selection, worse, self._signature, lambda rank_, part: self._evidence(c, rank_, part, worse), None)
+        if not any(f.severity is Severity.ERROR and f.code != "replica-unproven" for f in at_best.findings):
+            part = next(p for p in c.parts if p.path in doubtful)
+            raise self._which(part, self.twins[part.path, bad[part.path][0]])
+
+    def _require_no_twin(self, a: Assignment) -> None:
+        """Raises UsageError where a file to load may be the copy of another step's. A ``max_step`` that is the candidate's own step takes it as it is."""
+        assert self.named is not None  # noqa: S101 - judge() has set it; for the type checker
+        if self.selection.max_step is not None and self.selection.max_step == self.named.step:
+            return
+        loaded = {p.path: p for p in a.parts}
+        for (path, f), twin in self.twins.items():
+            if path in loaded and f.severity is Severity.NOTE:
+                raise self._which(loaded[path], twin)
+
+    def _which(self, mine: Part, twin: Part) -> UsageError:
+        assert self.named is not None  # noqa: S101 - as above
+        return twins.question(self.named, mine, twin, self.candidates, self.session.root)
+
+    def _look_first(self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]) -> None:
+        """Raises CannotLook when the candidate could be planned if the files that could not be read are whole: not having looked is no reason to go back in time.
+
+        What was ``concluded`` from several files may be so for want of those.
+        """
+        unseen = {p.path: f for p in c.parts if (f := why_unseen(p, self.session)) is not None}
+        if not unseen:
+            return
+        worse = {path: fs for path, fs in bad.items() if path not in unseen and path not in concluded}
+        at_best = assign(c, self.topology, self.selection, worse, self._signature, lambda rank_, part: self._evidence(c, rank_, part, worse), None)
+        hopeless = any(f.severity is Severity.ERROR and f.code != "replica-unproven" for f in at_best.findings)
+        if hopeless:
+            return
+        path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
+        s, why = self.session, unseen[path]
+        empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.reader.bytes_verified)
+        raise CannotLook(f"{why.path or path}: {why.message}", HINT, plan=empty)
+
+    def _hidden(self, c: Checkpoint) -> list[Finding]:
+        """What could not be listed in the candidate's own directory, where the caller gave leave to pass over what cannot be read: it is this checkpoint."""
+        home = c.parts[0].home
+        if not (home and self.selection.skip_unreadable):
+            return []
+        return [
+            finding("unreadable", row.why, path=row.path, severity=Severity.ERROR)
+            for row in self.session.found.unseen
+            if row.path.startswith(f"{home}/")
+        ]
+
+    def _require_its_world(self, c: Checkpoint, a: Assignment) -> None:
+        """Raises UsageError where another number of ranks than saved this very checkpoint, or another grid of them, would leave state unread."""
+        own = {} if BY_NAME[c.layout].reshardable else dict(self.expected.told(c))
+        for axis in ("tp", "pp") if own else ():  # places that its names show are there, whatever its files say
+            own[axis] = max(own.get(axis, 0), 1 + max((at for p in c.parts for a_, at in p.coords if a_ == axis), default=-1))
+        grid = prod(max(1, own.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+        world = grid if own.get("world", 0) % grid else own.get("world")
+        clash = mismatched(c, a, self.topology, completeness.named_world(c) or world or self._saved_by(c))
+        now = {axis: self.topology.sizes.get(axis, own[axis]) for axis in ("tp", "pp") if own.get(axis) and axis not in self.selection.sizes}
+        other = [axis for axis, n in now.items() if n != own[axis]]
+        if clash is None and not other:
+            return
+        text = f"saved with {other[0]}={own[other[0]]}, to be loaded with {other[0]}={now[other[0]]}" if clash is None else clash.message
+        raise UsageError(
+            f"topology-mismatch: {text} ({c.path})", "start with the saved world size, or name the replicas with --replica-groups or --replicas all"
+        )
+
+    def _saved_by(self, c: Checkpoint) -> int | None:
+        """How many ranks saved a checkpoint, where other saves tell: that an older one had more says nothing of one without a file beyond this job's ranks."""
+        world = self.topology.world_size
+        smaller = (self.saved or 0) > world > max(completeness.ranks_of_its_own(c), default=world)
+        return None if smaller else self.saved
 
     def _ahead(self, parts: Sequence[Part]) -> None:
         """Many files are read by several processes at once: their contents only if nothing is wrong with their structure."""
         s, level = self.session, self.selection.level
         by_crowd(s, parts, self.names)
+        if level > Level.STRUCTURE:
+            s.expect(p for p in parts if p.path not in s.reports or s.reports[p.path].level < level)
         if level > Level.STRUCTURE and len(parts) >= LEAST:
             by_crowd(s, [p for p in parts if s.report(p, self.names).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)], level)
 
@@ -131,14 +245,32 @@ class Judge:
             self.session.report(p, self.names)
         compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
         reports = self.session.reports
-        said = list(agreement.consistency(compared, reports))
+        said = [
+            *agreement.consistency(compared, reports),
+            *contradictions([(p, reports[p.path]) for p in compared]),
+            *attempts.unlike(parts, reports),
+        ]
         yield from ((path, f) for path, f in said if path in mine)
         if self.selection.level > Level.STRUCTURE:
             wrong = {path for path, f in said if f.severity is Severity.ERROR}  # of two equal files the one that contradicts its name is the copy
-            yield from ((path, f) for path, f in same_content([p for p in compared if p.path not in wrong], self.session) if path in mine)
+            copied = same_content([p for p in compared if p.path not in wrong], self.session, self._elsewhere(c, {p.path for p in compared}))
+            for path, f, twin in copied:
+                if path in mine:
+                    self.twins.update({} if twin is None else {(path, f): twin})
+                    yield path, f
         for odd, typical in (*agreement.signatures(compared, reports), *self._unlike_replicas(c)):
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
+
+    def _elsewhere(self, c: Checkpoint, known: set[str]) -> list[Part]:
+        """Files of the run's other checkpoints, nearest first, that may be what a planned file is a copy of."""
+        run = [o for o in self.checkpoints if o is not self.named and (o.layout, o.run) == (c.layout, c.run)]
+        out: list[Part] = []
+        for o in sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
+            out += (p for p in o.parts if p.path not in known and p.size > 0)
+            if len(out) > max(_ELSEWHERE, 4 * len(c.parts)):
+                break
+        return out
 
     def _unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """(odd part, typical part) where members of a replica group hold other tensors than most: the only sign of a MindSpore file cut at a record border."""

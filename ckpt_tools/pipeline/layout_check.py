@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ckpt_tools.discover import discover
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.near import Miss, near_miss
 from ckpt_tools.listing import walk
+from ckpt_tools.storage.retry import ABSENT, is_directory
 
 _SHOWN = 5
 
@@ -33,13 +35,6 @@ class _Entries(list["os.DirEntry[str]"]):
         return ()
 
 
-def _is_directory(e: os.DirEntry[str]) -> bool:
-    try:
-        return e.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
 def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
     """Try the templates of ``layouts`` on everything below ``root``. Raises CannotLook when it cannot be listed."""
     root = os.path.abspath(root)
@@ -51,11 +46,13 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
             taken.add(part.path)
             entry.matched += 1
             entry.example = entry.example or os.path.relpath(part.path, root)
-    for _, entries in walk(root, lambda _, entries: _Entries(entries)):
+    for at, entries in walk(root, lambda _, entries: _Entries(entries)):
         if isinstance(entries, OSError):
-            continue
+            if isinstance(entries, ABSENT):
+                continue  # a file after all, or gone meanwhile
+            raise CannotLook(f"cannot list {at}: {entries.strerror}") from entries
         for e in entries:
-            if e.path in taken or _is_directory(e):
+            if e.path in taken or is_directory(e):
                 continue
             path = os.path.relpath(e.path, root)
             misses = {(one.name, piece.name): miss for one in layouts for piece in one.pieces if (miss := near_miss(piece, path))}

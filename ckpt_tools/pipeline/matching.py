@@ -33,9 +33,9 @@ def files(s: Session) -> list[File]:
     s.add_members()
 
     def name(path: str) -> str:
-        if os.path.isdir(s.root):
+        if s.found.tree:
             return os.path.relpath(path, s.root)
-        return os.path.relpath(path, os.path.dirname(s.root)) if os.path.isfile(s.root) else path[len(s.root) :]
+        return os.path.relpath(path, os.path.dirname(s.root)) if s.found.alone else path[len(s.root) :]
 
     found = [File(p.path, name(p.path), p.size, p, p.findings) for p in s.parts]
     found += (File(path, name(path), size, None, seen) for path, size, _, seen in s.found.bare)

@@ -15,7 +15,9 @@ from ckpt_tools.model import Level, Report, Verdict
 from ckpt_tools.pipeline.kept import Places, Seen, pack, unpack
 from ckpt_tools.pipeline.rate import Rate
 from ckpt_tools.storage import Identity, Stopped
-from ckpt_tools.verify import look
+from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.verify import look, unreadable
 
 T = TypeVar("T")
 WAIT = 600.0
@@ -64,18 +66,22 @@ class Reader:
     def read(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]) -> tuple[Report, Anatomy]:
         """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until then."""
         self.stopped = False
-        report, anatomy = look(
-            path,
-            level,
-            expect=expect,
-            claims=claims,
-            jobs=self.jobs,
-            progress=self.advance,
-            require=self.require,
-            key=self.key,
-            explain=self.explain,
-            io=self.io,
-        )
+        try:
+            report, anatomy = away(
+                look,
+                path,
+                level,
+                expect=expect,
+                claims=claims,
+                jobs=self.jobs,
+                progress=self.advance,
+                require=self.require,
+                key=self.key,
+                explain=self.explain,
+                io=self.io,
+            )
+        except Stalled as e:
+            return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
         self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
@@ -118,7 +124,7 @@ class Reader:
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
         try:
-            identity = Identity.of(os.stat(path))
+            identity = Identity.of(patiently(os.stat, path))
         except OSError:
             return False
         return self.cache.get(path, self.question(expect, based), int(level), identity) is not None
@@ -151,7 +157,7 @@ class Reader:
 
         def known() -> T | None:
             try:
-                identity = Identity.of(os.stat(path))
+                identity = Identity.of(patiently(os.stat, path))
             except OSError:
                 return None
             entry = cache.get(path, question, level, identity)
@@ -192,6 +198,6 @@ class Reader:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return patiently(os.stat, path).st_size
     except OSError:
         return 0

@@ -6,14 +6,13 @@ get_resume_record_txt (resume_record/).
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import whole
 from ckpt_tools.model import Checkpoint, Finding, Kind, Severity
-from ckpt_tools.sidecars import read_tracker
+from ckpt_tools.sidecars import gone, read_note
 
 _NAME = re.compile(r"[^/\0]{1,250}\.(ckpt|safetensors)")
 
@@ -26,8 +25,9 @@ def records(checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
     homes = {p.path.rpartition("/")[0]: p.rank for p in parts}
     said: dict[str, tuple[int, int]] = {}
     for home in sorted(homes):
-        if os.path.isfile(path := f"{home}/meta.json"):
-            yield from _meta(path, home, said)
+        path = f"{home}/meta.json"
+        if (data := read_note(path)) is not None:
+            yield from _meta(path, data, home, said)
     if len(set(said.values())) > 1:
         lowest = min(said.values())
         ahead = sum(at > lowest for at in said.values())
@@ -36,12 +36,11 @@ def records(checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
     names = {p.path.rpartition("/")[2] for p in parts}
     for base in sorted({p.base for p in parts}):
         path = f"{base}/resume_record/latest_checkpointed_iteration.txt"
-        if os.path.isfile(path):
-            yield from _decision(path, names, {c.step for c in checkpoints})
+        if (data := read_note(path)) is not None:
+            yield from _decision(path, data, names, {c.step for c in checkpoints})
 
 
-def _meta(path: str, home: str, said: dict[str, tuple[int, int]]) -> Iterator[Finding]:
-    data = read_tracker(path)
+def _meta(path: str, data: bytes | Finding, home: str, said: dict[str, tuple[int, int]]) -> Iterator[Finding]:
     if isinstance(data, Finding):
         yield data
         return
@@ -59,12 +58,11 @@ def _meta(path: str, home: str, said: dict[str, tuple[int, int]]) -> Iterator[Fi
     said[path] = epoch, step
     if not name.rpartition(".")[0].endswith(f"-{epoch}_{step}"):
         yield finding("bad-tracker", f"it notes epoch {epoch} step {step} and the file {name}, which contradict each other", path=path)
-    elif not os.path.exists(f"{home}/{name}"):
-        yield finding("dangling-tracker", f"it notes {name}, which is not there", path=path)
+    elif wrong := gone(f"{home}/{name}", path, f"it notes {name}, which is not there"):
+        yield wrong
 
 
-def _decision(path: str, names: set[str], steps: set[int | None]) -> Iterator[Finding]:
-    data = read_tracker(path)
+def _decision(path: str, data: bytes | Finding, names: set[str], steps: set[int | None]) -> Iterator[Finding]:
     if isinstance(data, Finding):
         yield data
         return

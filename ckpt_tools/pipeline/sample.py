@@ -78,7 +78,7 @@ class Sampling:
         """Have a report on every file ready for when it is asked for."""
         import xxhash
 
-        base = self.s.root if os.path.isdir(self.s.root) else os.path.dirname(self.s.root)
+        base = self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
         files = [File(w, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(w.path, base)))) for w in wanted(self.s, level)]
         if self.at_once:
             self._contents([(f, ()) for f in files])

@@ -12,13 +12,20 @@ from ckpt_tools import group as grouping
 from ckpt_tools.cache import Cache
 from ckpt_tools.codes import finding
 from ckpt_tools.discover import Discovery, discover, stat_of
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import Anatomy
+from ckpt_tools.hidden import Hidden
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Verdict, worst
+from ckpt_tools.listing import THREADS
+from ckpt_tools.model import Box, Checkpoint, Finding, Level, Part, Report, Severity, Unseen, Verdict, worst
+from ckpt_tools.pipeline.paths import names
 from ckpt_tools.pipeline.reader import Reader
+from ckpt_tools.pipeline.set_aside import set_aside
 from ckpt_tools.pipeline.weak_names import settle_weak_names
 from ckpt_tools.sidecars import read_key, read_tracker
+from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.verify import cut_short
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -31,7 +38,7 @@ _Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str
 
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files;
-    ``reader`` is the way to the files. With a ``cache`` what was seen earlier is not read again, with a ``budget`` in seconds contents are read no longer than that.
+    ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a ``cache`` what was seen earlier is not read again, with a ``budget`` in seconds contents are read no longer than that.
     """
 
     def __init__(
@@ -39,7 +46,7 @@ class Session:
         root: str,
         *,
         jobs: int = 0,
-        require: tuple[str, ...] = (),
+        require: Iterable[str] = (),
         settle: float = 120.0,
         progress: Progress | None = None,
         key_file: str | None = None,
@@ -49,39 +56,66 @@ class Session:
         budget: float | None = None,
         io: str = "auto",
         limit_rate: float | None = None,
+        exclude: Sequence[str] = (),
     ) -> None:
+        require = names(require)
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
+        self.started_ns = time.time_ns()  # before the first look: what is younger was written by somebody else meanwhile
         key = read_key(key_file) if key_file else None
         self.reader = Reader(
             jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget, io=io, limit_rate=limit_rate
         )
-        self.found: Discovery = discover(root, listing)
+        self.found: Discovery = _discovered(root, listing, Hidden(exclude))
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
+        self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
+        self.unplaced: list[Unseen] = []  # files whose content would say what they are
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_done = self.bytes_total = 0
+        self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
+        self.aside = set_aside(self.found, self.root)
         settle_weak_names(self)
         self.parts = grouping.with_content_steps(self.found.parts, self.reports)
 
+    @property
+    def notes(self) -> list[Finding]:
+        """What an answer has to name although it is no part of it."""
+        return [*self.aside, *self.found.lone]
+
     def bare(self, part: Part) -> None:
-        self.reports.pop(part.path, None)
+        """The file is no part after all, or nobody can say which."""
+        report = self.reports.pop(part.path, None)
+        if report is not None and report.verdict is Verdict.UNKNOWN:
+            self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in ("unreadable", "in-use"))
         self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
+        self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
         """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
         known = {p.path for p in self.parts} | {b[0] for b in self.found.bare}
-        for path in self.indexes.members(None if os.path.isdir(self.root) else known):
+        for path in self.indexes.members(None if self.found.tree else known):
             if path not in known:
                 known.add(path)
                 self.found.bare.append((path, *stat_of(path)))
-                self.found.unrecognised = max(0, self.found.unrecognised - os.path.isdir(self.root))  # its name had said nothing
+                self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)  # its name had said nothing
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
         if self.progress:
             self.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
+
+    def expect(self, parts: Iterable[Part]) -> None:
+        """The contents of these files are read next: their sizes are what progress is measured by, until their reports are there."""
+        self._expected = {p.path: max(0, p.size) for p in parts}
+        self.bytes_total = self.bytes_done + sum(self._expected.values())
+
+    def _arrived(self, path: str) -> None:
+        """A report that was waited for is there, whatever of the file was read for it: nothing where an earlier run knew it."""
+        if self._expected.pop(path, None) is not None:
+            self.bytes_total = self.bytes_done + sum(self._expected.values())
+            self._advance(0)
 
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
@@ -92,7 +126,7 @@ class Session:
             empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
             have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
-        if have is None or (have.level < level and have.format is not None and not self._enough(part.path)):
+        if have is None or (have.level < level and have.format is not None and not self._enough(have)):
             piece = BY_NAME[part.layout].piece(part.piece)
             expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
             new = self._look(part.path, level, part.findings, expect=expect)
@@ -102,12 +136,15 @@ class Session:
             if have.format is None and not have.findings and not piece.formats:
                 have = replace(have, level=level, findings=(_NO_STATE,))
             self.reports[part.path] = have
+        if level > Level.STRUCTURE:
+            self._arrived(part.path)
         return have
 
-    def _enough(self, path: str) -> bool:
-        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent."""
-        reader = self.reader
-        return (path in reader.partial and path not in reader.ahead) or (path in reader.unread and reader.spent)
+    def _enough(self, have: Report) -> bool:
+        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent, or its end is missing."""
+        reader, path = self.reader, have.path
+        sampled = path in reader.partial and path not in reader.ahead
+        return sampled or (path in reader.unread and reader.spent) or cut_short(have.findings, have.size)
 
     def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
@@ -176,7 +213,11 @@ class Session:
         if path is None or read is None:
             return None
         data = read_tracker(path, TRACKER_LIMIT)
-        return path, data if isinstance(data, Finding) else read(data)
+        if not isinstance(data, Finding):
+            return path, read(data)
+        if data.code == "unreadable":
+            self.unread[path] = data.message
+        return path, data
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
         """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
@@ -199,7 +240,16 @@ class Session:
         return self._asked[1]
 
 
+def _discovered(root: str, listing: bool, hidden: Hidden) -> Discovery:
+    """What is below the root. Raises CannotLook."""
+    try:
+        return away(discover, root, listing, THREADS, hidden)
+    except Stalled as e:
+        raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
+
+
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:
-    """The report with further findings and the verdict they lead to; unknown stays unknown."""
+    """The report with further findings and the verdict they lead to; unknown stays unknown, and what could not be looked at makes it so."""
     both = (*report.findings, *more)
-    return replace(report, findings=both, verdict=report.verdict if report.verdict is Verdict.UNKNOWN else worst(both))
+    blind = report.verdict is Verdict.UNKNOWN or any(f.code == "unreadable" for f in more)
+    return replace(report, findings=both, verdict=Verdict.UNKNOWN if blind else worst(both))

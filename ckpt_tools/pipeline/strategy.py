@@ -12,7 +12,9 @@ from ckpt_tools.formats import FORMATS, HEAD, Damage
 from ckpt_tools.formats._strategy_groups import Strategy, from_json, stage_groups
 from ckpt_tools.formats._strategy_proto import MAX_SIZE, read
 from ckpt_tools.formats.mindspore_strategy import FORMAT
+from ckpt_tools.listing import entries_of
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
+from ckpt_tools.storage.retry import patiently
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -80,8 +82,7 @@ def _files(directory: str) -> Iterator[tuple[str, Strategy]]:
 
     known: dict[str, Strategy] = {}
     try:
-        with os.scandir(directory) as it:
-            entries = sorted((e for e in it if e.is_file()), key=lambda e: e.name)
+        entries = [e for e in entries_of(directory) if patiently(e.is_file)]
     except (FileNotFoundError, NotADirectoryError) as e:
         raise _wrong(directory, "there is no such directory", "name the directory that holds src_strategy_0.ckpt and its siblings") from e
     except OSError as e:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
 from ckpt_tools.model import Level, Part, Report, Verdict
 from ckpt_tools.pipeline.ahead import by_crowd
+from ckpt_tools.pipeline.bare_files import settle_bare_files
 
 if TYPE_CHECKING:
     from ckpt_tools.pipeline.session import Session
@@ -25,7 +26,7 @@ def settle_weak_names(s: Session) -> None:
         piece = BY_NAME[part.layout].piece(part.piece)
         if piece.step_from == "content" and part.size >= 0:
             report = s.report(part, Level.STRUCTURE)
-            if piece.weak and report.verdict is Verdict.BROKEN:
+            if piece.weak and (report.verdict is Verdict.BROKEN or _unseen(report)):
                 damaged.append(part)
                 continue
             if piece.weak and not fits(piece, report):
@@ -37,7 +38,7 @@ def settle_weak_names(s: Session) -> None:
                 continue
         kept.append(part)
     homes = {(p.layout, p.base) for p in kept}
-    for part in damaged:  # its content says nothing any more: it is what the others beside it are
+    for part in damaged:  # its content says nothing: it is what the others beside it are
         names = list(_as_weak(part))
         other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.last_resort), None)
         if other is not None:
@@ -49,6 +50,12 @@ def settle_weak_names(s: Session) -> None:
         if BY_NAME[part.layout].last_resort:
             s.bare(part)
     s.found.parts = known or kept
+    if kept and not known:
+        settle_bare_files(s)
+
+
+def _unseen(report: Report) -> bool:
+    return report.verdict is Verdict.UNKNOWN and any(f.code in ("unreadable", "in-use") for f in report.findings)
 
 
 def _as_weak(part: Part) -> Iterator[Place]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Iterator
 
 from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
 
@@ -66,33 +64,3 @@ class Window:
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         self.source.readinto(self._within(offset, len(buffer)), buffer)
-
-
-def walk(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]] | OSError]]:
-    """Every directory at and below ``root`` with its sorted entries, one scandir each; a directory that cannot be listed comes with its OSError.
-
-    Links to directories are followed, each real directory once, so loops end.
-    """
-    seen: set[tuple[int, int]] = set()
-    stack = [root]
-    while stack:
-        path = stack.pop()
-        try:
-            st = os.stat(path)
-            if (st.st_dev, st.st_ino) in seen:
-                continue
-            seen.add((st.st_dev, st.st_ino))
-            with os.scandir(path) as it:
-                entries = sorted(it, key=lambda e: e.name)
-        except OSError as e:
-            yield path, e
-            continue
-        yield path, entries
-        below = []
-        for entry in entries:
-            try:
-                if entry.is_dir():
-                    below.append(entry.path)
-            except OSError:  # a link loop: discover reports the entry itself
-                continue
-        stack.extend(reversed(below))

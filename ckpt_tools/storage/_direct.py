@@ -9,6 +9,7 @@ from contextlib import suppress
 from ckpt_tools.storage._buffers import BUFFER, second_buffer
 from ckpt_tools.storage._local import LocalSource, ShortRead
 from ckpt_tools.storage._rule import cached
+from ckpt_tools.storage.retry import patiently
 
 ALIGNED = 4096
 """Offsets, lengths and addresses that every device takes."""
@@ -52,13 +53,13 @@ class DirectSource(LocalSource):
         """Read whole pages. A read that ends within a page has met the end of the file."""
         if self.direct >= 0:
             try:
-                return os.preadv(self.direct, [view], start)
+                return patiently(os.preadv, self.direct, [view], start)
             except OSError as e:
                 if e.errno not in _REFUSED:
                     raise
         if self._drop is None:
             self._drop = hasattr(os, "posix_fadvise") and not cached(self)
-        got = os.preadv(self.fd, [view], start)
+        got = patiently(os.preadv, self.fd, [view], start)
         if self._drop:
             os.posix_fadvise(self.fd, start, len(view), os.POSIX_FADV_DONTNEED)
         return got

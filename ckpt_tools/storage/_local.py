@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ckpt_tools.storage.retry import patiently
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -101,17 +103,21 @@ class LocalSource:
     def __init__(self, path: str) -> None:
         self.path = path
         # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for regular files.
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self.stat = os.fstat(self.fd)
+        self.fd = patiently(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self.stat = patiently(os.fstat, self.fd)
+        except OSError:
+            os.close(self.fd)
+            raise
         self.size = self.stat.st_size
         self.bytes_read = 0
         self._counters = _counting.get()  # here, because other threads do not see it
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     def read(self, offset: int, length: int) -> bytes:
-        data = os.pread(self.fd, length, offset)
+        data = patiently(os.pread, self.fd, length, offset)
         while len(data) < length:  # a signal or a network file system may deliver less than asked
-            more = os.pread(self.fd, length - len(data), offset + len(data))
+            more = patiently(os.pread, self.fd, length - len(data), offset + len(data))
             if not more:
                 raise ShortRead(offset, length, len(data))
             data += more
@@ -121,7 +127,7 @@ class LocalSource:
     def readinto(self, offset: int, buffer: memoryview) -> None:
         done, wanted = 0, len(buffer)
         while done < wanted:
-            got = os.preadv(self.fd, [buffer[done:]], offset + done)
+            got = patiently(os.preadv, self.fd, [buffer[done:]], offset + done)
             if not got:
                 raise ShortRead(offset, wanted, done)
             done += got
@@ -134,12 +140,12 @@ class LocalSource:
 
     def changed(self) -> bool:
         """Whether the file's size or modification time differ from when it was opened."""
-        now = os.fstat(self.fd)
+        now = patiently(os.fstat, self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
     def identity(self) -> Identity | None:
         """What was read, None when it changed meanwhile."""
-        before, now = Identity.of(self.stat), Identity.of(os.fstat(self.fd))
+        before, now = Identity.of(self.stat), Identity.of(patiently(os.fstat, self.fd))
         return before if before == now else None
 
     def close(self) -> None:

@@ -1,0 +1,134 @@
+"""One command line in, its exit code out. Only the module of the command that is asked for is imported."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import typer
+
+from ckpt_tools import __version__
+from ckpt_tools.cli import COMMANDS, console
+from ckpt_tools.cli.command import Command
+from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
+
+WITHIN = {("hook", "install"): "hook_install"}
+"""Commands of two words; a directory of the second one's name is said as ./install."""
+
+BUG = 70
+
+
+def leave(code: int) -> NoReturn:
+    """End the process."""
+    # A thread that hangs in a read of a dead file system would keep a normal exit waiting for ever; and where nothing but this thread is left, taking
+    # the interpreter apart is a tenth of a short run.
+    if code in (INTERRUPTED, TERMINATED) or _nothing_left():
+        console.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _nothing_left() -> bool:
+    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler or a tracer wants to do at the end."""
+    watched = sys.getprofile() is not None or sys.gettrace() is not None
+    return not watched and threading.active_count() == 1 and not atexit._ncallbacks() and "mpi4py" not in sys.modules  # noqa: SLF001 - nothing public tells
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing is raised."""
+    try:
+        try:
+            return _dispatch(list(argv))
+        except CkptError as error:
+            return _fail(argv, error)
+        except Exception as error:
+            if hasattr(error, "show"):  # typer's own usage errors; their classes are not part of its public interface
+                return _usage(argv, error)
+            return _bug(argv, error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+    except CannotLook as error:  # even the answer that something failed could not be written
+        console.problem("error", str(error), error.hint)
+        return error.exit_code
+
+
+def _dispatch(argv: list[str]) -> int:
+    single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
+    # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two for every crash.
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
+    settings = {"help_option_names": ["-h", "--help"]}
+    within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
+    for name in ([within] if within else argv[:1]) if single else COMMANDS:
+        module = import_module(f"ckpt_tools.cli.{name}")
+        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(getattr(module, name))
+    if single:  # an app of one command takes no command name
+        words = 2 if within else 1
+        result = app(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
+    else:
+        app.callback(context_settings=settings, no_args_is_help=True)(_top)
+        result = app(argv, prog_name="ckpt", standalone_mode=False)
+    if not argv:
+        return UsageError.exit_code  # versions of typer differ in whether the help text that they show here is an error
+    return result if isinstance(result, int) else 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.out(f"ckpt {__version__}\n")
+        raise typer.Exit
+
+
+def _top(version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit.")) -> None:
+    """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and without running code found in them.
+
+    Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4 none usable, 5 could not look, 6 newest unusable.
+    """
+
+
+def _fail(argv: Sequence[str], error: CkptError) -> int:
+    console.problem("error", str(error), error.hint)
+    if error.plan is not None and console.asked_format(argv) == "json":
+        from ckpt_tools.emit import json
+
+        console.out(json.render(error.plan))
+        return error.exit_code
+    return _answer(argv, type(error).__name__, str(error), error.hint, error.exit_code)
+
+
+def _usage(argv: Sequence[str], error: Exception) -> int:
+    error.show()  # type: ignore[attr-defined]  # execute() has looked
+    return _answer(argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code)
+
+
+def _bug(argv: Sequence[str], error: Exception) -> int:
+    """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken checkpoint."""
+    what = f"{type(error).__name__}: {error}"
+    hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
+    if os.environ.get("CKPT_DEBUG"):
+        import traceback
+
+        console.err("".join(traceback.format_exception(error)))
+    console.problem("internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint)
+    return _answer(argv, "Bug", what, hint, BUG)
+
+
+def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) -> int:
+    """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout."""
+    asked = console.asked_format(argv)
+    if asked in ("json", "jsonl"):
+        from ckpt_tools.emit import json
+
+        console.out(json.problem(name, message, hint, code, one_line=asked == "jsonl"))
+    elif asked in ("shell", "slurm"):
+        from ckpt_tools.emit import shell
+
+        console.out(shell.failure(code) if asked == "shell" else shell.prolog_failure(message, hint))
+    return code

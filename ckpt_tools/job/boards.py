@@ -1,0 +1,120 @@
+"""Where the nodes of a job put values up for each other: files that all see, or torch's TCPStore."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.files import write
+from ckpt_tools.job.liveness import Lines, Locks, Watch
+from ckpt_tools.pipeline.history import safe
+
+_DAY = 86400
+_TRIES = 3
+
+
+class Board(Protocol):
+    """Where values are put up for the others: a key holds one value, a later one replaces it. ``keeper``: it ends with this process."""
+
+    keeper: bool
+
+    def put(self, key: str, value: bytes) -> None: ...
+    def get(self, key: str) -> bytes | None: ...
+    def drop(self, prefix: str) -> None:
+        """Forget the keys that begin so; a board that ends with its job may keep them."""
+        ...
+
+    def watch(self, first: bool) -> Watch:
+        """What tells whether the processes of the other nodes still run; ``first`` for the first node."""
+        ...
+
+
+class Files:
+    """A board in a directory that every node sees: one file per key, replaced by rename."""
+
+    keeper = False
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as e:
+            raise CannotLook(f"{directory} cannot be made: {e.strerror}", "name a directory that every node can write with --plan-dir") from e
+
+    def put(self, key: str, value: bytes) -> None:
+        write(os.path.join(self.directory, safe(key)), value)
+
+    def get(self, key: str) -> bytes | None:
+        path = os.path.join(self.directory, safe(key))
+        for tries in range(_TRIES):
+            try:
+                with open(path, "rb") as f:
+                    return f.read()
+            except FileNotFoundError:
+                return None
+            except OSError as e:
+                if e.errno != errno.ESTALE or tries == _TRIES - 1:  # NFS says so of a file that was replaced while we opened it
+                    raise CannotLook(f"{path} cannot be read: {e.strerror}", "is the file system of --plan-dir still there?") from e
+        return None
+
+    def drop(self, prefix: str) -> None:
+        """Forget a session, and what killed nodes left a day ago."""
+        with suppress(OSError):
+            for entry in os.scandir(self.directory):
+                with suppress(OSError):
+                    if entry.name.startswith(prefix) or ("." in entry.name and time.time() - entry.stat().st_mtime > _DAY):
+                        os.unlink(entry.path)
+
+    def watch(self, first: bool) -> Watch:  # noqa: ARG002 - a Board has it
+        return Locks(self.directory)
+
+
+class Store:
+    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself."""
+
+    def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str) -> None:
+        try:
+            import torch.distributed
+
+            dist: Any = torch.distributed  # its types say nothing of the stores
+        except ImportError as e:
+            raise UsageError(
+                "--agree needs torch, or a directory that all nodes share",
+                "pip install 'ckpt-tools[torch]', or say --plan-dir DIR on a shared file system",
+            ) from e
+        try:
+            tcp = dist.TCPStore(host, port, None, keeper, timedelta(seconds=timeout), wait_for_workers=False)
+        except Exception as e:  # torch raises classes of its own, which differ between versions
+            what = f"could not be opened: {_first_line(e)}" if keeper else f"did not answer within {timeout:g} s: {_first_line(e)}"
+            raise CannotLook(
+                f"the store for the agreement at {host}:{port} {what}", "check that the first node runs, or say --rendezvous HOST:PORT"
+            ) from e
+        self.host, self.port, self.keeper = host, port, keeper
+        self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", tcp)
+
+    def put(self, key: str, value: bytes) -> None:
+        try:
+            self.store.set(key, value)
+        except Exception as e:
+            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return bytes(self.store.get(key)) if self.store.check([key]) else None
+        except Exception as e:
+            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
+
+    def drop(self, prefix: str) -> None:  # noqa: ARG002 - a Board has it
+        return  # the store ends with the launcher that keeps it
+
+    def watch(self, first: bool) -> Watch:
+        return Lines(self.host, self.port, listen=first)
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).partition("\n")[0][:200]

@@ -1,0 +1,165 @@
+"""Which decisions of long ago may go: those that no process can follow any more, as far as that can be known on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from ckpt_tools.job.process import Process
+
+KEPT_DAYS = 30
+TRANSFERRED = "transferred"
+"""The directory of files that --transfer has brought."""
+_LOOKED_AT = 32
+"""Old decisions that one start looks at, at most."""
+_DECISION = re.compile(r"\d{1,9}\.json")
+_TRIES, _PAUSE = 100, 0.01
+"""How often, and after how many seconds, a process that is being started is asked again for its environment."""
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of linux/sched.h."""
+_GONE = ".gone."
+"""How the name of a directory that is being removed begins: no key does."""
+
+
+def prune(directory: str, keep: str, now: float) -> None:
+    """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes that no decision names any more. What cannot be read stays."""
+    oldest = now - KEPT_DAYS * 86400
+    with suppress(OSError):
+        entries = [e for e in os.scandir(directory) if e.is_dir(follow_symlinks=False) and e.name not in (keep, TRANSFERRED)]
+        for entry in entries:
+            if entry.name.startswith(_GONE):
+                shutil.rmtree(entry.path, ignore_errors=True)
+        old = [e.path for e in entries if not e.name.startswith(_GONE) and _last_change(e.path) < oldest]
+        if old and (exported := _exported()) is not None:
+            first = secrets.randbelow(len(old))  # else those that stay would hide the others
+            for path in [*old[first:], *old[:first]][:_LOOKED_AT]:
+                if not _followed(path, exported):
+                    _remove(path)
+        _prune_transferred(directory, oldest)
+
+
+def _last_change(key: str) -> float:
+    """When a decision under this key was made or taken the last time. Raises OSError."""
+    with os.scandir(key) as entries:
+        return max([os.stat(key).st_mtime, *(e.stat(follow_symlinks=False).st_mtime for e in entries)])
+
+
+def _followed(key: str, exported: str) -> bool:
+    """Whether a process may follow a decision under this key: it runs, somebody names it in its environment, or it is of a machine that nothing is known of."""
+    if f"{key}{os.sep}" in exported:
+        return True
+    try:
+        followers = list(_followers(key))
+    except OSError:
+        return True
+    here = Process.here().host
+    return any(host != here or any(map(Process.alive, processes)) for host, processes in followers)
+
+
+def _followers(key: str) -> Iterator[tuple[str, list[str]]]:
+    """(host, processes) of whoever made or took a decision; a decision that failed has started nothing. Raises OSError."""
+    for name in os.listdir(key):
+        path = os.path.join(key, name)
+        if _DECISION.fullmatch(name):
+            body = _json(path)
+            about = body.get("decision")
+            if isinstance(about, dict) and not body.get("error"):
+                yield _follower(about)
+        elif name.endswith(".taken"):
+            for member in os.listdir(path):
+                if taker := _json(os.path.join(path, member)):
+                    yield _follower(taker)
+
+
+def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
+    return str(note.get("host")), [p for p in (note.get("process"), note.get("agent")) if isinstance(p, str)]
+
+
+def _json(path: str) -> dict[str, Any]:
+    """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as f:
+        try:
+            value = json.load(f)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _exported(proc: str = "/proc") -> str | None:
+    """The decisions that processes of this machine name in their environment, one a line; those of other users cannot be read.
+
+    None where a process stays between two programs, when it has no environment to be read (execve(2)).
+    """
+    found = set[str]()
+    for pid in filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ()):
+        with suppress(OSError):
+            variables = _variables(f"{proc}/{pid}")
+            if variables is None:
+                return None
+            found.update(os.fsdecode(v[len("CKPT_PLAN=") :]) for v in variables if v.startswith(b"CKPT_PLAN="))
+    return "\n".join(found)
+
+
+def _variables(process: str) -> list[bytes] | None:
+    """The environment of a process; None where it is just being started and stays so. Raises OSError."""
+    for _ in range(_TRIES):
+        if (data := _bytes(f"{process}/environ")) or not _starting(process):
+            return data.split(b"\0")
+        time.sleep(_PAUSE)
+    return None
+
+
+def _starting(process: str) -> bool:
+    """Whether a process without words is neither dead nor the kernel's own (proc(5), stat: state and flags). Raises OSError."""
+    if _bytes(f"{process}/cmdline"):
+        return False
+    fields = _bytes(f"{process}/stat").rpartition(b")")[2].split()
+    return fields[0] not in (b"Z", b"X") and not int(fields[6]) & _KERNEL_THREAD
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def _remove(key: str) -> None:
+    """Remove a key whole: moved aside first, and only where nobody is deciding under it."""
+    fd = os.open(os.path.join(key, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        aside = os.path.join(os.path.dirname(key), f"{_GONE}{secrets.token_hex(4)}")
+        os.rename(key, aside)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(fd)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _prune_transferred(directory: str, oldest: float) -> None:
+    """Remove files that were brought long ago and that no decision names. Raises OSError when a decision cannot be read."""
+    brought = [os.path.join(home, name) for home, _, names in os.walk(os.path.join(directory, TRANSFERRED)) for name in names]
+    old = [path for path in brought if os.lstat(path).st_mtime < oldest and os.lstat(path).st_ctime < oldest]
+    if not old:
+        return
+    named = set[str]()
+    for home, _, names in os.walk(directory):
+        for name in filter(_DECISION.fullmatch, names):
+            if not home.startswith(os.path.join(directory, TRANSFERRED)):
+                named.update(_paths(_json(os.path.join(home, name))))
+    for path in old:
+        if path not in named:
+            os.unlink(path)
+
+
+def _paths(body: dict[str, Any]) -> Iterator[str]:
+    for load in [*(body.get("shared") or ()), *(f for r in body.get("ranks") or () for f in r["files"])]:
+        yield load["path"]

@@ -1,0 +1,110 @@
+"""Where the nodes of a job meet while one decision is made for all: nobody starts before all can, and who fails tells the others."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.job.boards import Board, Files, Store
+from ckpt_tools.job.decision import Decision
+from ckpt_tools.job.meeting import Meeting, failure, meeting
+from ckpt_tools.job.party import Party
+from ckpt_tools.job.terms import Terms
+from ckpt_tools.job.torchrun_line import TorchrunLine
+
+
+@dataclass
+class Rendezvous:
+    """Entered for as long as the decision is made. ``joined`` is the meeting, once this process has come to it; None where the job needs none, or another process
+    of this node decides.
+    """
+
+    party: Party
+    terms: Terms
+    line: TorchrunLine | None
+    env: Mapping[str, str]
+    joined: Meeting | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def needed(self) -> bool:
+        """Whether the nodes of this job come together: they look at disks of their own, or no id of this start alone lets them share one decision."""
+        party = self.party
+        return self.terms.agree or (party.nodes > 1 and not (party.unique and party.key))
+
+    def __enter__(self) -> Rendezvous:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open.__exit__(kind, error, trace)  # the meeting tells the others how this node ended
+
+    def join(self) -> Meeting:
+        """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they meet."""
+        party, terms = self.party, self.terms
+        if party.node is None or party.node >= party.nodes:
+            raise UsageError(f"which of the {party.nodes} nodes this is is unknown", "say --node N, from 0 (torchrun --node-rank tells it as well)")
+        self.joined = self._open.enter_context(meeting(self._board(), party.node, party.nodes, terms.timeout))
+        return self.joined
+
+    def ready(self, decision: Decision) -> None:
+        """Wait until every node has what it needs to start, after a last look at its files. Raises what keeps one of them."""
+        if self.joined:
+            decision.check(self.party.ranks if self.terms.agree else None)
+            self.joined.exchange({}, lambda _: {})
+            self._open.close()
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let the others know what keeps this node from taking part: they wait for it. One process of a node does."""
+        try:
+            yield
+        except CkptError as error:
+            first = self.party.rank is None or (self.party.ranks is not None and self.party.rank == self.party.ranks.start)
+            if self.needed and first and self.joined is None:
+                with suppress(CkptError):  # the reason that counts is the one to be told
+                    self.join().exchange(failure(error), lambda _: {})
+            raise
+
+    def _board(self) -> Board:
+        party, terms = self.party, self.terms
+        if terms.plan_dir is not None:
+            if not party.place:
+                raise UsageError(
+                    "nothing names this job, so its nodes cannot find each other", "give torchrun --rdzv-id, or say --job ID, the same on every node"
+                )
+            return Files(os.path.join(terms.plan_dir, f"{party.place}.meeting"))  # not below the root's own: nodes may mount it elsewhere
+        host, port, keeper = endpoint(party, terms, self.line, self.env)
+        return Store(host, port, keeper, terms.timeout, party.place or "job")
+
+
+def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> tuple[str, int, bool]:
+    """(host, port, whether this node keeps the store) of the agreement. Raises UsageError when nothing tells."""
+    first = party.node == 0
+    if terms.rendezvous:
+        host, _, port = terms.rendezvous.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"--rendezvous {terms.rendezvous!r} is not HOST:PORT", "name a free port of the first node")
+        return host, int(port), first
+    address, number = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if terms.worker and address and number.isdigit() and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return address, int(number), False  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
+    if line and line.endpoint:
+        host, _, port = line.endpoint.partition(":")
+        return host, int(port) + 1 if port.isdigit() else int(line.options.get("master-port", "29500")) + 1, first
+    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""), env.get("SLURM_JOB_ID", "")
+    if nodes and job.isdigit():
+        return first_host(nodes), 20000 + int(job) % 20000, first
+    raise UsageError(
+        "where the nodes meet is unknown", "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share"
+    )
+
+
+def first_host(nodes: str) -> str:
+    """The first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
+    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes)  # the first number of every bracket: a name may have several
+    return first.partition(",")[0]

@@ -1,0 +1,90 @@
+"""Copies that people make by hand, by their names: ``run.bak``, ``step-20-copy``, ``model (1).pt``, ``.trash/``, ``run_20250131``. Never what a job saves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+
+class Proof(Enum):
+    """What it takes to believe a name."""
+
+    NAME = "the name alone"
+    EQUAL = "that what it is named after lies beside it, and holds the same bytes"
+
+
+class Copy(NamedTuple):
+    """What a copy was called before; "" when its name does not tell."""
+
+    of: str
+    proof: Proof
+
+
+_TRASH = re.compile(r"\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin", re.IGNORECASE)
+_END = r"(?P<suffix>(?:\.[A-Za-z][\w-]{0,23}){0,3})"
+_CERTAIN = re.compile(
+    r"(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))" + _END,
+    re.IGNORECASE,
+)
+_LIKELY = re.compile(
+    r"(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))" + _END,
+    re.IGNORECASE,
+)
+_DATED = re.compile(
+    r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)" + _END
+)
+_HINT = re.compile(r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8}|\d\d-\d\d", re.IGNORECASE)
+"""What no such name is without: a cheap test."""
+
+
+def copy(name: str) -> Copy | None:
+    """What the name of a file or directory says that it is a copy of; None for all that a job would save under."""
+    if not _HINT.search(name):
+        return None
+    if _TRASH.fullmatch(name):
+        return Copy("", Proof.NAME)
+    for pattern, proof in ((_CERTAIN, Proof.NAME), (_LIKELY, Proof.EQUAL), (_DATED, Proof.EQUAL)):
+        if m := pattern.fullmatch(name):
+            return Copy((m["of"] or m.groupdict().get("of2") or "") + m["suffix"], proof)
+    return None
+
+
+class Found(NamedTuple):
+    """A path that is, or lies in, a copy: ``top`` is the highest directory that is one (or the file itself), ``of`` what it is named after ("": unknown)."""
+
+    path: str
+    top: str
+    of: str
+    proof: Proof
+
+
+def copies(paths: Iterable[str], root: str, keep: Callable[[str], bool]) -> Iterator[Found]:
+    """Those of ``paths`` below ``root`` that a name calls copies, the highest name first; one that needs proof only where its original is among ``paths``.
+
+    Nothing in the path of ``root`` itself counts: who asks about a copy gets an answer. ``keep`` says which names are a user's own all the same.
+    """
+    paths, known = list(paths), dict[str, Found | None]()
+    there = set(paths)
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above not in there and len(above) > len(root):
+            there.add(above)
+            above = above.rpartition("/")[0]
+
+    def top(path: str) -> Found | None:
+        if len(path) <= len(root):
+            return None
+        if path not in known:
+            above, _, name = path.rpartition("/")
+            known[path] = top(above)
+            if known[path] is None and (said := copy(name)) and not keep(name):
+                of = f"{above}/{said.of}" if said.of else ""
+                if said.proof is Proof.NAME or of in there:
+                    known[path] = Found(path, path, of, said.proof)
+        return known[path]
+
+    for path in paths:
+        if (found := top(path)) is not None:
+            yield found._replace(path=path)

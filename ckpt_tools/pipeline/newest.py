@@ -1,0 +1,153 @@
+"""Whether modification times tell which checkpoint is the newest, or whether the step does. Pure: times, steps, names and witnesses in, a decision out.
+
+The table of cases stands in docs/design.md, section 5. Times are nanoseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+Order = tuple[int, int, int]
+"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for what is not known."""
+
+_DAY_NS = 86_400 * 1_000_000_000
+_FIRST_NS = 3_655 * _DAY_NS
+"""1980-01-04: the first days that archives can write down, which is what they write when they keep no times."""
+_SKEW_NS = 600 * 1_000_000_000
+"""How far a clock may be ahead before its times count for nothing."""
+UNKNOWN: Order = (-1, -1, -1)
+
+
+class Times(Enum):
+    """What the modification times of the checkpoints of one run look like."""
+
+    IN_STEP = "they follow the steps"
+    TRAINING = "older steps were saved again after newer ones, at the pace of training"
+    EQUAL = "all modification times are the same"
+    LOST = "all modification times are at the epoch"
+    PARTLY_LOST = "some modification times are at the epoch"
+    FUTURE = "modification times lie in the future"
+    NAMES = "modification times follow the names, as a copy leaves them"
+    REVERSED = "modification times fall while the steps rise"
+    UNPROVEN = "nothing shows that older steps were saved again after newer ones"
+
+    @property
+    def mute(self) -> bool:
+        """Whether the times tell nothing at all, not even that there is a doubt."""
+        return self in (Times.EQUAL, Times.LOST)
+
+    @property
+    def believed(self) -> bool:
+        """Whether the newest by time is the newest."""
+        return self in (Times.IN_STEP, Times.TRAINING)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the times are a witness at all: they look neither copied nor wrong."""
+        return self.believed or self is Times.UNPROVEN
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One checkpoint: its progress, its ``name`` (a path), its time, when the ``first`` and the ``last`` of its files were written,
+    and whether a ``dying`` job wrote it.
+    """
+
+    order: Order
+    name: str
+    at: int
+    first: int
+    last: int
+    dying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """What each witness calls the newer of two checkpoints: "mtime" for the newest by time, "step" for that of the highest step, None when it is silent.
+
+    Times that are not ``proven`` do not decide alone, but others may not contradict them.
+    """
+
+    times: str | None = None
+    proven: bool = False
+    generations: str | None = None
+    tracker: str | None = None
+    log: str | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """The order that all who speak agree on; None where they contradict each other, where nobody speaks, or only times that prove nothing."""
+        others = {word for word in (self.generations, self.tracker, self.log) if word is not None}
+        said = others | ({self.times} if self.times and (self.proven or others) else set())
+        return said.pop() if len(said) == 1 else None
+
+
+def times(saves: Sequence[Saved], now: int) -> Times:
+    """What the times of a run's checkpoints look like; those whose step nobody knows are left out."""
+    known = [s for s in saves if s.order != UNKNOWN]
+    by_time = sorted(known, key=lambda s: (s.at, s.order))
+    if len({s.order for s in known}) > 1:
+        if known and all(s.at < _FIRST_NS for s in known):
+            return Times.LOST
+        if by_time[0].at == by_time[-1].at:
+            return Times.EQUAL
+    if all(a.order <= b.order for a, b in pairwise(by_time)):
+        return Times.IN_STEP
+    if by_time[-1].at > now + _SKEW_NS:
+        return Times.FUTURE
+    if by_time[0].at < _FIRST_NS:
+        return Times.PARTLY_LOST
+    if len({s.order for s in known}) > 2 and all(a.order >= b.order for a, b in pairwise(by_time)):
+        return Times.REVERSED  # of two, one may just have been saved again, or touched
+    copied = all(a.name <= b.name for a, b in pairwise(by_time))
+    if _at_the_pace_of_training(by_time, copied):
+        return Times.TRAINING
+    return Times.NAMES if copied else Times.UNPROVEN
+
+
+def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
+    """Whether every save took at least half the time that its steps take in this run; downtime may have come on top.
+
+    A step that is lower than the one before was trained from an earlier save of a lower step, which must be there: a file that was
+    touched or restored has none. Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace.
+    """
+    place = _places(by_time)
+    if place is None or _interleaved(by_time):
+        return False
+    rates, paces = list[float](), list[tuple[int, int]]()
+    for i, (a, b) in enumerate(pairwise(by_time)):
+        origin = a.order
+        if b.order <= a.order:
+            origin = max((s.order for s in by_time[: i + 1] if s.order < b.order), default=UNKNOWN)
+            if origin == UNKNOWN:
+                return False
+        took, distance = b.at - a.at, place[b.order] - place[origin]
+        if b.dying:  # saved when the job died, which may be at once
+            continue
+        paces.append((took, distance))
+        if origin is a.order and distance > 0:
+            rates.append(took / distance)
+    if len(rates) < 1 + copied:
+        return False
+    usual = sorted(rates)[(len(rates) - (not copied)) // 2]
+    return all(2 * took >= usual * distance for took, distance in paces)
+
+
+def _interleaved(by_time: Sequence[Saved]) -> bool:
+    """Whether files of most saves were written between those of the next: several processes copied them. A single one may hold a file that was restored."""
+    pairs = [(a, b) for a, b in pairwise(by_time) if a.order != b.order]
+    return 2 * sum(b.first < a.last for a, b in pairs) >= len(pairs) > 0
+
+
+def _places(saves: Sequence[Saved]) -> Mapping[Order, int] | None:
+    """Progress -> a number of steps; None where some are told in steps and others in epochs."""
+    orders = {s.order for s in saves}
+    if all(step >= 0 for step, _, _ in orders):
+        return {order: order[0] for order in orders}
+    if any(step >= 0 for step, _, _ in orders):
+        return None
+    per_epoch = 1 + max(0, *(inside for _, _, inside in orders))
+    return {order: order[1] * per_epoch + order[2] for order in orders}

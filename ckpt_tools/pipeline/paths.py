@@ -1,0 +1,40 @@
+"""What callers of the Python API give as a path, or as several: texts, bytes and path objects -> texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ckpt_tools.errors import UsageError
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""One path, as ``open`` takes it."""
+Paths = Path | Iterable[Path]
+"""One path, or several."""
+
+
+def one(path: Path, what: str = "root") -> str:
+    """The path as a text. Raises UsageError for what is none, and for the empty one, which would be the current directory."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
+    text = os.fsdecode(path)
+    if not text:
+        raise UsageError(f"{what} is an empty path", "name a directory or a file; '.' is the current directory")
+    return text
+
+
+def several(paths: Paths) -> list[str]:
+    """A list of paths; one path is a list of one, never its letters. Raises UsageError for none at all."""
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        return [one(paths, "path")]
+    if not isinstance(paths, Iterable):
+        raise UsageError(f"paths {paths!r} are no paths", "give a path, or a list of paths")
+    found = [one(path, "path") for path in paths]
+    if not found:
+        raise UsageError("there is no path to look at", "name a directory or a file; '.' is the current directory")
+    return found
+
+
+def names(given: Iterable[str]) -> tuple[str, ...]:
+    """A list of names; a text is a list of one, never its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)

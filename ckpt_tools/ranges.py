@@ -1,0 +1,97 @@
+"""Sets of ranks and of numbered names in full: as ranges, for messages and for JSON. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+Ranges = tuple[tuple[int, int], ...]
+"""(first, last) of each run of neighbours, ascending."""
+_FEW = 3
+"""Neighbours from which on a range is shorter than a list."""
+
+
+def ranges(numbers: Iterable[int]) -> Ranges:
+    """A set of numbers as ranges."""
+    out: list[tuple[int, int]] = []
+    for n in sorted(set(numbers)):
+        if out and n == out[-1][1] + 1:
+            out[-1] = out[-1][0], n
+        else:
+            out.append((n, n))
+    return tuple(out)
+
+
+def gaps(present: Iterable[int], world: int) -> Ranges:
+    """The ranks below ``world`` that are not present; names may tell of a million ranks, so none is counted one by one."""
+    out, following = list[tuple[int, int]](), 0
+    for first, last in (*ranges(n for n in present if 0 <= n < world), (world, world)):
+        if following < first:
+            out.append((following, first - 1))
+        following = last + 1
+    return tuple(out)
+
+
+def size(of: Ranges) -> int:
+    """How many numbers there are."""
+    return sum(last - first + 1 for first, last in of)
+
+
+def words(of: Ranges) -> str:
+    """Single numbers and ranges, joined by commas."""
+    pieces = [",".join(map(str, range(a, b + 1))) if b - a + 1 < _FEW else f"{a}–{b}" for a, b in of]
+    return ",".join(pieces).replace(",", ", ")
+
+
+def ranks(of: Ranges, world: int) -> str:
+    """``rank 3``, or ``512 of 1,024 ranks:`` and all of them, however many."""
+    return f"rank {of[0][0]}" if size(of) == 1 else f"{size(of):,} of {world:,} ranks: {words(of)}"
+
+
+def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
+    """Coordinates such as ``tp=0 pp=1,2, tp=1 pp=0``: ranges along the last axis."""
+    rows: dict[tuple[tuple[str, int], ...], dict[str, set[int]]] = {}
+    for coords in sorted(of):
+        axis, at = coords[-1] if coords else ("", 0)
+        rows.setdefault(coords[:-1], {}).setdefault(axis, set()).add(at)
+    texts = []
+    for before, last in rows.items():
+        for axis, values in last.items():
+            texts.append(" ".join([*(f"{a}={n}" for a, n in before), f"{axis}={words(ranges(values)).replace(', ', ',')}"]))
+    return ", ".join(texts)
+
+
+_NUMBER = re.compile(r"(\d{1,18})")
+
+
+def names(of: Iterable[str]) -> str:
+    """File names in full, those that differ by one number together: ``__{0, 2}_0.distcp``."""
+    every = sorted(set(of))
+    most = max((len(_NUMBER.split(name)) for name in every), default=0)
+    rows = min((_by_number(every, at) for at in range(1, most, 2)), key=len, default={name: [name] for name in every})
+    return ", ".join(members[0] if len(members) == 1 else _braced(key, members) for key, members in rows.items())
+
+
+def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
+    """Names with a hole in place of their number at ``at`` -> those numbers; other names by themselves. A width keeps padded numbers apart."""
+    rows: dict[str, list[str]] = {}
+    alone: dict[str, list[str]] = {}
+    for name in every:
+        pieces = _NUMBER.split(name)
+        if at >= len(pieces) or "\0" in name:
+            alone[name] = [name]
+            continue
+        number = pieces[at]
+        pieces[at] = f"\0{len(number) if number.startswith('0') and number != '0' else 0}\0"
+        rows.setdefault("".join(pieces), []).append(number)
+    for key, numbers in rows.items():
+        if len(numbers) == 1:
+            before, _, after = key.split("\0")
+            alone[before + numbers[0] + after] = [before + numbers[0] + after]
+    return {key: numbers for key, numbers in rows.items() if len(numbers) > 1} | alone
+
+
+def _braced(key: str, numbers: Iterable[str]) -> str:
+    before, width, after = key.split("\0")
+    inside = ", ".join("–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers)))
+    return f"{before}{{{inside}}}{after}"

@@ -1,0 +1,75 @@
+"""System calls that are made again before an error counts, and questions about names that tell "not there" from "could not look"."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from ckpt_tools.storage.stalls import watched
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRANSIENT = frozenset({errno.ESTALE, errno.EINTR, errno.ETIMEDOUT})
+"""What a network file system answers while a server restarts or a handle is renewed: the next call may succeed."""
+PAUSES = (0.001, 0.01, 0.05)
+"""Seconds before each further attempt: long enough for a handle to be renewed, too short to be felt."""
+ABSENT = (FileNotFoundError, NotADirectoryError)
+"""The only errors that say that nothing of this name is there."""
+_NAME_MAX = 255  # bytes of one name on every Linux file system
+
+pause: Callable[[float], None] = time.sleep
+
+
+def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``. Raises what the last attempt raised, and Stalled."""
+    for seconds in PAUSES:
+        try:
+            return watched(call, *args, **kwargs)
+        except OSError as e:
+            if e.errno not in TRANSIENT:
+                raise
+        pause(seconds)
+    return watched(call, *args, **kwargs)
+
+
+def there(path: str) -> bool:
+    """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be seen."""
+    try:
+        patiently(os.lstat, path)
+    except ABSENT:
+        return False
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG and any(len(os.fsencode(name)) > _NAME_MAX for name in path.split("/")):
+            return False  # no directory can hold such a name
+        raise
+    return True
+
+
+def is_file(path: str | os.DirEntry[str]) -> bool:
+    """Whether a regular file has this name, or a link there leads to one. Raises OSError as ``is_directory`` does."""
+    return _leads_to(path, stat.S_ISREG, "is_file")
+
+
+def is_directory(path: str | os.DirEntry[str]) -> bool:
+    """Whether a directory has this name, or a link there leads to one.
+
+    Raises OSError when that cannot be seen; a link that leads nowhere or in a circle is none.
+    """
+    return _leads_to(path, stat.S_ISDIR, "is_dir")
+
+
+def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], asked: str) -> bool:
+    """``asked`` is the question that a directory entry may answer without a call."""
+    try:
+        return kind(patiently(os.stat, path).st_mode) if isinstance(path, str) else patiently(getattr(path, asked))
+    except ABSENT:
+        return False
+    except OSError as e:
+        if e.errno == errno.ELOOP:
+            return False
+        raise

@@ -1,0 +1,209 @@
+"""System calls that never return: made where they can be left behind, so that whoever asked goes on without the answer.
+
+A call that hangs in the kernel cannot be broken off: neither a signal nor another thread ends it. So with a time limit a file is read by a thread that nobody
+has to wait for. In such a thread every call is noted while it is under way; elsewhere each call is handed to one. Without a limit calls are made as they stand.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, Token, copy_context
+from queue import Empty, SimpleQueue
+from threading import Thread, get_ident
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Answer = tuple[Any, "BaseException | None"]
+"""What some work returned, or what it raised."""
+
+GRACE = 30.0
+"""Seconds after the time limit, or after its own begin, that a single system call has to return."""
+MOST = 3
+"""Calls that stall before no further one is waited for: a file system that is gone would cost ``GRACE`` for every file."""
+_AGAIN = 1.0
+"""Seconds after which a call that is overdue is looked at once more: the whole process may have been stopped meanwhile."""
+
+
+Call = tuple[float, tuple[Any, ...]]
+"""When a call began (``time.monotonic()``), and what it was given."""
+
+
+class Stalled(OSError):
+    """A system call has not returned in time; whether it ever will is not known."""
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__(errno.ETIME, f"a system call has not returned {GRACE:g} s after the time limit: its file system hangs", path or None)
+
+
+class Task:
+    """What one thread that may be left behind is doing, with the threads that it starts: which calls are under way since when."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit, self.ends = limit, limit.ends
+        self.calls: dict[int, Call] = {}
+
+    def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``call(*args)``, noted while it is under way."""
+        if args and args[0] in self.limit.lost:
+            raise Stalled(str(args[0]))
+        me = get_ident()
+        self.calls[me] = time.monotonic(), args or (getattr(call, "__self__", None),)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.calls.pop(me, None)
+
+    def overdue(self) -> Call | None:
+        """A call that should have returned by now."""
+        return next((c for c in list(self.calls.values()) if _overdue(self.ends, c[0])), None)
+
+
+class Limit:
+    """The time limit of one question, ``seconds`` from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ends = time.monotonic() + seconds
+        self.stalled = 0
+        self.lost = set[object]()  # paths that are not asked about again
+        self._idle: list[_Hand] = []
+
+    def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """One system call by a thread that may be left behind. Raises Stalled."""
+        return self.away(_noted, call, args, kwargs)
+
+    def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``work(*args)`` by a thread that is left behind when a call in it is overdue. Raises Stalled then, and whatever ``work`` raises."""
+        if self.stalled >= MOST:
+            raise Stalled
+        try:
+            hand = self._idle.pop()
+        except IndexError:
+            hand = _Hand()
+        task = Task(self)
+        try:
+            hand.work.put((task, copy_context(), lambda: work(*args, **kwargs)))
+            value, error = self._answer(hand, task)
+        except BaseException:
+            hand.work.put(None)  # should it ever come back
+            raise
+        self._idle.append(hand)
+        if error is not None:
+            raise error
+        return value  # type: ignore[no-any-return]  # what ``work`` returned
+
+    def _answer(self, hand: _Hand, task: Task) -> Answer:
+        """What came of the work. Raises Stalled when the same call is overdue at two looks."""
+        seen: Call | None = None
+        while True:
+            try:
+                return hand.done.get(timeout=max(_AGAIN, self.ends + GRACE - time.monotonic()))
+            except Empty:
+                before, seen = seen, task.overdue()
+            if seen is not None and seen is before:
+                path = _path(seen[1])
+                self.stalled += 1
+                self.lost.add(path)
+                raise Stalled(path)
+
+    def rest(self) -> None:
+        """End the threads that have nothing to do, so that this process may make copies of itself."""
+        while self._idle:
+            hand = self._idle.pop()
+            hand.work.put(None)
+            hand.thread.join()
+
+
+class _Hand:
+    """A thread that does one thing after the other; a daemon, so that it keeps no process from ending."""
+
+    def __init__(self) -> None:
+        self.work: SimpleQueue[tuple[Task, Context, Callable[[], Any]] | None] = SimpleQueue()
+        self.done: SimpleQueue[Answer] = SimpleQueue()
+        self.thread = Thread(target=self._run, daemon=True, name="ckpt-read")
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (todo := self.work.get()) is not None:
+            task, context, work = todo
+            self.done.put(context.run(self._one, task, work))
+            del todo, task, context, work
+
+    @staticmethod
+    def _one(task: Task, work: Callable[[], Any]) -> Answer:
+        _guard.set(task)
+        try:
+            return work(), None
+        except BaseException as e:  # whoever asked raises it
+            return None, e
+
+
+_guard: ContextVar[Limit | Task | None] = ContextVar("ckpt_tools_limit", default=None)
+
+
+def _overdue(ends: float, since: float) -> bool:
+    return time.monotonic() - max(ends, since) >= GRACE
+
+
+def _path(args: tuple[Any, ...]) -> str:
+    """The path that a call was about: it was given one, the entry of a directory, or a file that is open."""
+    what = getattr(args[0], "path", args[0]) if args else ""
+    if isinstance(what, int):
+        try:
+            return os.readlink(f"/proc/self/fd/{what}")
+        except OSError:
+            return ""
+    return what if isinstance(what, str) else ""
+
+
+def _noted(call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    guard = _guard.get()
+    assert isinstance(guard, Task)  # noqa: S101 - away() has set it; for the type checker
+    return guard.call(call, *args, **kwargs)
+
+
+def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``call(*args)``, which is one system call. Raises Stalled, beside what it raises itself, when there is a time limit and it does not return."""
+    guard = _guard.get()
+    return call(*args, **kwargs) if guard is None else guard.call(call, *args, **kwargs)
+
+
+def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``work(*args)``, which makes many calls. With a time limit it raises Stalled when one of them does not return."""
+    guard = _guard.get()
+    return guard.away(work, *args, **kwargs) if isinstance(guard, Limit) else work(*args, **kwargs)
+
+
+def overdue(since: float) -> bool:
+    """Whether an answer that has been waited for since then (``time.monotonic()``) should have come; never without a time limit."""
+    guard = _guard.get()
+    return guard is not None and _overdue(guard.ends, since)
+
+
+def rest() -> None:
+    """Let no thread of ours idle: a process with one thread may make copies of itself."""
+    guard = _guard.get()
+    if isinstance(guard, Limit):
+        guard.rest()
+
+
+def unlimited() -> None:
+    """For a copy of this process: who asked it watches over it, and it makes its calls as they stand."""
+    _guard.set(None)
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """A time limit for the calls in this block; None for none."""
+    limit = None if seconds is None else Limit(seconds)
+    token: Token[Limit | Task | None] = _guard.set(limit)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+        if limit is not None:
+            limit.rest()

@@ -1,0 +1,56 @@
+"""Threads that work for one caller, and that keep no process from ending: one of them may hang in a read for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's context variables."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._work: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        context = copy_context()
+        self._work.put((future, lambda: context.run(work, *args, **kwargs)))  # type: ignore[arg-type]  # a future of any kind
+        if len(self._threads) < self.count:
+            thread = Thread(target=self._serve, daemon=True, name=f"ckpt-work-{len(self._threads)}")
+            thread.start()
+            self._threads.append(thread)
+        return future
+
+    def _serve(self) -> None:
+        while (todo := self._work.get()) is not None:
+            future, work = todo
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as e:  # whoever asks for the result raises it
+                    future.set_exception(e)
+            del todo, future, work
+
+    def close(self, *, wait: bool) -> None:
+        """Drop what has not begun; with ``wait`` until what is under way is finished."""
+        while True:
+            try:
+                todo = self._work.get_nowait()
+            except Empty:
+                break
+            if todo is not None:
+                todo[0].cancel()
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()

@@ -1,0 +1,326 @@
+"""Checkpoints of somebody's own training loop, flat in a directory: the newest whole training state is chosen, never a half and never an export."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save as safetensors_save
+from small_files import adam, saved, tensor
+
+from ckpt_tools.cli import execute
+from ckpt_tools.errors import CkptError, NotNewest, UsageError
+from ckpt_tools.layouts.bare_names import BareName, read_bare_name
+from ckpt_tools.model import Kind, Verdict
+from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.question import Selection
+
+START = 1_700_000_000
+
+
+@cache
+def full(step: int) -> bytes:
+    return saved({"model": {"w": tensor(step), "b": tensor(step, 1)}, "optimizer": adam(step), "step": step})
+
+
+@cache
+def uncounted(step: int) -> bytes:
+    return saved({"model": {"w": tensor(step)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}})
+
+
+@cache
+def epochs(epoch: int) -> bytes:
+    return saved({"model": {"w": tensor(epoch)}, "optimizer": adam(epoch), "epoch": epoch})
+
+
+@cache
+def weights(step: int) -> bytes:
+    return saved({"w": tensor(step), "b": tensor(step, 1)})
+
+
+@cache
+def optimizer(step: int) -> bytes:
+    return saved(adam(step))
+
+
+@cache
+def sgd(step: int) -> bytes:
+    return saved({"state": {}, "param_groups": [{"lr": 1 / step}]})
+
+
+@cache
+def scheduler(step: int) -> bytes:
+    return saved({"base_lrs": [0.1], "last_epoch": step, "_step_count": step + 1})
+
+
+@cache
+def rng(step: int) -> bytes:
+    return saved({"cpu": torch.full((16,), step % 251, dtype=torch.uint8)})
+
+
+@cache
+def plain(step: int) -> bytes:
+    return safetensors_save({"w": tensor(step)}, {"format": "pt"})
+
+
+def put(root: Path, files: Mapping[str, bytes]) -> str:
+    """Write the files one after the other, ten minutes between two saves: files of one number, and pairs that are written over, are of one save."""
+    root.mkdir(parents=True, exist_ok=True)
+    at, before = -1, ""
+    for name, data in files.items():
+        number = "".join(c for c in name if c.isdigit()) or ("pair" if name in ("model.pt", "optim.pt") else name)
+        at, before = at + (number != before), number
+        (root / name).write_bytes(data)
+        os.utime(root / name, (START + 600 * at,) * 2)
+    return str(root)
+
+
+def answer(root: str, selection: Selection | None = None) -> tuple[int, list[str]]:
+    """(exit code, names of the files that every rank loads)."""
+    try:
+        made = plan(root, selection)
+    except CkptError as e:
+        return e.exit_code, []
+    assert not made.ranks
+    return 0, sorted(os.path.relpath(f.path, root) for f in made.shared)
+
+
+class Case(NamedTuple):
+    """Files in the order in which they were written, and what is loaded; an int is an exit code."""
+
+    files: Mapping[str, bytes]
+    wanted: Sequence[str] | int
+
+
+CASES = {
+    "steps": Case({"step_100.pt": full(100), "step_200.pt": full(200)}, ["step_200.pt"]),
+    "one number": Case({"ckpt-100.pth": full(100), "ckpt-200.pth": full(200)}, ["ckpt-200.pth"]),
+    "glued": Case({"model_step100.bin": full(100), "model_step200.bin": full(200)}, ["model_step200.bin"]),
+    "zeros": Case({"checkpoint_000100.pt": full(100), "checkpoint_000200.pt": full(200)}, ["checkpoint_000200.pt"]),
+    "epochs": Case({"epoch_2.pt": epochs(2), "epoch_3.pt": epochs(3)}, ["epoch_3.pt"]),
+    "best is newer and has weights alone": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": weights(150)}, ["step_200.pt"]),
+    "best with a number": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best_model_200.pt": weights(200)}, ["step_200.pt"]),
+    "best is whole, and older": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": full(100)}, ["step_200.pt"]),
+    "best is whole, and ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": full(250)}, ["best.pt"]),
+    "best is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": full(200)}, ["step_200.pt"]),
+    "final export": Case({"step_100.pt": full(100), "step_200.pt": full(200), "final.pt": weights(200)}, ["step_200.pt"]),
+    "model export": Case({"step_100.pt": full(100), "step_200.pt": full(200), "model.safetensors": plain(200)}, ["step_200.pt"]),
+    "a half": Case({"step_100.pt": full(100), "optim_200.pt": optimizer(200)}, ["step_100.pt"]),
+    "halves": Case(
+        {"model_100.pt": weights(100), "optim_100.pt": optimizer(100), "model_200.pt": weights(200), "optim_200.pt": optimizer(200)},
+        ["model_200.pt", "optim_200.pt"],
+    ),
+    "halves of which one was not written": Case(
+        {"model_100.pt": weights(100), "optim_100.pt": sgd(100), "model_200.pt": weights(200)}, ["model_100.pt", "optim_100.pt"]
+    ),
+    "the other half was not written": Case(
+        {"model_100.pt": weights(100), "optim_100.pt": sgd(100), "optim_200.pt": sgd(200)}, ["model_100.pt", "optim_100.pt"]
+    ),
+    "everything apart": Case(
+        {f"{name}_{n}.pt": make(n) for n in (100, 200) for name, make in (("model", weights), ("optimizer", optimizer), ("scheduler", scheduler), ("rng", rng), ("ema", weights))},
+        ["ema_200.pt", "model_200.pt", "optimizer_200.pt", "rng_200.pt", "scheduler_200.pt"],
+    ),
+    "written over": Case({"last.pt": full(300), "best.pt": weights(100)}, ["last.pt"]),
+    "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
+    "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
+    "last tells nothing": Case({"step_100.pt": uncounted(100), "step_200.pt": uncounted(200), "last.pt": uncounted(250)}, 2),
+    "an optimizer tells it": Case(
+        {n: saved({"model": {"w": tensor(k)}, "optimizer": adam(k)}) for n, k in (("step_100.pt", 100), ("step_200.pt", 200), ("last.pt", 250))}, ["last.pt"]
+    ),
+    "a pair that is written over": Case({"model.pt": weights(200), "optim.pt": optimizer(200)}, ["model.pt", "optim.pt"]),
+    "weights alone": Case({"model_100.pt": weights(100), "model_200.pt": weights(200)}, ["model_200.pt"]),
+    "weights alone, and an export": Case({"model_100.pt": plain(100), "model_200.pt": plain(200), "final.safetensors": plain(200)}, ["model_200.pt"]),
+    "an export alone": Case({"model.safetensors": plain(200)}, ["model.safetensors"]),
+    "optimizers alone": Case({"optim_100.pt": optimizer(100), "optim_200.pt": optimizer(200)}, 4),
+    "counters are gone": Case({"step_100.pt": full(100), "step_200.pt": full(200), "step_300.pt": uncounted(300)}, ["step_200.pt"]),
+    "an optimizer is gone": Case({"step_100.pt": full(100), "step_200.pt": full(200), "step_300.pt": weights(300)}, ["step_200.pt"]),
+    "two runs": Case({"a_100.pt": full(100), "b_100.pt": full(100), "a_200.pt": full(200), "b_200.pt": full(200)}, 2),
+    "two names": Case({"model_200.pt": full(200), "ckpt_200.pt": full(200)}, 2),
+    "one run of a name": Case({"llama_100.pt": full(100), "llama_200.pt": full(200), "best.pt": weights(150)}, ["llama_200.pt"]),
+    "two names that say nothing": Case({"first.pt": full(200), "second.pt": full(200)}, 2),
+    "ranks in the names": Case({f"ckpt_rank{r}_200.pt": full(200) for r in range(2)}, 2),
+    "saved at another step": Case({"step_100.pt": full(100), "step_200.pt": full(100)}, ["step_100.pt"]),
+    "a number and another step": Case({"ckpt_100.pt": full(100), "ckpt_200.pt": full(100)}, ["ckpt_100.pt"]),
+    "an epoch of another": Case({"epoch_1.pt": epochs(1), "epoch_3.pt": epochs(3), "epoch_5.pt": epochs(1)}, ["epoch_3.pt"]),
+    "torn": Case({"step_100.pt": full(100), "step_200.pt": full(200)[:900]}, ["step_100.pt"]),
+    "torn last": Case({"step_100.pt": full(100), "last.pt": full(200)[:900]}, ["step_100.pt"]),
+    "a pair of two steps": Case({"model.pt": saved({"model": {"w": tensor(200)}, "step": 200}), "optim.pt": saved({**adam(100), "step": 100})}, 4),
+    "the other optimizer copied": Case(
+        {"model_100.pt": weights(100), "optim_100.pt": optimizer(100), "model_200.pt": weights(200), "optim_200.pt": optimizer(100)},
+        ["model_100.pt", "optim_100.pt"],
+    ),
+    "the other model copied": Case(
+        {"model_100.pt": weights(100), "optim_100.pt": optimizer(100), "model_200.pt": weights(100), "optim_200.pt": optimizer(200)},
+        2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
+    root = put(tmp_path / "run", case.files)
+    assert answer(root) == ((case.wanted, []) if isinstance(case.wanted, int) else (0, sorted(case.wanted)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["best is newer and has weights alone", "halves", "everything apart", "weights alone", "one run of a name", "last is a copy", "final export"],
+)
+def test_a_sound_directory_has_no_alarm(name: str, tmp_path: Path) -> None:
+    result = verify([put(tmp_path / "run", CASES[name].files)])
+    assert (result.verdict, [f for f in result.findings if f.code != "world-size-inferred"]) == (Verdict.OK, [])
+
+
+def test_every_rank_is_told_all_files_of_a_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = put(tmp_path / "run", CASES["halves"].files)
+    assert execute(["latest", root, "--rank", "1", "--no-cache"]) == 0
+    assert capfd.readouterr().out.split() == [f"{root}/model_200.pt", f"{root}/optim_200.pt"]
+
+
+@pytest.mark.parametrize(("name", "options", "wanted"), [
+    ("two runs", {"run": "a"}, "a_200.pt"),
+    ("two runs", {"prefix": "b"}, "b_200.pt"),
+    ("two names", {"run": "ckpt"}, "ckpt_200.pt"),
+    ("last tells nothing", {"order": "step"}, "step_200.pt"),
+    ("last tells nothing", {"prefix": "last"}, "last.pt"),
+    ("best is newer and has weights alone", {"kind": Kind.BEST}, "best.pt"),
+])  # fmt: skip
+def test_what_answers_the_question(name: str, options: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+    assert answer(put(tmp_path / "run", CASES[name].files), Selection(**options)) == (0, [wanted])
+
+
+def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
+    made = plan(put(tmp_path / "best", CASES["best is newer and has weights alone"].files))
+    assert [f.message for f in made.warnings if "optimizer" in f.message] == ["best.pt holds no optimizer's state, which step_200.pt beside it holds"]
+    made = plan(put(tmp_path / "half", CASES["halves of which one was not written"].files))
+    assert [(r.checkpoint.step, {f.code for f in r.findings}) for r in made.rejected] == [(200, {"missing-part"})]
+    with pytest.raises(NotNewest):
+        plan(str(tmp_path / "half"), Selection(no_fallback=True))
+    assert plan(str(tmp_path / "best"), Selection(no_fallback=True)).resume_step == 200  # an export is no newer save
+    with pytest.raises(UsageError, match=r"last\.pt was written last") as caught:
+        plan(put(tmp_path / "unclear", CASES["last tells nothing"].files))
+    assert "--order step" in caught.value.hint and "--prefix last" in caught.value.hint
+
+
+# --- any directory, whose truth is known
+
+
+class Save(NamedTuple):
+    """One save of a training loop: how it writes a state, and which of its files a job that died did not write, or cut."""
+
+    step: int
+    lost: str
+    cut: bool
+
+
+class Program(NamedTuple):
+    """How a training loop names and fills its files. ``halves`` are roles in files of their own, in the order in which they are written."""
+
+    pattern: str
+    halves: tuple[str, ...]
+    counts: bool
+    best: str
+    extra: tuple[str, ...]
+    saves: tuple[Save, ...]
+
+
+PATTERNS = ["{}step_{}.pt", "{}ckpt-{}.pth", "{}step{}.bin", "{}checkpoint_{:06d}.pt", "{}{}.pth.tar", "{}iter_{:07d}.pt", "llama-{}{}.pt"]
+HALF = {"model": weights, "optim": optimizer, "scheduler": scheduler, "rng": rng, "ema": weights}
+EXTRA = {"best.pt": weights, "final.pt": weights, "model.safetensors": plain, "export.bin": weights, "best_model.pt": full, "ema.pt": weights}
+STEPS = [100, 200, 300, 400]
+
+
+def written(program: Program) -> dict[str, bytes]:
+    """The directory, in the order of time."""
+    out: dict[str, bytes] = {}
+    for save in program.saves:
+        whole = full if program.counts else uncounted
+        files = {program.pattern.format("", save.step): whole(save.step)}
+        if program.halves:
+            files = {program.pattern.format(f"{half}_", save.step): HALF[half](save.step) for half in program.halves}
+        out.update(
+            {
+                n: d[: len(d) // 2] if save.cut and n.find(save.lost) >= 0 else d
+                for n, d in files.items()
+                if save.cut or not save.lost or save.lost not in n
+            }
+        )
+        if program.best and save.step % 200:
+            out.pop(program.best, None)
+            out[program.best] = EXTRA[program.best](save.step)
+    return {**out, **{name: EXTRA[name](program.saves[-1].step) for name in program.extra if name != program.best}}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    halves = draw(st.sampled_from([(), ("model", "optim"), ("optim", "model"), ("model", "optim", "scheduler"), ("rng", "optim", "ema", "model")]))
+    steps = sorted(draw(st.sets(st.sampled_from(STEPS), min_size=2)))
+    lost = draw(st.sampled_from(["", *[h for h in halves if h in ("model", "optim")]]))
+    cut = draw(st.booleans()) and bool(lost)
+    last = [Save(step, lost if step == steps[-1] else "", cut and step == steps[-1]) for step in steps]
+    extra = draw(st.sets(st.sampled_from(sorted(EXTRA)), max_size=3))
+    best = draw(st.sampled_from(["", "best.pt", "best_model.pt"]))
+    return Program(draw(st.sampled_from(PATTERNS)), halves, draw(st.booleans()), best, tuple(sorted(extra)), tuple(last))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs())
+def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
+    """Whatever the names, whatever lies beside: never a half, never an export, never older than need be."""
+    with tempfile.TemporaryDirectory() as name:
+        root = put(Path(name) / "run", written(program))
+        newest = next(save for save in reversed(program.saves) if not save.lost)
+        code, loaded = answer(root)
+        wanted = [program.pattern.format(f"{half}_", newest.step) for half in program.halves] or [program.pattern.format("", newest.step)]
+        whole_best = "best_model.pt" in {program.best, *program.extra}
+        if whole_best and loaded == ["best_model.pt"]:
+            assert (plan(root).resume_step or 0) >= newest.step  # a whole state as well
+        else:
+            assert (code, loaded) == (0, sorted(wanted)), program
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(["model_{}.pt", "net-{}.pth", "{}.bin", "weights_step{}.pt"]), min_size=1, max_size=1), st.sets(st.sampled_from(STEPS), min_size=1),
+       st.sets(st.sampled_from(["best.pt", "final.pt", "model.safetensors", "last.pt"]), max_size=2))  # fmt: skip
+def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra: set[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        files = {patterns[0].format(step): weights(step) for step in sorted(steps)}
+        root = put(Path(name) / "run", {**files, **{e: plain(1) if e.endswith("s") else weights(max(steps)) for e in sorted(extra)}})
+        code, loaded = answer(root)
+        assert (code, loaded) == (0, [patterns[0].format(max(steps))]) or (code == 2 and "last.pt" in extra)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("step_200.pt", {"step": 200}),
+    ("ckpt-200.pth", {"number": 200}),
+    ("model_step200.bin", {"step": 200}),
+    ("epoch_3.pt", {"epoch": 3}),
+    ("checkpoint_000200.pt", {"number": 200}),
+    ("latest.pt", {"alias": "latest"}),
+    ("best_model_200.pt", {"kind": Kind.BEST, "number": 200}),
+    ("final.pt", {"kind": Kind.RELEASE}),
+    ("model.safetensors", {}),
+    ("ema_200.pt", {"role": "ema", "number": 200}),
+    ("lr_scheduler_200.pt", {"role": "scheduler", "number": 200}),
+    ("rng_state_0_step_5.pt", {"role": "rng", "step": 5}),
+    ("resnet50_200.pth", {"words": ("resnet50",), "number": 200}),
+    ("epoch=3-val_loss=0.12.ckpt", {"epoch": 3}),
+    ("model_best_acc91.pt", {"kind": Kind.BEST}),
+    ("ckpt_10k.pt", {"number": 10000}),
+    ("20240101_120000_step5.pt", {"step": 5}),
+    ("ckpt_rank0_200.pt", {"words": ("rank0",), "number": 200}),
+    ("model-00001-of-00002.bin", {"words": ("of",), "shard": True}),
+    ("net_epoch_5_iter_100.pth", {"epoch": 5, "step": 100}),
+    ("state_dict.pt", {}),
+])  # fmt: skip
+def test_what_a_name_says(name: str, wanted: dict[str, object]) -> None:
+    said = read_bare_name(name)
+    assert said._replace(pattern="") == BareName(**wanted)

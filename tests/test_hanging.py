@@ -1,0 +1,189 @@
+"""A system call that never returns: its file is unreadable, the exit code 5, and the process ends all the same."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import hanging
+import pytest
+from run_helpers import megatron
+
+from ckpt_tools import Level, Selection, plan
+from ckpt_tools.checksum import _mapped_child
+from ckpt_tools.storage import stalls
+from ckpt_tools.storage.retry import patiently
+from ckpt_tools.verify import look
+
+HOUR = ("--budget", "1h")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hanging.library(tmp_path_factory.mktemp("hang"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two checkpoints of one rank, step 10 and 20."""
+    return megatron(tmp_path / "run", world=1)
+
+
+def newest(root: Path) -> Path:
+    return root / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt"
+
+
+@pytest.mark.parametrize("command", [pytest.param("plan"), *(pytest.param(c, marks=pytest.mark.slow) for c in ("latest", "hook")), "run"])
+def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_path: Path) -> None:
+    more = {"hook": ["--plan-dir", tmp_path / "plans"], "run": ["--plan-dir", tmp_path / "plans", "--", "true"]}.get(command, [])
+    done = hanging.ckpt(made, "pread", newest(root), command, root, *HOUR, "--order", "step", *more)
+    assert done.returncode == 5 and str(newest(root)) in done.stderr and "has not returned" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "of"),
+    [
+        pytest.param("opendir", "directory", marks=pytest.mark.slow),
+        ("readdir", "directory"),
+        ("stat", "file"),
+        pytest.param("open", "file", marks=pytest.mark.slow),
+    ],
+)
+def test_every_call_that_hangs_is_noticed(call: str, of: str, made: Path, root: Path) -> None:
+    path = newest(root) if of == "file" else newest(root).parent
+    done = hanging.ckpt(made, call, path, "plan", root, *HOUR, "--order", "step")
+    assert done.returncode == 5 and str(path) in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_verify_says_which_file_and_what_it_saw_of_the_others(made: Path, root: Path) -> None:
+    done = hanging.ckpt(made, "pread", newest(root), "verify", root, "--max-duration", "1h", "--json")
+    assert done.returncode == 5, done.stderr
+    files = {f["path"]: f for f in json.loads(done.stdout)["files"]}
+    assert [(f["verdict"], [x["code"] for x in f["findings"]]) for p, f in files.items() if p == str(newest(root))] == [("unknown", ["unreadable"])]
+    assert {f["verdict"] for p, f in files.items() if p != str(newest(root))} == {"ok"}
+
+
+def safetensors(path: Path, size: int) -> Path:
+    """A file of one tensor."""
+    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(256)) * (size // 256))
+    return path
+
+
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "4"])
+def test_contents_that_hang(jobs: str, made: Path, tmp_path: Path) -> None:
+    """Also in a thread beside others that read: nobody waits for it at the end."""
+    path = safetensors(tmp_path / "model.safetensors", 8 << 20)
+    done = hanging.ckpt(made, "pread", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20)
+    assert done.returncode == 5 and [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"], done.stderr
+
+
+def test_copies_of_this_process_that_hang_are_not_waited_for(made: Path, root: Path, tmp_path: Path) -> None:
+    many = megatron(tmp_path / "many", steps=range(70), world=1)
+    path = many / "iter_0000069" / "mp_rank_00" / "model_optim_rng.pt"
+    done = hanging.ckpt(made, "pread", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure")
+    assert done.returncode == 5 and str(path) in done.stderr, done.stderr
+
+
+IN_PYTHON = """
+import sys
+from ckpt_tools.storage import stalls
+stalls.GRACE = 1.0 - 3600
+from ckpt_tools import CannotLook, Selection, plan
+for skip in (False, True):
+    try:
+        print(plan(sys.argv[1], Selection(budget=3600.0, order="step", skip_unreadable=skip)).checkpoint.step)
+    except CannotLook as error:
+        print(type(error).__name__, sys.argv[2] in str(error))
+"""
+
+
+def test_python_gets_an_exception_and_ends_as_usual(made: Path, root: Path) -> None:
+    done = hanging.ckpt(made, "pread", newest(root), root, newest(root), code=IN_PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "CannotLook True\n10\n", "")
+
+
+# ---- the limit itself
+
+
+def test_without_a_limit_nothing_is_different(root: Path) -> None:
+    before = threading.active_count()
+    seen = []
+    assert patiently(lambda: seen.append(threading.current_thread()) or 7) == 7
+    assert seen == [threading.current_thread()] and threading.active_count() == before
+    assert plan(str(root), Selection(order="step")) == plan(str(root), Selection(order="step"))
+
+
+def test_with_a_limit_the_answer_is_the_same(root: Path) -> None:
+    with_limit, without = plan(str(root), Selection(order="step", budget=3600.0)), plan(str(root), Selection(order="step"))
+    assert (with_limit.fingerprint, with_limit.bytes_read, with_limit.ranks) == (without.fingerprint, without.bytes_read, without.ranks)
+    assert not [t for t in threading.enumerate() if t.name == "ckpt-read"]
+
+
+def test_values_errors_and_context_come_through() -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    with stalls.limited(3600):
+        assert stalls.away(lambda: 7) == 7
+        variable.set(8)
+        assert stalls.away(variable.get) == 8
+        with pytest.raises(ZeroDivisionError):
+            stalls.away(lambda: 1 // 0)
+        with pytest.raises(FileNotFoundError):
+            patiently(os.stat, "/no/such/file")
+        with pytest.raises(KeyboardInterrupt):
+            stalls.away(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert patiently(os.stat, "/") == os.stat("/")
+    assert not [t for t in threading.enumerate() if t.name == "ckpt-read"]
+
+
+def test_slow_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long after the limit: every call returned."""
+    monkeypatch.setattr(stalls, "GRACE", 0.5)
+    monkeypatch.setattr(stalls, "_AGAIN", 0.1)
+    turn = threading.Event()
+
+    def many() -> int:
+        for _ in range(20):
+            stalls.watched(turn.wait, 0.05)
+        return 7
+
+    with stalls.limited(0):
+        assert stalls.away(many) == 7
+
+
+def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "GRACE", 0.0)
+    monkeypatch.setattr(stalls, "_AGAIN", 0.05)
+    never, asked = threading.Event(), []
+
+    def hanging_call(path: str) -> None:
+        asked.append(path)
+        never.wait()
+
+    with stalls.limited(0):
+        for path in ("a", "a", "b", "c", "d"):
+            with pytest.raises(stalls.Stalled):
+                patiently(hanging_call, path)
+    never.set()
+    assert asked == ["a", "b", "c"]  # a is not asked about again, and d no more at all
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="helpers map files on Linux only")
+def test_a_mapping_helper_that_hangs_is_replaced_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = safetensors(tmp_path / "model.safetensors", 4 << 20)
+    sound = look(str(path), Level.CONTENT, io="mmap")[0]
+    monkeypatch.setattr(_mapped_child, "serve", lambda *_: signal.pause())
+    monkeypatch.setattr(stalls, "GRACE", 0.0)
+    with stalls.limited(0):
+        assert look(str(path), Level.CONTENT, jobs=2, io="mmap")[0] == sound
+
+
+def test_the_shim_is_what_makes_it_hang(made: Path, root: Path) -> None:
+    done = hanging.ckpt(made, "nothing", newest(root), "plan", root, *HOUR, "--order", "step")
+    assert done.returncode == 0, done.stderr

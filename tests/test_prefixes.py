@@ -1,0 +1,97 @@
+"""Prefixes of file names keep runs apart; a number behind one counts restarts only where the run it belongs to is there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import small_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import Severity
+from ckpt_tools.pipeline import plan, scan, verify
+from ckpt_tools.question import Selection
+
+START = 1_760_000_000
+
+
+def put(root: Path, names: Iterable[str]) -> None:
+    """MindSpore files ``<name>-1_<step>.ckpt``, each ten minutes after the one before."""
+    for i, name in enumerate(names):
+        path = root / f"{name}.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        step = int(name.rpartition("_")[2])
+        path.write_bytes(small_files.mindspore(True, i, epoch_num=1, step_num=step))
+        os.utime(path, (START + 600 * i,) * 2)
+
+
+def runs(root: Path) -> set[tuple[str, int | None]]:
+    return {(c.run, c.generation) for c in scan(str(root)).checkpoints}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["bert-1_10", "bert_1-1_10", "bert_2-1_10"], {("bert", 0), ("bert", 1), ("bert", 2)}),
+        (["bert_1-1_10", "bert_2-1_10"], {("bert", 1), ("bert", 2)}),
+        (["bert_2-1_10", "bert_2-1_20"], {("bert_2", 0)}),
+        (["bert_2-1_10", "bert_3-1_20"], {("bert_2", 0), ("bert_3", 0)}),
+        (["bert_2-1_10", "bert_2_1-1_10"], {("bert_2", 0), ("bert_2", 1)}),
+        (["rank_4/net_rank_4-1_10", "rank_5/net_rank_5-1_20"], {("net_rank", 4), ("net_rank", 5)}),  # the rank in the name
+    ],
+)
+def test_a_number_behind_a_prefix_counts_restarts_only_beside_the_first(names: list[str], expected: set[tuple[str, int]], tmp_path: Path) -> None:
+    put(tmp_path / "run", names)
+    assert runs(tmp_path / "run") == expected
+
+
+def chosen(root: Path, prefix: str) -> str:
+    made = plan(str(root), Selection(prefix=prefix, world_size=1))
+    assert made.checkpoint is not None
+    return os.path.relpath(made.checkpoint.path, root)
+
+
+def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    put(root, ["bert_2-1_10", "bert_2-1_20", "bert_large-1_10", "bert_large-1_30", "gpt-1_10", "gpt_1-1_5"])
+    assert chosen(root, "bert_2") == "bert_2-1_20.ckpt"
+    assert chosen(root, "bert_large") == chosen(root, "bert_l") == "bert_large-1_30.ckpt"
+    assert chosen(root, "gpt") == chosen(root, "gpt_1") == "gpt_1-1_5.ckpt"
+    with pytest.raises(UsageError, match=r"bert_2.*bert_large"):
+        plan(str(root), Selection(prefix="bert"))
+    put(root, ["bert-1_40"])  # so bert_2 is its second restart; the whole prefix of a run goes before a part of another's
+    made = plan(str(root), Selection(prefix="bert", world_size=1, order="step"))
+    assert made.checkpoint is not None and made.checkpoint.run == "bert"
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    names=st.sets(st.sampled_from(["a", "a_1", "a_2", "a_2_1", "ab", "a_b", "b", "b_3"]), min_size=1, max_size=5),
+    prefix=st.sampled_from(["a", "a_", "a_2", "ab", "b", "b_3", "c"]),
+)
+def test_what_a_prefix_chooses_starts_with_it(names: set[str], prefix: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        put(Path(name), [f"{n}-1_{10 * (i + 1)}" for i, n in enumerate(sorted(names))])
+        fit = [n for n in names if n.startswith(prefix)]
+        shown = scan(name, Selection(prefix=prefix)).checkpoints
+        assert {os.path.basename(p.path).partition("-")[0] for c in shown for p in c.parts} == set(fit)
+        if len(fit) == 1:
+            made = plan(name, Selection(prefix=prefix))
+            assert made.checkpoint is not None and os.path.basename(made.checkpoint.path).startswith(f"{fit[0]}-")
+
+
+def test_a_directory_of_rank_1_without_that_of_rank_0_is_said(tmp_path: Path) -> None:
+    put(tmp_path / "out", ["ckpt_1/net-1_10", "ckpt_1/net-1_20"])
+    made = plan(str(tmp_path / "out"))
+    for found in (made.warnings, scan(str(tmp_path / "out")).findings, verify([str(tmp_path / "out")]).findings):
+        assert [(f.path, f.severity) for f in found if f.code == "lone-number"] == [(str(tmp_path / "out" / "ckpt_1"), Severity.WARNING)]
+    assert "lone-number" not in {f.code for f in plan(str(tmp_path / "out" / "ckpt_1")).warnings}  # nobody looked beside it
+    put(tmp_path / "out", ["ckpt_0/net-1_10", "ckpt_0/net-1_20"])
+    assert "lone-number" not in {f.code for f in plan(str(tmp_path / "out")).warnings}
+    put(tmp_path / "exp", ["exp_3/net-1_10"])
+    assert "lone-number" not in {f.code for f in plan(str(tmp_path / "exp")).warnings}  # just a name

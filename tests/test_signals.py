@@ -1,0 +1,191 @@
+"""SIGINT and SIGTERM at any moment: 130 and 143, no traceback, and no command is started."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_helpers import CLEAN, megatron
+
+BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+AT_IMPORT = """
+import os, sys
+class Counting:
+    left = int(sys.argv.pop(1))
+    def find_spec(self, name, path=None, target=None):
+        Counting.left -= 1
+        if Counting.left == 0:
+            os.kill(os.getpid(), int(os.environ["SENT"]))
+import ckpt_tools.cli.signals as signals
+begin = signals.begin
+def counted():
+    begin()
+    sys.meta_path.insert(0, Counting())
+signals.begin = counted
+from ckpt_tools.cli import main
+main()
+"""
+"""The command, to which a signal is sent at its n-th import."""
+AT_CALL = """
+import os, sys
+left = int(sys.argv.pop(1))
+def counting(frame, event, arg):
+    global left
+    left -= event in ("call", "c_call")
+    if left == 0:
+        os.kill(os.getpid(), int(os.environ["SENT"]))
+import ckpt_tools.cli.signals as signals
+begin = signals.begin
+def counted():
+    begin()
+    sys.setprofile(counting)
+signals.begin = counted
+from ckpt_tools.cli import main
+main()
+"""
+"""The command, to which a signal is sent at its n-th call of a function."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run", steps=(10,), world=1)
+
+
+def sent(code: str, at: int, number: int, root: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    words = ["run", str(root), "--plan-dir", str(tmp_path / "plans"), "--", sys.executable, "-c", "print('started')"]
+    env = {**CLEAN, "SENT": str(number), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
+    return subprocess.run([sys.executable, "-c", code, str(at), *words], capture_output=True, text=True, env=env)
+
+
+def holds(done: subprocess.CompletedProcess[str], code: int) -> bool:
+    """Whether the command ended by the signal and quietly; False when it was over before the signal came."""
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    if done.returncode == 0 and done.stdout == "started\n":
+        return False
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    return True
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", [1, 60, 140])
+def test_a_signal_at_an_import(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
+    assert holds(sent(AT_IMPORT, at, number, root, tmp_path), code)
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", [300, 60_000])
+def test_a_signal_at_a_call(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
+    holds(sent(AT_CALL, at, number, root, tmp_path), code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", range(1, 160))
+def test_a_signal_at_every_import(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
+    assert holds(sent(AT_IMPORT, at, number, root, tmp_path), code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", random.Random(7).sample(range(1, 120_000), 100))
+def test_a_signal_at_calls_all_over_the_run(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
+    holds(sent(AT_CALL, at, number, root, tmp_path), code)
+
+
+INHERIT = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; h = signal.SIG_IGN if sys.argv[1] == 'ignored' else signal.SIG_DFL; signal.signal(2, h); signal.signal(15, h); os.execv(sys.argv[2], sys.argv[2:])",
+]
+"""Starts a command that inherits both signals as ignored, or not."""
+SLOW = """
+import signal, sys
+from ckpt_tools import cli, pipeline
+def slow(*args, **kwargs):
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+pipeline.plan = slow
+sys.argv = ["ckpt", "plan"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_what_was_inherited_as_ignored_still_ends_it(number: int, code: int) -> None:
+    """As a script's background jobs inherit SIGINT."""
+
+    with subprocess.Popen([*INHERIT, "ignored", sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(number)
+        assert child.wait() == code and child.stderr.read() == b""
+
+
+SAYS = "import json, signal; print(json.dumps([int(signal.getsignal(s)) if not callable(signal.getsignal(s)) else 'python' for s in (2, 15)]))"
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_what_the_command_becomes_inherits_what_ckpt_did(ignored: bool, root: Path, tmp_path: Path) -> None:
+    words = ["run", str(root), "--plan-dir", str(tmp_path / "plans"), "--", sys.executable, "-c", SAYS]
+    how = [*INHERIT, "ignored" if ignored else "default"]
+    done = subprocess.run([*how, sys.executable, "-m", "ckpt_tools", *words], capture_output=True, text=True, env=CLEAN)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ([int(signal.SIG_IGN)] * 2 if ignored else ["python", int(signal.SIG_DFL)])
+
+
+TWICE = """
+import os, signal, sys
+from ckpt_tools import cli, pipeline
+def slow(*args, **kwargs):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:  # what is left in order takes its time
+        os.kill(os.getpid(), int(sys.argv[2]))
+        print("not reached", flush=True)
+pipeline.plan = slow
+sys.argv[0] = "ckpt"
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_second_signal_ends_it_where_it_stands(number: int, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE, "plan", str(int(number))], capture_output=True, text=True, env=CLEAN)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+SWALLOWED = """
+import os, signal, sys
+from ckpt_tools import cli, pipeline
+class Odd:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+def plan(*args, **kwargs):
+    if sys.argv[2] == "destructor":
+        del_me = Odd()
+        del del_me
+    else:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(1000): pass
+        except BaseException:
+            pass
+    raise KeyError("a bug")
+pipeline.plan = plan
+sys.argv[0] = "ckpt"
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("how", ["destructor", "lost"])
+def test_a_signal_whose_exception_is_lost_still_ends_it(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SWALLOWED, "plan", how], capture_output=True, text=True, env=CLEAN)
+    assert done.returncode == 143 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr

@@ -1,0 +1,164 @@
+"""Lists of ranks, places, files and runs are told in full, in text and in JSON, and the cause comes before what follows from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from run_helpers import SAY, broken, ckpt, megatron
+
+from ckpt_tools import completeness, ranges
+from ckpt_tools.emit import json as emit_json
+from ckpt_tools.emit import story, table
+from ckpt_tools.job import wire
+from ckpt_tools.model import Checkpoint, Finding, Kind, LoadPlan, Part, Rejected, Resume
+from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.plan import assign
+from ckpt_tools.question import Selection
+from ckpt_tools.topology import Topology
+
+WORLD = 1024
+_LIST = re.compile(r"\brank (\d+)|[\d,]+ of 1,024 ranks: ([\d–, ]*\d)")
+
+
+def ranks_in(text: str) -> set[int]:
+    """What a person reads: all ranks that the first list of ranks in a text names."""
+    m = _LIST.search(text)
+    assert m is not None, text
+    pairs = [piece.split("–") for piece in (m[1] or m[2]).split(", ")]
+    return {n for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)}
+
+
+def ranks_of(finding: dict[str, list[list[int]]]) -> set[int]:
+    return {n for first, last in finding["ranks"] for n in range(first, last + 1)}
+
+
+def save(ranks: set[int], step: int = 10) -> Checkpoint:
+    parts = [Part(f"/r/rank_{r}/net-1_{step}.ckpt", "mindspore", "model_rank", "model", "run", "/r", rank=r, step=step) for r in sorted(ranks)]
+    return Checkpoint("mindspore", "run", Kind.PERIODIC, tuple(parts), "/r", step, step)
+
+
+def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
+    """The ranks that every form of an answer tells."""
+    made = LoadPlan("/r", None, Resume(None), rejected=(Rejected(c, tuple(findings)),), candidates=(c,))
+    for text in (table.render(made), table.render(made, width=200), table.render(made, verbose=True), story.render(made)):
+        yield ranks_in(" ".join(text.split()))
+    (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
+    yield ranks_of(lost)
+    (sent,) = json.loads(json.dumps([wire.told(f) for f in findings]))
+    assert wire.untold(sent) == findings[0]
+
+
+MISSING = st.one_of(
+    st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
+    st.builds(lambda a, n, step: set(range(a, min(WORLD, a + n), step)), st.integers(0, 1000), st.integers(1, WORLD - 1), st.integers(1, 3)),
+)
+EXAMPLES = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@EXAMPLES
+@given(MISSING)
+def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
+    everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
+    findings = completeness.missing(c, completeness.expected([save(everyone), c], WORLD))
+    assert list(answers(c, findings)) == [missing] * 5
+    planned = assign(c, Topology(WORLD), Selection(), {}, lambda p: "", lambda r, p: []).findings
+    assert list(answers(c, planned)) == [missing] * 5
+
+
+@EXAMPLES
+@given(st.sets(st.integers(0, 1 << 20)), st.integers(0, 1 << 20))
+def test_ranges_hold_the_numbers(numbers: set[int], world: int) -> None:
+    of = ranges.ranges(numbers)
+    assert {n for a, b in of for n in range(a, b + 1)} == numbers and ranges.size(of) == len(numbers)
+    below = ranges.gaps(numbers, world)
+    assert ranges.size(below) == world - sum(n < world for n in numbers)
+    assert all(ranges.ranges([*numbers, a, b]) != of for a, b in below)
+
+
+def unfolded(text: str) -> Iterator[str]:
+    for name in re.findall(r"(?:[^,{ ]|\{[^}]*\})+", text):
+        m = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
+        for piece in m[2].split(", ") if m else []:
+            first, _, last = piece.partition("–")
+            width = len(first) if first.startswith("0") and first != "0" else 0
+            yield from (f"{m[1]}{str(n).zfill(width)}{m[3]}" for n in range(int(first), int(last or first) + 1))
+        if m is None:
+            yield name
+
+
+NAMES = st.one_of(
+    st.from_regex(r"[a-c_]{0,2}[0-9]{0,3}[a-c.-]{0,2}[0-9]{0,3}", fullmatch=True).filter(bool),
+    st.builds("__{}_{}.distcp".format, st.integers(0, 40), st.integers(0, 2)),
+    st.builds("model-{:05d}-of-{:05d}.safetensors".format, st.integers(0, 40), st.integers(9, 11)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sets(NAMES, max_size=60))
+def test_folded_names_are_the_names(names: set[str]) -> None:
+    assert set(unfolded(ranges.names(names))) == names
+
+
+def test_many_names_are_short() -> None:
+    shards = [f"model-{i:05d}-of-00512.safetensors" for i in range(1, 513) if i != 7]
+    assert ranges.names(shards) == "model-{00001–00006, 00008–00512}-of-00512.safetensors"
+    assert ranges.names(f"__{i}_{j}.distcp" for i in range(64) for j in range(2)) == "__{0–63}_0.distcp, __{0–63}_1.distcp"
+
+
+@EXAMPLES
+@given(st.sets(st.sampled_from(list(product(range(3), range(9)))), min_size=1))
+def test_places_are_all_told(lost: set[tuple[int, int]]) -> None:
+    read = set()
+    for place in ranges.places((("tp", t), ("pp", p)) for t, p in lost).split(", "):
+        m = re.fullmatch(r"tp=(\d+) pp=(.+)", place)
+        assert m is not None
+        pairs = [piece.split("–") for piece in m[2].split(",")]
+        read |= {(int(m[1]), n) for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)}
+    assert read == lost
+
+
+def test_files_that_an_index_misses_are_all_told(tmp_path: Path) -> None:
+    shards = [f"model-{i:05d}-of-00100.safetensors" for i in range(1, 101)]
+    index = {"metadata": {"total_size": 0}, "weight_map": {f"w{i}": name for i, name in enumerate(shards)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    said = " ".join(f.message for r in verify(str(tmp_path)).files for f in r.report.findings if f.code == "missing-part")
+    quoted = set(re.findall(r"'(.*?)'", said))
+    assert quoted | set(unfolded(said.rpartition(": ")[2])) == set(shards)
+
+
+def damaged(root: Path) -> Path:
+    megatron(root, (10, 20), world=8)
+    for rank in (1, 2, 3, 6):
+        broken(root, 20, rank)
+    return root
+
+
+def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path) -> None:
+    made = plan(str(damaged(tmp_path)), Selection(order="step"))
+    (lost,) = made.rejected
+    assert [f.code for f in lost.findings] == ["truncated"] * 4 + ["missing-rank"]  # causes first, in JSON as well
+    lines = table.render(made).splitlines()
+    rows = [i for i, line in enumerate(lines) if line.startswith("error")]
+    assert len(rows) == 4 and "for 4 of 8 ranks: 1–3, 6" in lines[rows[-1] + 1] and lines[rows[-1] + 1].startswith("so ")
+    assert not any("missing-rank" in line for line in lines)
+
+
+def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
+    done = ckpt("run", damaged(tmp_path / "run"), "--plan-dir", tmp_path / "plans", "--order", "step", "--", *SAY)
+    (line,) = [line for line in done.stderr.splitlines() if "is not usable" in line]
+    assert "4 of its files cannot be used, the first: " in line and "truncated" in line and "4 of 8 ranks: 1–3, 6" in line
+
+
+@pytest.mark.parametrize("count", [2, 17, 300])
+def test_every_run_is_named(count: int) -> None:
+    text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
+    assert {name.removesuffix(" (megatron)") for name in unfolded(text.partition(": ")[2].replace(" (megatron)", ""))} == {
+        f"exp/run-{i}" for i in range(count)
+    }

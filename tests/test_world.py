@@ -1,0 +1,378 @@
+"""The ranks that a checkpoint needs are those of its own save: jobs shrink and grow between two saves, and random numbers are no reason to go back in time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import small_files
+import torch
+
+from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.model import LoadPlan, Severity
+from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.question import Selection
+from ckpt_tools.topology import Topology
+
+START = 1_760_000_000
+Writer = Callable[[int, int], Mapping[str, bytes]]
+"""(step, ranks) -> the files of one save."""
+
+
+def trainer(step: int, world: int) -> dict[str, bytes]:
+    made = {f"checkpoint-{step}/{k}": v for k, v in small_files.trainer(step).items() if world == 1 or k != "rng_state.pth"}
+    state = made.pop(f"checkpoint-{step}/trainer_state.json")
+    if world > 1:
+        made.update({f"checkpoint-{step}/rng_state_{r}.pth": rng(step, r) for r in range(world)})
+    return {**made, f"checkpoint-{step}/trainer_state.json": state}
+
+
+def rng(step: int, rank: int) -> bytes:
+    return small_files.saved({"cpu": torch.full((16,), (step + rank) % 251, dtype=torch.uint8)})
+
+
+def accelerate(step: int, world: int) -> dict[str, bytes]:
+    files = small_files.trainer(step)
+    made = {"model.safetensors": files["model.safetensors"], "optimizer.bin": files["optimizer.pt"], "scheduler.bin": files["scheduler.pt"]}
+    return {f"step_{step}/{k}": v for k, v in {**made, **{f"random_states_{r}.pkl": rng(step, r) for r in range(world)}}.items()}
+
+
+def deepspeed(step: int, world: int) -> dict[str, bytes]:
+    home = f"global_step{step}"
+    return {
+        f"{home}/mp_rank_00_model_states.pt": small_files.deepspeed_model(step, world, 1, 0),
+        **{f"{home}/zero_pp_rank_{d}_mp_rank_00_optim_states.pt": small_files.deepspeed_zero(step, world, d) for d in range(world)},
+    }
+
+
+def data_parallel(step: int, world: int) -> dict[str, bytes]:
+    return {f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt": small_files.megatron(step, 0, 1, 1, world)}
+
+
+def tensor_parallel(step: int, world: int) -> dict[str, bytes]:
+    return {f"iter_{step:07d}/mp_rank_{t:02d}/model_optim_rng.pt": small_files.megatron(step, t, world, 1, world) for t in range(world)}
+
+
+def stages(step: int, world: int) -> dict[str, bytes]:
+    home = f"iter_{step:07d}"
+    if world == 1:
+        return data_parallel(step, 1)
+    return {f"{home}/mp_rank_00_{p:03d}/model_optim_rng.pt": small_files.megatron(step, p, 1, world, world) for p in range(world)}
+
+
+def ascend(step: int, world: int) -> dict[str, bytes]:
+    return {f"iter_{step:07d}/mp_rank_00/model_optim_rng_{r}.pt": small_files.megatron(step, r, 1, 1, world) for r in range(world)}
+
+
+def dcp(step: int, world: int) -> dict[str, bytes]:
+    return {f"step-{step}/{k}": v for k, v in small_files.dcp(step, world).items()}
+
+
+def mindspore(step: int, world: int) -> dict[str, bytes]:
+    return {f"rank_{r}/net-1_{step}.ckpt": small_files.mindspore(True, r, epoch_num=1, step_num=step) for r in range(world)}
+
+
+def gasp(step: int, world: int) -> dict[str, bytes]:
+    home = f"tft_saved_checkpoints-step_{step}"
+    return {
+        f"{home}/rank_{r}/ttp_rank_{r}-1_{step}.ckpt": small_files.mindspore(False, r, epoch_num=1, step_num=step, cur_rank=r, batch_num=1000)
+        for r in range(world)
+    }
+
+
+def dlrover(step: int, world: int) -> dict[str, bytes]:
+    return {f"{step}/rank_{r}.pt": small_files.megatron(step, r, 1, 1, world) for r in range(world)}
+
+
+def local(step: int, world: int) -> dict[str, bytes]:
+    return {f"s/{r}/iter_{step:07d}_{r}_local.pt": small_files.megatron(step, r, 1, 1, world) for r in range(world)}
+
+
+WRITERS: tuple[Writer, ...] = (
+    trainer, accelerate, deepspeed, data_parallel, tensor_parallel, stages, ascend, dcp, mindspore, gasp, dlrover, local,
+)  # fmt: skip
+
+
+def write(root: Path, writer: Writer, worlds: Mapping[int, int]) -> dict[int, list[str]]:
+    """Saves of these worlds at these steps, ten minutes apart; step -> its files."""
+    made: dict[int, list[str]] = {}
+    for n, (step, world) in enumerate(worlds.items()):
+        files = writer(step, world)
+        for i, (name, data) in enumerate(files.items()):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (START + 600 * n + i,) * 2)
+        made[step] = list(files)
+    return made
+
+
+CHANGES = ({10: 4, 20: 4, 30: 2}, {10: 2, 20: 2, 30: 4}, {10: 4, 20: 2, 30: 2}, {10: 2, 20: 2, 30: 1})
+"""Step -> ranks that saved it."""
+
+
+def alarms(root: Path) -> set[tuple[str, str]]:
+    seen = verify([str(root)])
+    found = [(f.path, f) for f in seen.findings] + [(r.report.path, f) for r in seen.files for f in r.report.findings]
+    return {(os.path.relpath(path, root), f.code) for path, f in found if f.severity is Severity.ERROR}
+
+
+def planned(made: LoadPlan, root: Path) -> set[str]:
+    return {os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+
+
+@pytest.mark.parametrize("worlds", CHANGES, ids=str)
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
+def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(writer: Writer, worlds: dict[int, int], tmp_path: Path) -> None:
+    newest = write(tmp_path, writer, worlds)[30]
+    # names alone do not tell a MindSpore job that shrank from one that lost files: its launcher does
+    for told in (worlds[30],) if writer in (mindspore, gasp) else (None, worlds[30]):
+        made = plan(str(tmp_path), Selection(world_size=told))
+        assert made.checkpoint is not None and not made.rejected and "20" not in os.path.relpath(made.checkpoint.path, tmp_path)
+        assert planned(made, tmp_path) <= set(newest)
+        assert len(made.ranks) in (0, worlds[30])
+    if writer is not mindspore:
+        assert alarms(tmp_path) == set()
+
+
+def silent(step: int, rank: int, *_: int) -> bytes:
+    """A file that tells nothing of the job that saved it."""
+    return small_files.saved({"iteration": step, "model": {"w": small_files.tensor(step, rank)}})
+
+
+def directories(step: int, world: int) -> dict[str, bytes]:
+    return {name.replace("rank_", "ckpt_"): data for name, data in mindspore(step, world).items()}
+
+
+def ascend_optimizer(step: int, world: int) -> dict[str, bytes]:
+    home = f"iter_{step:07d}/mp_rank_00"
+    return {**ascend(step, world), **{f"{home}/distrib_optim_{r}.pt": small_files.megatron_optimizer(step, r) for r in range(world)}}
+
+
+INFERRED = (mindspore, directories, dlrover, local, ascend_optimizer)
+"""Layouts whose names alone tell the world only as the highest rank, and whose ranks hold state of their own."""
+JUST_SHRUNK = [{10: 4, 20: 2, 30: 2}, {10: 4, 20: 4, 30: 2, 40: 2}, {10: 4, 20: 1, 30: 1}, {10: 4, 20: 2, 30: 2, 40: 1}, {10: 4, 20: 2, 30: 1, 40: 2}]
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "megatron", silent)
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("worlds", JUST_SHRUNK, ids=str)
+@pytest.mark.parametrize("writer", INFERRED, ids=lambda w: w.__name__)
+def test_after_two_saves_of_fewer_ranks_nothing_older_is_chosen_in_silence(writer: Writer, worlds: dict[int, int], tmp_path: Path) -> None:
+    made = write(tmp_path, writer, worlds)
+    size = min(w for w in worlds.values() if list(worlds.values()).count(w) > 1)
+    mine = max(step for step, world in worlds.items() if world == size)
+    older = max(step for step, world in worlds.items() if world == 4)
+    with pytest.raises(UsageError, match=rf"step {mine}\).*step {older}\)") as asked:
+        plan(str(tmp_path))
+    assert f"--world-size {size} " in asked.value.hint and "--world-size 4 " in asked.value.hint
+    assert planned(plan(str(tmp_path), Selection(world_size=size)), tmp_path) == set(made[mine])
+    old = plan(str(tmp_path), Selection(world_size=4))
+    assert planned(old, tmp_path) == set(made[older]) and {f.code for r in old.rejected for f in r.findings} == {"missing-rank"}
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
+def test_a_shrunk_job_of_any_layout_resumes_from_its_newest_or_asks(writer: Writer, tmp_path: Path) -> None:
+    made = write(tmp_path, writer, {10: 4, 20: 2, 30: 2})
+    try:
+        chosen = plan(str(tmp_path))
+    except UsageError:
+        return
+    assert planned(chosen, tmp_path) <= set(made[30])
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("writer", INFERRED, ids=lambda w: w.__name__)
+def test_one_save_of_fewer_ranks_is_cut_or_has_lost_them(writer: Writer, tmp_path: Path) -> None:
+    made = write(tmp_path, writer, {10: 4, 20: 4, 30: 2})
+    chosen = plan(str(tmp_path))
+    assert planned(chosen, tmp_path) == set(made[20]) and {f.code for r in chosen.rejected for f in r.findings} == {"missing-rank"}
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("case", ["a launcher", "a replica group", "other ranks lost", "damaged", "of more ranks since"])
+@pytest.mark.parametrize("writer", [mindspore, dlrover], ids=lambda w: w.__name__)
+def test_nothing_is_asked_where_something_tells_how_many_ranks_there_are(
+    writer: Writer, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = write(tmp_path, writer, {10: 4, 20: 2, 30: 2, **({40: 4} if case == "of more ranks since" else {})})
+    selection = Selection(replica_groups={"": ((0, 1), (2, 3))}) if case == "a replica group" else Selection()
+    if case == "a launcher":
+        monkeypatch.setenv("CKPT_RANK", "0")
+        monkeypatch.setenv("CKPT_WORLD_SIZE", "4")
+    for step in (20, 30):
+        if case == "other ranks lost":
+            (tmp_path / made[step][0]).unlink()
+        if case == "damaged":
+            (tmp_path / made[step][1]).write_bytes(b"cut")
+    assert planned(plan(str(tmp_path), selection), tmp_path) == set(made[40 if case == "of more ranks since" else 10])
+
+
+@pytest.mark.parametrize("writer", [trainer, accelerate], ids=lambda w: w.__name__)
+def test_a_lost_file_of_random_numbers_is_said_and_costs_no_step(writer: Writer, tmp_path: Path) -> None:
+    newest = write(tmp_path, writer, {10: 4, 20: 4})[20]
+    lost = next(name for name in newest if name.endswith(("rng_state_1.pth", "random_states_1.pkl")))
+    (tmp_path / lost).unlink()
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and "20" in made.checkpoint.path and not made.rejected
+    assert ["rank 1" in f.message for f in made.warnings if f.code == "missing-rank"] == [True]
+
+
+def test_all_random_numbers_of_a_trainer_may_be_lost(tmp_path: Path) -> None:
+    newest = write(tmp_path, trainer, {10: 2, 20: 2, 30: 2})[30]
+    for name in newest:
+        if "rng_state" in name:
+            (tmp_path / name).unlink()
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 30
+    assert "missing-part" in {f.code for f in made.warnings}
+
+
+@pytest.mark.parametrize(("writer", "lost"), [(dlrover, "rank_3"), (local, "s/3"), (tensor_parallel, "mp_rank_03"), (deepspeed, "zero_pp_rank_3")])
+def test_a_rank_that_its_own_save_had_is_still_missed(writer: Writer, lost: str, tmp_path: Path) -> None:
+    newest = write(tmp_path, writer, {10: 4, 20: 4})[20]
+    (tmp_path / next(name for name in newest if lost in name)).unlink()
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    assert {f.code for r in made.rejected for f in r.findings} == {"missing-rank"}
+    assert any(code == "missing-rank" for _, code in alarms(tmp_path))
+
+
+def grid(step: int, tp: int = 2, pp: int = 2, dp: int = 1, order: str = "tp-cp-ep-dp-pp") -> dict[str, bytes]:
+    """A Megatron save of that grid, each place written by its first data parallel rank."""
+    topology, out = Topology(tp * pp * dp, {"tp": tp, "pp": pp}, order), {}
+    for rank in range(tp * pp * dp):
+        at = topology.coordinates(rank)
+        if at["dp"] == 0:
+            name = f"iter_{step:07d}/mp_rank_{at['tp']:02d}_{at['pp']:03d}/model_optim_rng.pt"
+            out[name] = small_files.megatron(step, rank, tp, pp, tp * pp * dp)
+    return out
+
+
+def put(root: Path, saves: Mapping[int, Mapping[str, bytes]]) -> None:
+    for n, files in enumerate(saves.values()):
+        for i, (name, data) in enumerate(files.items()):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (START + 600 * n + i,) * 2)
+
+
+def swapped(files: Mapping[str, bytes], a: str, b: str) -> dict[str, bytes]:
+    """Two files under each other's names; each name is found by its end."""
+    one, other = (next(name for name in files if part in name) for part in (a, b))
+    return {**files, one: files[other], other: files[one]}
+
+
+PAIRS = [("00_000", "01_000"), ("00_000", "00_001"), ("01_000", "00_001"), ("00_000", "01_001"), ("01_000", "01_001")]
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-tp-cp-ep"])
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(pair: tuple[str, str], order: str, dp: int, tmp_path: Path) -> None:
+    made = {step: grid(step, dp=dp, order=order) for step in (10, 20, 30)}
+    put(tmp_path, made)
+    assert alarms(tmp_path) == set()
+    put(tmp_path, {**made, 30: swapped(made[30], *pair)})
+    assert alarms(tmp_path) == {(name, "rank-mismatch") for name in made[30] if any(p in name for p in pair)}
+    chosen = plan(str(tmp_path))
+    assert chosen.checkpoint is not None and chosen.checkpoint.step == 20
+    topology = Topology(4 * dp, {"tp": 2, "pp": 2}, order)
+    for rank in chosen.ranks:  # in the order in which the sound saves were written, and not in that of the swapped one
+        at = topology.coordinates(rank.rank)
+        assert f"mp_rank_{at['tp']:02d}_{at['pp']:03d}" in rank.files[0].path
+
+
+@pytest.mark.parametrize("writer", [ascend, gasp, dlrover, local], ids=lambda w: w.__name__)
+def test_files_of_two_ranks_under_each_other_s_names_are_seen(writer: Writer, tmp_path: Path) -> None:
+    made = {step: writer(step, 4) for step in (10, 20)}
+    one, *_, other = made[20]
+    put(tmp_path, {**made, 20: swapped(made[20], one, other)})
+    assert {(one, "rank-mismatch"), (other, "rank-mismatch")} <= alarms(tmp_path)
+
+
+def test_the_rank_of_an_adapter_is_no_owner(tmp_path: Path) -> None:
+    def files(step: int, rank: int, said: int) -> bytes:
+        return small_files.saved({"model": {"w": small_files.tensor(step, rank)}, "rank": said})
+
+    put(tmp_path / "lora", {s: {f"{s}/rank_{r}.pt": files(s, r, 8) for r in range(4)} for s in (10, 20)})
+    assert alarms(tmp_path / "lora") == set()
+    swap = {0: 1, 1: 0}
+    put(tmp_path / "own", {s: {f"{s}/rank_{r}.pt": files(s, r, swap.get(r, r) if s == 20 else r) for r in range(4)} for s in (10, 20)})
+    assert alarms(tmp_path / "own") == {("20/rank_0.pt", "rank-mismatch"), ("20/rank_1.pt", "rank-mismatch")}
+
+
+def test_files_of_jobs_of_two_sizes_are_no_checkpoint(tmp_path: Path) -> None:
+    mixed = {**grid(30), **{k: v for k, v in grid(30, dp=2).items() if "01_001" in k}}
+    put(tmp_path, {10: grid(10), 20: grid(20), 30: mixed})
+    assert alarms(tmp_path) == {("iter_0000030/mp_rank_01_001/model_optim_rng.pt", "mixed-attempts")}
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 20
+
+
+def test_a_rank_that_replica_groups_name_counts(tmp_path: Path) -> None:
+    files = {name: data for name, data in gasp(20, 4).items() if "rank_2" not in name and "rank_3" not in name}
+    put(tmp_path, {20: files})
+    made = plan(str(tmp_path), Selection(replica_groups={"": ((0, 2), (1, 3))}))
+    assert (made.world_size, [r.rank for r in made.ranks]) == (4, [0, 1, 2, 3])
+    assert made.topology["world_size"].provenance == "--replica-groups"
+    assert [f.source_rank for r in made.ranks for f in r.files] == [0, 1, 0, 1]
+
+
+def claimed(step: int, places: Sequence[str], tp: int, pp: int, world: int) -> dict[str, bytes]:
+    """A Megatron save with these names, whose files all claim these sizes."""
+    return {
+        f"iter_{step:07d}/mp_rank_{place}/model_optim_rng.pt": small_files.megatron(step, rank, tp, pp, world) for rank, place in enumerate(places)
+    }
+
+
+SIZES = [
+    (("00_000", "00_001", "01_000", "01_001"), 2, 2, 2, 4),  # four places, and two ranks
+    (("00_000", "00_001", "00_002"), 1, 2, 2, 3),  # three stages by name, two by content
+    (("00", "01", "02"), 2, 1, 2, 3),
+    (("00",), 1, 2, 2, 2),  # stages that no name shows
+]
+
+
+@pytest.mark.parametrize(("places", "tp", "pp", "world", "expected"), SIZES, ids=str)
+def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_names_win(
+    places: tuple[str, ...], tp: int, pp: int, world: int, expected: int, tmp_path: Path
+) -> None:
+    put(tmp_path, {step: claimed(step, places, tp, pp, world) for step in (10, 20)})
+    assert alarms(tmp_path) == set()
+    said = [f for r in verify([str(tmp_path)]).files for f in r.report.findings if f.code == "parallel-sizes"]
+    assert [f.severity for f in said] == [Severity.WARNING] * 2  # once for each checkpoint
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 20 and made.world_size == expected
+    assert "parallel-sizes" in {f.code for f in made.warnings}
+    assert {f.path for r in made.ranks for f in r.files} == {str(tmp_path / name) for name in claimed(20, places, tp, pp, world)}
+    if expected > world:
+        with pytest.raises(UsageError, match="topology-mismatch"):
+            plan(str(tmp_path), Selection(world_size=world))
+
+
+def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
+    put(tmp_path, {10: grid(10, tp=1), 20: claimed(20, ("00_000", "00_002"), 1, 2, 2)})
+    with pytest.raises((NoneUsable, UsageError)):
+        plan(str(tmp_path))
+
+
+@pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
+@pytest.mark.parametrize("told", [None, 2, 4])
+@pytest.mark.parametrize("writer", [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local], ids=lambda w: w.__name__)
+def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(writer: Writer, told: int | None, worlds: dict[int, int], tmp_path: Path) -> None:
+    made = write(tmp_path, writer, worlds)
+    (tmp_path / made[20][0]).write_bytes(b"cut")
+    try:
+        chosen = plan(str(tmp_path), Selection(world_size=told))
+    except (NoneUsable, UsageError):
+        return  # said, and nothing is started
+    assert planned(chosen, tmp_path) == set(made[10])
