@@ -1,0 +1,224 @@
+"""Whose orders count: files and directories that only this user or root could have written, and how they are opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools import trust
+from ckpt_tools.trust import Trust, Untrusted
+
+SOMEBODY = 54_321
+"""A uid that nobody has."""
+as_root = os.geteuid() == 0
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    (tmp_path / "orders").write_bytes(b"go")
+    (tmp_path / "orders").chmod(0o644)
+    return tmp_path
+
+
+def given_away(path: Path, uid: int = SOMEBODY) -> None:
+    """As if another user had made it; without root's rights a test is told who counts as one of us instead."""
+    os.chown(path, uid, -1, follow_symlinks=False)
+
+
+def refused(path: Path | str, because: str, to: Trust = trust.OURS, **more: bool) -> Untrusted:
+    with pytest.raises(Untrusted, match=because) as e:
+        trust.read(str(path), 100, to, **more)
+    assert e.value.hint
+    return e.value
+
+
+def test_what_is_ours_is_read(own: Path) -> None:
+    assert trust.read(str(own / "orders"), 2) == b"go"
+    with trust.directory(str(own)) as fd:
+        assert os.listdir(fd) == ["orders"]
+
+
+def test_a_file_has_a_size(own: Path) -> None:
+    with pytest.raises(Untrusted, match="larger than 1 bytes"):
+        trust.read(str(own / "orders"), 1)
+
+
+def test_what_is_not_there_is_an_error_of_the_system_that_names_it(own: Path) -> None:
+    with pytest.raises(FileNotFoundError) as e:
+        trust.read(str(own / "none"), 1)
+    assert e.value.filename == str(own / "none")
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o666, 0o602])
+def test_a_file_that_others_write(own: Path, mode: int) -> None:
+    (own / "orders").chmod(mode)
+    assert "chmod o-w" in refused(own / "orders", "may be written by everybody").hint
+
+
+def test_a_directory_that_others_write(own: Path) -> None:
+    own.chmod(0o777)
+    assert f"--trust-dir {own}" in refused(own / "orders", "may be written by everybody").hint
+    with pytest.raises(Untrusted), trust.directory(str(own)):
+        pass
+
+
+def test_a_sticky_directory_keeps_our_file_but_gives_no_orders_itself(own: Path) -> None:
+    own.chmod(0o1777)
+    assert trust.read(str(own / "orders"), 9) == b"go"
+    with pytest.raises(Untrusted, match="everybody"), trust.directory(str(own)):
+        pass
+
+
+def test_a_second_name_in_a_sticky_directory(own: Path) -> None:
+    (own / "inner").mkdir()
+    os.link(own / "orders", own / "inner" / "planted")
+    (own / "inner").chmod(0o1777)
+    refused(own / "inner" / "planted", "has 2 names")
+
+
+def test_the_walk_ends_at_the_first_directory_that_others_cannot_write(own: Path) -> None:
+    (own / "mine").mkdir(mode=0o755)
+    (own / "orders").rename(own / "mine" / "orders")
+    own.chmod(0o777)
+    assert trust.read(str(own / "mine" / "orders"), 9) == b"go"
+    (own / "mine").chmod(0o777)
+    refused(own / "mine" / "orders", "mine may be written")
+
+
+def test_another_owner(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.geteuid()
+    if as_root:
+        given_away(own / "orders")
+        uid = SOMEBODY
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    assert f"--trust-owner {uid}" in refused(own / "orders", f"belongs to .*{uid}").hint
+    assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset({uid}))) == b"go"
+    assert trust.read(str(own / "orders"), 9, Trust(directories=(str(own),))) == b"go"
+
+
+def test_the_owner_of_the_directory(own: Path) -> None:
+    if not as_root:
+        pytest.skip("only root can give a directory away; test_another_owner holds the rule for files")
+    given_away(own)
+    refused(own / "orders", "belongs to uid 54321")
+    own.chmod(0o1777)  # its owner may exchange what lies in it all the same
+    refused(own / "orders", "belongs to uid 54321")
+
+
+def test_a_link_counts_as_far_as_where_it_lies_and_leads(own: Path) -> None:
+    (own / "open").mkdir()
+    (own / "open" / "link").symlink_to(own / "orders")
+    assert trust.read(str(own / "open" / "link"), 9) == b"go"
+    (own / "open").chmod(0o777)
+    refused(own / "open" / "link", "open may be written by everybody")
+    (own / "safe").symlink_to(own / "open" / "planted")
+    (own / "open" / "planted").write_bytes(b"no")
+    refused(own / "safe", "open may be written by everybody")
+    (own / "round").symlink_to("round")
+    with pytest.raises(OSError, match="symbolic links"):
+        trust.read(str(own / "round"), 9)
+
+
+def test_a_planted_link_is_its_owners(own: Path) -> None:
+    if not as_root:
+        pytest.skip("only root can make a link of another user")
+    own.chmod(0o1777)
+    (own / "link").symlink_to(own / "orders")
+    given_away(own / "link")
+    refused(own / "link", "the link .* belongs to uid 54321")
+
+
+def test_what_is_no_regular_file_is_not_opened(own: Path) -> None:
+    os.mkfifo(own / "fifo")
+    refused(own / "fifo", "no regular file")
+    refused("/dev/null", "no regular file")
+    refused(own, "no regular file")
+    reading, writing = os.pipe()
+    refused(f"/proc/self/fd/{reading}", "a pipe")
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_a_key_is_read_by_its_owner_alone(own: Path, mode: int) -> None:
+    (own / "orders").chmod(0o600)
+    assert trust.read(str(own / "orders"), 9, private=True) == b"go"
+    (own / "orders").chmod(mode)
+    assert "chmod 600" in refused(own / "orders", "used by others", private=True).hint
+
+
+def test_what_kubernetes_mounts(own: Path) -> None:
+    """A ConfigMap or Secret: links to the newest of several directories, all root's, of mode 1777 and 0644."""
+    (own / "..2026_01_01").mkdir(mode=0o755)
+    (own / "orders").rename(own / "..2026_01_01" / "orders")
+    (own / "..data").symlink_to("..2026_01_01")
+    (own / "orders").symlink_to("..data/orders")
+    own.chmod(0o1777)
+    assert trust.read(str(own / "orders"), 9) == b"go"
+    if as_root:  # else the links are not root's
+        assert trust.read(str(own / "orders"), 9, private=True) == b"go"
+    else:
+        refused(own / "orders", "used by others", private=True)
+
+
+def test_a_group_of_many_and_a_group_of_one(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.chmod(0o2775)
+    monkeypatch.setattr(trust, "_private", lambda step: True)
+    assert trust.read(str(own / "orders"), 9) == b"go"
+    monkeypatch.setattr(trust, "_private", lambda step: False)
+    assert "--trust-group" in refused(own / "orders", "by the group").hint
+    assert trust.read(str(own / "orders"), 9, Trust(group=True)) == b"go"
+    own.chmod(0o777)
+    refused(own / "orders", "everybody", Trust(group=True))
+
+
+def test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_links_reach(own: Path) -> None:
+    (own / "volume").mkdir()
+    (own / "volume" / "orders").write_bytes(b"go")
+    (own / "volume" / "orders").chmod(0o666)
+    (own / "volume").chmod(0o777)
+    to = Trust(directories=(str(own / "volume"),))
+    assert trust.read(str(own / "volume" / "orders"), 9, to) == b"go"
+    (own / "orders").chmod(0o666)
+    (own / "volume" / "out").symlink_to("../orders")
+    refused(own / "volume" / "out", "may be written by everybody", to)
+    refused(own / "volume" / ".." / "orders", "may be written by everybody", to)
+
+
+def test_nothing_stays_open(own: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    (own / "orders").chmod(0o666)
+    refused(own / "orders", "everybody")
+    (own / "orders").chmod(0o600)
+    trust.read(str(own / "orders"), 9)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_opened(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def swapped(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if name == "orders":
+            (own / "orders").unlink()
+            (own / "orders").write_bytes(b"no")
+            (own / "orders").chmod(0o666)
+        return real(name, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swapped)
+    refused(own / "orders", "everybody")
+
+    def linked(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if name == "orders":
+            (own / "orders").unlink()
+            (own / "orders").symlink_to("/etc/passwd")
+        return real(name, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", linked)
+    with pytest.raises(OSError, match="symbolic links"):
+        trust.read(str(own / "orders"), 100_000)
+    assert stat.S_ISLNK((own / "orders").lstat().st_mode)
