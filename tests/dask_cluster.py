@@ -73,7 +73,7 @@ class Cluster:
 
     def run(self, *words: str, unit: int = 256 << 20, grace: float = 60.0) -> tuple[int, str, str]:
         process = self.begin(*words, unit=unit, grace=grace)
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=1000)
         return process.returncode, out, err
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Cluster:
 def alone(*words: str, cache: str) -> tuple[int, str, str]:
     """The same by this machine alone."""
     env = {**CLEAN, "PYTHONPATH": str(HERE.parent), "CKPT_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", *words], env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-m", "ckpt_tools", *words], env=env, capture_output=True, text=True, timeout=1000)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -291,7 +291,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
         cluster._until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
         victim = cluster.workers[0]
         victim.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=1000)
         reads = cluster.reads()
         assert 0 < sum(n for _, _, n in reads[victim.pid]) < file.stat().st_size // 2, "it was not in the middle"
         assert (process.returncode, without_time(out)) == (1, without_time(here[1])), err
@@ -332,7 +332,7 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
         process = cluster.begin(*words, unit=8 * MiB)
         cluster._until(lambda: len(cluster.reads()) == 2)
         cluster.scheduler.kill()
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=1000)
         assert process.returncode == 5 and "is gone" in err and "without --scheduler" in err
         assert json.loads(out)["error"]["exit_code"] == 5
         code, _, err = cluster.run(*words)
@@ -359,7 +359,7 @@ def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProces
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     env = {**CLEAN, "PATH": os.environ["PATH"], "PYTHONPATH": str(FIXTURES.parent), "CKPT_CACHE_DIR": str(tmp), "OMP_NUM_THREADS": "1"}
     line = ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "mpi4py.futures", "-m", "ckpt_tools", *words]
-    return subprocess.run([*line, "--scheduler", "mpi"], env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run([*line, "--scheduler", "mpi"], env=env, capture_output=True, text=True, timeout=1000)
 
 
 def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_mpi_outside_mpirun_says_how() -> None:
 def test_a_missing_package_is_named(name: str, scheduler: str, extra: str) -> None:
     script = f"import sys; sys.modules[{name!r}] = None; from ckpt_tools.cli import main; main()"
     words = [sys.executable, "-c", script, "verify", str(FIXTURES), "--scheduler", scheduler]
-    done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 2 and f"pip install 'ckpt-tools[{extra}]'" in done.stderr
 
 
@@ -402,7 +402,7 @@ def test_threads_are_the_default_and_load_nothing() -> None:
     )
     for more in ([], ["--scheduler", "threads"]):
         words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
-        done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
         assert done.stderr.endswith("[]\n"), done.stderr
 
 
