@@ -170,6 +170,8 @@ def _group_file(path: str) -> Groups:
 
     try:
         value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as e:
         raise ValueError(f"{path}: {e}") from e
     return {role: _group_list(groups, path) for role, groups in (value.items() if isinstance(value, dict) else [("", value)])}

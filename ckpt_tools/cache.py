@@ -34,6 +34,8 @@ _SCHEMA = (
     f"PRAGMA user_version = {_VERSION}",
 )
 
+_TYPES = (bytes, int, int, int, int, str, bytes)
+"""Of what is read of an entry: any column of SQLite holds anything."""
 _COLUMNS = "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM pruned) FROM seen LIMIT 0"
 
 
@@ -84,7 +86,13 @@ class Cache:
         def ask(db: sqlite3.Connection) -> Entry | None:
             key = os.fsencode(path), question
             row = db.execute("SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?", key).fetchone()
-            if row is None or row[1] < depth or row[5] != _text(identity) or row[6] != _digest(*key, *row[:4], row[5]):
+            if (
+                row is None
+                or tuple(map(type, row)) != _TYPES
+                or row[1] < depth
+                or row[5] != _text(identity)
+                or row[6] != _digest(*key, *row[:4], row[5])
+            ):
                 return None
             now = time.time_ns()
             if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (row[3] and row[2] < self.began_ns):
@@ -226,7 +234,7 @@ class Cache:
 
     def _prune(self, db: sqlite3.Connection) -> None:
         now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0
-        if 0 <= now - last < _DAY and self._written < 1000:
+        if isinstance(last, int) and 0 <= now - last < _DAY and self._written < 1000:
             return
         self._written = 0
         db.execute("BEGIN IMMEDIATE")

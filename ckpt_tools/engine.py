@@ -74,7 +74,7 @@ def _address(scheduler: str) -> str:
         raise CannotLook(
             f"the scheduler file {path!r} cannot be read: {e.strerror}", "start 'dask scheduler --scheduler-file FILE' where this machine sees FILE"
         ) from e
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UsageError(f"{path!r} is no scheduler file of Dask: it names no address", "'dask scheduler --scheduler-file FILE' writes one") from e
     return str(address)
 

@@ -293,6 +293,10 @@ class Resume:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+RESUME_VARIABLES = frozenset({"CKPT_LOAD_DIR", "CKPT_TAG"})
+"""What ``Resume.env`` of any layout may set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollback:
     """A dying-gasp checkpoint at step ``origin`` was not resumable; training resumes from ``target`` at most."""

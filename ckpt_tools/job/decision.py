@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ckpt_tools import checked
 from ckpt_tools.emit import json as as_json
-from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.job import schema
 from ckpt_tools.model import LoadPlan
 
 Body = dict[str, Any]
@@ -85,19 +87,28 @@ class Decision:
 
 
 def read(path: str) -> Decision:
-    """The decision in a file. Raises CannotLook when there is none or it is not one."""
+    """The decision in a file. Raises CannotLook when there is none or it is not one, UsageError when it says what no decision says."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as f:
-            body = json.load(f)
+        with open(path, "rb") as f:
+            data = f.read(checked.MOST + 1)
     except OSError as e:
         raise CannotLook(
             f"the decision {path} cannot be read: {e.strerror}", "is --plan-dir on a file system that every process of the job sees?"
         ) from e
-    except ValueError as e:
-        raise CannotLook(f"{path} is no decision of ckpt: {e}", "remove it, and start again") from e
-    if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
-        raise CannotLook(f"{path} is no decision of ckpt", "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote")
-    return Decision(path, body)
+    return parsed(path, data)
+
+
+def parsed(path: str, data: bytes) -> Decision:
+    """The decision that the bytes of the file at ``path`` are. Raises as ``read`` does."""
+    try:
+        return Decision(path, schema.parsed(data))
+    except checked.NoJson as e:
+        raise CannotLook(
+            f"{path} is no decision of ckpt: {e}", "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other"
+        ) from e
+    except checked.Invalid as e:
+        hint = "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file, remove it, and start again"
+        raise UsageError(f"{path} is no decision that ckpt made: {e}", hint) from e
 
 
 def failed(error: CkptError) -> Body:

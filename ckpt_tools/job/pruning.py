@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from ckpt_tools import checked
 from ckpt_tools.job.process import Process
 
 KEPT_DAYS = 30
@@ -85,11 +85,12 @@ def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
 
 def _json(path: str) -> dict[str, Any]:
     """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises OSError."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as f:
-        try:
-            value = json.load(f)
-        except ValueError:
-            return {}
+    with open(path, "rb") as f:
+        data = f.read(checked.MOST + 1)
+    try:
+        value = checked.parsed(data)
+    except checked.NoJson:
+        return {}
     return value if isinstance(value, dict) else {}
 
 
@@ -161,5 +162,7 @@ def _prune_transferred(directory: str, oldest: float) -> None:
 
 
 def _paths(body: dict[str, Any]) -> Iterator[str]:
-    for load in [*(body.get("shared") or ()), *(f for r in body.get("ranks") or () for f in r["files"])]:
-        yield load["path"]
+    """Every path that a decision names anywhere: what is one too many stays."""
+    for node in checked.nodes(body):
+        if isinstance(node, dict) and isinstance(path := node.get("path"), str):
+            yield path

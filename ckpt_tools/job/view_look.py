@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Mapping
+from typing import Any
 
+from ckpt_tools import checked
 from ckpt_tools.errors import UsageError
 
 MARKER = ".ckpt-view.json"
@@ -28,7 +29,9 @@ def holds(directory: str, stamp: str, links: Mapping[str, str], texts: Mapping[s
             note = ours(fd, directory)
             if note is None or note.get("content") != stamp:
                 return False
-            return all(os.readlink(name, dir_fd=fd) == path for name, path in links.items()) and all(_read(n, fd) == b for n, b in texts.items())
+            return all(os.readlink(name, dir_fd=fd) == path for name, path in links.items()) and all(
+                _read(n, fd, len(b)) == b for n, b in texts.items()
+            )
         except OSError:
             return False  # something is gone from it
         except UsageError:
@@ -46,9 +49,10 @@ def _same(fd: int, directory: str) -> bool:
         return False
 
 
-def _read(name: str, fd: int) -> bytes:
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as f:
-        return f.read()
+def _read(name: str, fd: int, most: int = checked.MOST) -> bytes:
+    """The bytes of a file in a directory; no more than one above ``most``. A pipe is an empty file: nobody waits for one who writes to it."""
+    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), "rb") as f:
+        return f.read(most + 1) if stat.S_ISREG(os.fstat(f.fileno()).st_mode) else b""
 
 
 def ours(fd: int, directory: str) -> Mapping[str, object] | None:
@@ -57,7 +61,7 @@ def ours(fd: int, directory: str) -> Mapping[str, object] | None:
     if not names:
         return None
     try:
-        note = json.loads(_read(MARKER, fd))
+        note: Any = checked.parsed(_read(MARKER, fd))
         schema, files = note["schema"], {MARKER, *note["files"]}
     except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
         schema = ""

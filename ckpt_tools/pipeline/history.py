@@ -14,6 +14,10 @@ LAST = "last.json"
 """The last start of a root that had a checkpoint."""
 
 
+_AGES = 1e18
+"""Seconds that no clock shows: beyond them an integer may be no float."""
+
+
 def state_dir(env: Mapping[str, str]) -> str:
     """Where decisions go unless --plan-dir says otherwise: it survives a reboot, so that a lost mount is not taken for a first launch."""
     home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
@@ -44,10 +48,11 @@ def last(directory: str) -> EarlierStart | None:
     path = os.path.join(directory, LAST)
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as f:
-            import json  # a first launch need not wait for it
+        with open(path, "rb") as f:
+            from ckpt_tools import checked  # a first launch need not wait for it
 
-            return _start(json.load(f))
+            data = f.read(checked.MOST + 1)
+        return _start(checked.parsed(data))
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -61,8 +66,11 @@ def last(directory: str) -> EarlierStart | None:
 
 def _start(note: object) -> EarlierStart:
     """Raises ValueError unless it is what ``Decisions.save`` writes."""
+    from ckpt_tools import checked
+
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
+    checked.path(note["path"], "path")
     step, at = note.get("step"), note.get("decided_at")
     rows = note.get("ahead")
     passed = tuple((row[0], _seconds(row[1])) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, list) and len(row) == 2)
@@ -70,7 +78,7 @@ def _start(note: object) -> EarlierStart:
 
 
 def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < _AGES else 0.0
 
 
 def sides_with(before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple
 
 from ckpt_tools.model import Box, Finding, Level, Report, Scalar, Severity, Stats, Verdict
 from ckpt_tools.storage import Identity
@@ -71,6 +72,7 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
 
     try:
         v = json.loads(data.decode("utf-8", "surrogatepass"))
+        _typed(v)
         metadata = {key: _in(item) for key, item in v["metadata"].items()}
         findings = tuple(
             Finding(code, Severity(severity), message, _offset(offset), hint, at) for code, severity, message, offset, hint, at in v["findings"]
@@ -80,5 +82,29 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
             v["signature"], v["tensors"], v["bytes_read"], v["mtime_ns"], v["mode"], (), tuple(Stats(*row) for row in v["stats"]),
         )  # fmt: skip
         return report, {name: Box(tuple(start), tuple(stop)) for name, (start, stop) in v["places"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
+
+
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "format": (str, NoneType), "size": (int,), "coverage": (int, float), "signature": (str,), "tensors": (int,), "bytes_read": (int,),
+    "mtime_ns": (int,), "mode": (int,), "verdict": (str,), "level": (int,), "metadata": (dict,), "findings": (list,), "stats": (list,),
+    "places": (dict,),
+}  # fmt: skip
+_FINDING: tuple[tuple[type, ...], ...] = ((str,), (int,), (str,), (int, dict, NoneType), (str,), (str,))
+_NUMBER = (int, float, NoneType)
+_STATS: tuple[tuple[type, ...], ...] = ((str,), (str,), *[(int,)] * 6, _NUMBER, _NUMBER)
+
+
+def _typed(v: Mapping[str, Any]) -> None:
+    """Raises TypeError where a value is of another type than that which ``pack`` writes: what reads a report later does not look again."""
+    boxes = [side for box in v["places"].values() for side in box]
+    rows = [
+        *((v[name], kinds) for name, kinds in _FIELDS.items()),
+        *(pair for row in v["findings"] for pair in zip(row, _FINDING, strict=True)),
+        *(pair for row in v["stats"] for pair in zip(row, _STATS, strict=True)),
+        *((side, (list,)) for side in boxes),
+        *((n, (int,)) for side in boxes for n in side),
+    ]
+    if not all(type(value) in kinds for value, kinds in rows):
+        raise TypeError("it is no report")

@@ -36,7 +36,7 @@ class Times:
             return times
         own = self.cache.get(path, _QUESTION, _DEPTH, identity, ever=True)
         if own is not None and own.data[:_DIGEST] == _digest(blocks):
-            known = zlib.decompressobj().decompress(own.data[_DIGEST:], 8 * len(blocks))
+            known = _decompressed(own.data[_DIGEST:], 8 * len(blocks))
             times = array("q", known) if len(known) == 8 * len(blocks) else times
         whole = None if question is None else self.cache.get(path, question, _DEPTH, identity, ever=True)
         if whole is not None and not whole.bad:
@@ -53,6 +53,14 @@ class Times:
         """What is known of a file is wrong."""
         if self.cache is not None:
             self.cache.forget(path)
+
+
+def _decompressed(data: bytes, most: int) -> bytes:
+    """At most so many bytes; none where it is not what was compressed."""
+    try:
+        return zlib.decompressobj().decompress(data, most)
+    except zlib.error:
+        return b""
 
 
 def _digest(blocks: Blocks) -> bytes:

@@ -1,0 +1,116 @@
+"""What the file of a decision may say: each field that anything follows is checked before it is followed.
+
+Fields that nothing here names are let through, because a later version may add some. They are finite and shallow all the same:
+``ckpt latest --json`` prints a decision again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ckpt_tools.checked import Invalid, NoJson, count, fields, listed, named, nothing_or, number, path, shallow, text, whole, wrong
+from ckpt_tools.checked import parsed as json_of
+from ckpt_tools.model import RESUME_VARIABLES
+
+Body = dict[str, Any]
+
+
+def parsed(data: bytes) -> Body:
+    """The body of a decision. Raises NoJson where the bytes are no decision of anybody, Invalid where a field says what it cannot say."""
+    body = json_of(data)
+    if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
+        raise NoJson("it holds no decision")
+    check(body)
+    return body
+
+
+def check(body: Mapping[str, object]) -> None:
+    """Raises Invalid unless every field of a decision's body is of its type, within its bounds, and in agreement with the others."""
+    shallow(body)
+    _BODY(body, "")
+    if body.get("error") is not None:
+        return  # nobody starts by it
+    _start(body)
+    _linked(body)
+
+
+def variable(value: object, at: str) -> None:
+    """A name that some layout sets: any other, such as LD_PRELOAD, would be an order to the job."""
+    if value not in RESUME_VARIABLES:
+        wrong(at, f"of variables that a layout sets ({', '.join(sorted(RESUME_VARIABLES))}), not {value!r}")
+
+
+def _rank_name(value: object, at: str) -> None:
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 18:
+        wrong(at, "an object whose names are ranks")
+
+
+def _flag(value: object, at: str) -> None:
+    if not isinstance(value, bool):
+        wrong(at, "true or false")
+
+
+_maybe_whole, _maybe_text, _maybe_number = nothing_or(whole), nothing_or(text), nothing_or(number)
+_FILE = fields(
+    {"path": path, "size": count, "mtime_ns": whole},
+    {"role": text, "level": text, "coverage": number, "source_rank": _maybe_whole, "substituted": nothing_or(_flag),
+     "node": _maybe_text, "reason": _maybe_text},
+)  # fmt: skip
+_CHECKPOINT = fields(
+    {"path": path},
+    {"step": _maybe_whole, "epoch": _maybe_whole, "epoch_base": _maybe_whole, "step_in_epoch": _maybe_whole, "kind": text, "layout": text,
+     "run": text, "generation": _maybe_whole, "mtime": _maybe_number},
+)  # fmt: skip
+_RESUME = fields({}, {"path": nothing_or(path), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))})
+_VIEW = fields({"root": path, "checkpoint": path, "ranks": named(_rank_name, listed(path)), "shared": listed(path)}, {})
+_ABOUT = fields(
+    {"root": path, "decided_at": number},
+    {"host": text, "pid": whole, "process": text, "agent": text, "job": _maybe_text, "nodes": _maybe_whole, "asked": text},
+)
+_ERROR = fields({"message": text, "hint": text, "exit_code": whole}, {})
+_BODY = fields(
+    {"decision": _ABOUT, "checkpoint": nothing_or(_CHECKPOINT)},
+    {"root": text, "resume_step": _maybe_whole, "resume": nothing_or(_RESUME), "ranks": nothing_or(listed(fields({"rank": count, "files": listed(_FILE)}, {}))),
+     "shared": nothing_or(listed(_FILE)), "view": nothing_or(_VIEW), "error": nothing_or(_ERROR), "ahead": nothing_or(listed(_CHECKPOINT)),
+     "fingerprint": _maybe_text, "world_size": _maybe_whole},
+)  # fmt: skip
+
+
+def _start(body: Mapping[str, Any]) -> None:
+    """A start has files exactly where it has a checkpoint: each other way some rank would begin from nothing, and nobody would say so."""
+    ranks, shared = body.get("ranks") or [], body.get("shared") or []
+    if len({r["rank"] for r in ranks}) != len(ranks):
+        raise Invalid("ranks names a rank twice")
+    if body["checkpoint"] is None and (ranks or shared):
+        raise Invalid("there are files to load, and no checkpoint")
+    if body["checkpoint"] is not None and not shared:
+        without = [r["rank"] for r in ranks if not r["files"]]
+        if without or not ranks:
+            raise Invalid(f"rank {without[0]} has no files to load" if without else "there is a checkpoint, and no files to load")
+
+
+def _linked(body: Mapping[str, Any]) -> None:
+    """A view's links lie in it, one for each file."""
+    view, loads = body.get("view"), {str(r["rank"]): r["files"] for r in body.get("ranks") or []}
+    if view is None:
+        return
+    for at, link in _links(view):
+        if not _below(link, view["root"]):
+            raise Invalid(f"view.{at} leaves the view {view['root']}")
+    for rank, links in view["ranks"].items():
+        if len(links) != len(loads.get(rank, [])):
+            raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))} files")
+
+
+def _links(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(where it stands, path) of everything that a view says lies in it."""
+    yield "checkpoint", view["checkpoint"]
+    yield from (("shared", link) for link in view["shared"])
+    yield from ((f"ranks.{rank}", link) for rank, links in view["ranks"].items() for link in links)
+
+
+def _below(link: str, root: str) -> bool:
+    """Whether a path is the root's or one in it."""
+    rest = link[len(root.rstrip("/")) :]
+    return link.startswith(root.rstrip("/")) and (not rest or rest.startswith("/")) and ".." not in rest.split("/")
