@@ -1,4 +1,7 @@
-"""What fuzz.py does with an input: the checks of one format, and what must hold of their outcome whatever the bytes are."""
+"""What fuzz.py does with an input: the checks of one format, and what must hold of their outcome whatever the bytes are.
+
+Everything else that somebody may have written is in _other_targets.py.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,45 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from _other_targets import OTHERS
+
 ROOT = Path(__file__).parent.parent
+KEPT = ROOT / "fixtures" / "fuzz"
+"""Every input that ever failed, by target; the tests replay them."""
 SETS = 4
 """Members of good sets that each input is tried as."""
 
 Target = Callable[[bytes], None]
 
 
+def every() -> list[str]:
+    """All targets: the formats, then the others."""
+    from ckpt_tools.formats import FORMATS
+
+    return [*(f.name for f in FORMATS), *OTHERS]
+
+
+def kept(name: str) -> list[Path]:
+    """The inputs that once failed."""
+    return sorted(p for p in (KEPT / name).glob("*") if p.is_file())
+
+
 def seeds(name: str) -> list[bytes]:
-    """Every file of the format's fixtures, sets and keys too, once."""
+    """What mutation starts from: every file of a format's fixtures, sets and keys too, once; what once failed."""
+    known = OTHERS[name].seeds() if name in OTHERS else _fixtures(name)
+    return list(dict.fromkeys([*known, *(p.read_bytes() for p in kept(name))]))
+
+
+def _fixtures(name: str) -> list[bytes]:
     return list({p.read_bytes(): None for p in sorted((ROOT / "fixtures" / "formats" / name).rglob("*")) if p.is_file()})
 
 
 def target(name: str) -> Target:
     """What every input goes through; raises whatever is wrong with us. Imports the package, so call it where imports are instrumented."""
+    return OTHERS[name].make() if name in OTHERS else _checks(name)
+
+
+def _checks(name: str) -> Target:
     from ckpt_tools.codes import CODES
     from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
     from ckpt_tools.model import Finding

@@ -1,14 +1,20 @@
-"""Coverage-guided fuzzing of one format's checks with atheris, in process: hostile bytes must give findings, quickly and in little memory.
+"""Coverage-guided fuzzing with atheris, in process, of whatever ckpt reads: hostile bytes must give findings or a clear error, quickly and in little memory.
 
     pip install atheris
     python benchmarks/fuzz.py torch_zip --seconds 600 --out found/
+    python benchmarks/fuzz.py --all --seconds 120                   # every target, two minutes in all
+    python benchmarks/fuzz.py --list
     python benchmarks/fuzz.py torch_zip --replay found/crash-*      # without instrumentation: milliseconds, memory, what was raised
+
+A target is a format, or something else that another user may have written: a decision, a ckpt.toml, a template of a layout, a fault file, trackers, strategy files,
+records of the cache, messages of peers, the names in a tree. Without atheris a mutator that knows nothing of coverage takes its place, and the result says so.
 
 Every input goes through the structure check, the stored checksums and the byte map; for a format whose fixtures are sets also through
 what the index of each good set says about its members, and what the input itself says, as an index, about good members.
 Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is minimised and written to --out; exit 1.
 So does a process that died ("deaths"): memory that inputs leave behind shows only there.
-The seeds are fixtures/formats/<name>/; the mutator is libFuzzer's, which knows no format, plus splices of seeds. The last sixth of the time
+Put what it finds into fixtures/fuzz/<target>/ under a name that says what went wrong: the tests replay it for ever (64 KiB at most).
+The seeds are fixtures/formats/<name>/ and what failed before; the mutator is libFuzzer's, which knows no format, plus splices of seeds. The last sixth of the time
 goes to inputs of up to 1 MiB: pieces of what was found, repeated, without instrumentation.
 """
 
@@ -17,7 +23,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import json
+import os
 import random
 import re
 import resource
@@ -25,12 +33,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from _target import Target, seeds, target, where  # imports the package only when called
+from _target import Target, every, seeds, target, where  # imports the package only when called
 
 SLOW = 2.0
 """CPU seconds that no input under 1 MiB may take."""
@@ -117,13 +127,37 @@ def grow(name: str, corpus: Path, out: Path, seconds: int) -> None:
     watch.tell()
 
 
+def blind(name: str, corpus: Path, out: Path, seconds: int) -> None:
+    """Where atheris cannot be had: splices, flips and cuts of seeds, in the same order each time."""
+    watch, r, end = Watch(target(name), out, "fuzzed"), random.Random(1), time.monotonic() + seconds
+    known = [p.read_bytes() for p in sorted(corpus.iterdir())]
+    while time.monotonic() < end:
+        watch(spliced(known, r))
+    watch.tell()
+
+
+def spliced(known: Sequence[bytes], r: random.Random) -> bytes:
+    """The beginning of one input, the end of another, and some other bytes in between."""
+    a, b = r.choice(known), r.choice(known)
+    data = bytearray((a[: r.randrange(len(a) + 1)] + b[r.randrange(len(b) + 1) :])[:SHORT])
+    for _ in range(r.choice((0, 0, 1, 2, 8))):
+        if data:
+            data[r.randrange(len(data))] = r.choice((0, 1, 0x7F, 0x80, 0xFF, r.randrange(256)))
+    return bytes(data)
+
+
 def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
     """The process that is fuzzed; libFuzzer ends it."""
-    import atheris
-
+    began = time.monotonic()
+    try:
+        import atheris
+    except ImportError:
+        blind(name, corpus, out, seconds)
+        return
     with atheris.instrument_imports(include=["ckpt_tools"]):
         watch = Watch(target(name), out, "fuzzed")
     known = seeds(name)
+    seconds = max(1, seconds - int(time.monotonic() - began))  # instrumenting took some of them
     flags = [f"-max_total_time={seconds}", f"-max_len={SHORT}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
     atheris.Setup([sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known))
     atheris.Fuzz()
@@ -182,12 +216,16 @@ def shrink(name: str, path: Path) -> None:
         path.write_bytes(minimised(path.read_bytes(), lambda data: raised(data) == first))
 
 
-def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
-    """Fuzz for so long, starting again when an input takes the process along; then look at what was kept without instrumentation."""
+def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> dict[str, object]:
+    """Fuzz for so long, starting again when an input takes the process along; then look at what was kept without instrumentation.
+
+    ``keep`` is a directory for inputs that reached something new, from this run to the next.
+    """
     out.mkdir(parents=True, exist_ok=True)
     total, end, coverage, peak, deaths, spent = 0, time.monotonic() + seconds, 0, 0, 0, 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        corpus = Path(scratch)
+        corpus = keep / name if keep else Path(scratch)
+        corpus.mkdir(parents=True, exist_ok=True)
         for i, data in enumerate(seeds(name)):
             (corpus / f"seed-{i}").write_bytes(data[:SHORT])
         while (left := int(end - time.monotonic())) > 1:
@@ -223,15 +261,44 @@ def campaign(name: str, seconds: int, out: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
+def campaigns(seconds: int, out: Path, keep: Path | None) -> list[dict[str, object]]:
+    """Every target for its share of the time, as many at once as there are CPUs."""
+    names, workers = every(), len(os.sched_getaffinity(0))
+    share = max(3, seconds * workers // len(names))
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda name: campaign(name, share, out / name, keep), names))
+
+
+def summed(results: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """What counts of all campaigns."""
+    found = {r["format"]: list(r["defects"]) for r in results if r["defects"]}
+    return {
+        "targets": len(results), "executions": sum(r["executions"] for r in results), "deaths": sum(r["deaths"] for r in results),
+        "guided": importlib.util.find_spec("atheris") is not None, "defects": found,
+    }  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("format")
+    parser.add_argument("format", nargs="?", metavar="TARGET")
+    parser.add_argument("--all", action="store_true", help="every target; --seconds are for all together")
+    parser.add_argument("--list", action="store_true", help="the names of the targets")
+    parser.add_argument("--corpus", type=Path, help="keep inputs that reached something new here, for the next run")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--out", type=Path, help="where inputs that show a defect are written (default: fuzz-found/<format>)")
     parser.add_argument("--replay", nargs="+", metavar="FILE")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--grow", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.list:
+        print("\n".join(every()))
+        return 0
+    if options.all:
+        results = campaigns(options.seconds, options.out or Path("fuzz-found"), options.corpus)
+        print(json.dumps({"total": summed(results), "each": results}, indent=1))
+        return 1 if any(r["defects"] or r["deaths"] for r in results) else 0
+    if options.format not in every():
+        parser.error(f"there is no target {options.format!r}; --list names them")
     out = options.out or Path("fuzz-found") / options.format
     if options.replay:
         print(json.dumps({path: replay(options.format, path) for path in options.replay}, indent=1))
@@ -242,7 +309,7 @@ def main() -> int:
     if options.child:
         fuzz(options.format, options.child, out, options.seconds)
         return 0
-    result = campaign(options.format, options.seconds, out)
+    result = campaign(options.format, options.seconds, out, options.corpus)
     print(json.dumps(result, indent=1))
     return 1 if result["defects"] or result["deaths"] else 0
 
