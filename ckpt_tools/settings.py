@@ -85,6 +85,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_VIEW", "--view", "build a tree of links there, outside ROOT, that holds the chosen checkpoint alone, as its framework wants it", _values.path),
     Variable("CKPT_AGREE", "--agree", "every node has a disk of its own: agree on the newest checkpoint that each node has its ranks' parts of", _values.flag),
     Variable("CKPT_RENDEZVOUS", "--rendezvous", "HOST:PORT where --agree meets: a free port of the first node; default: the launcher's", _values.text),
+    Variable("CKPT_SECRET_FILE", "--secret-file", "file with 32 random bytes or more that the nodes of a job have in common and nobody else: they know each other by it where they meet over TCP", _values.path),
     Variable("CKPT_TRANSFER", "--transfer", "command that brings a file from another node: it gets the node, the path there and the target as three more words", _values.text),
     Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", _values.path, in_file=False),
     Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),

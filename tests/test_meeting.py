@@ -20,7 +20,7 @@ from test_agree import Nodes, free_port
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.boards import Board, Files
 from ckpt_tools.job.files import locked
-from ckpt_tools.job.liveness import Lines, Locks, Watch
+from ckpt_tools.job.liveness import Locks
 from ckpt_tools.job.meeting import Meeting
 from ckpt_tools.job.waiting import MOST, Backoff, Clock
 from ckpt_tools.pipeline import history
@@ -35,11 +35,12 @@ from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.job.boards import Files, Store
 from ckpt_tools.job.meeting import failure, meeting
+from ckpt_tools.job.secret import Seal
 
 where, me, size, does = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 signals.begin()
 signals.work()
-board = Store("127.0.0.1", int(where), me == 0, 600, "t") if where.isdigit() else Files(where)
+board = Store("127.0.0.1", int(where), me == 0, 600, "t", Seal.of(b"", "t")) if where.isdigit() else Files(where)
 try:
     if does == "wait":
         print("on", flush=True)
@@ -326,32 +327,6 @@ def test_where_locks_do_not_work_nothing_is_concluded(tmp_path: Path, monkeypatc
     monkeypatch.setattr(fcntl, "lockf", refuse)
     mine.announce("again")
     assert not other.gone("me") and not other.alive("me") and not other.gone("again")
-
-
-def test_a_connection_counts_only_with_the_secret() -> None:
-    """Another process may listen on an address that means this machine there and another one here."""
-    first, second, stranger = Lines("127.0.0.1", 1, listen=True), Lines("127.0.0.1", 1, listen=False), Lines("127.0.0.1", 1, listen=True)
-    second.announce(f"{2:016x}")
-    wrong = {**stranger.offer, "secret": first.offer["secret"]}
-    _follow(second, wrong, "first", stranger)
-    assert not second.alive("first") and not second.gone("first")
-    _follow(second, {**first.offer, "hosts": ["127.0.0.1"]}, "first", first)
-    assert second.alive("first") and first.alive(f"{2:016x}")
-    stranger.close()
-    assert not second.gone("first")
-    first.close()
-    assert second.gone("first")
-    second.close()
-
-
-def _follow(watch: Watch, offer: Any, name: str, answers: Watch) -> None:
-    from threading import Thread
-
-    done = Thread(target=watch.follow, args=(offer, name))
-    done.start()
-    while done.is_alive():
-        answers.sleep(0.02)
-    done.join()
 
 
 def test_a_board_reads_again_what_was_replaced_while_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

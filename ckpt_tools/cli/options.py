@@ -101,6 +101,7 @@ JOB: dict[str, Any] = {
     "view": (Annotated[str | None, _setting("view", "DIR")], None),
     "agree": (Annotated[bool, _switch("agree")], False),
     "rendezvous": (Annotated[str | None, _setting("rendezvous", "HOST:PORT")], None),
+    "secret_file": (Annotated[str | None, _setting("secret-file", "FILE")], None),
     "transfer": (Annotated[str | None, _setting("transfer", "COMMAND")], None),
 }
 """The options of commands that decide for a job, by parameter: (type, default)."""

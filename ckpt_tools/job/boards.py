@@ -11,11 +11,16 @@ from typing import Any, Protocol
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.files import write
-from ckpt_tools.job.liveness import Lines, Locks, Watch
+from ckpt_tools.job.hosts import listener, loopback
+from ckpt_tools.job.lines import Lines
+from ckpt_tools.job.liveness import Locks, Watch
+from ckpt_tools.job.secret import FLAG, NotOurs, Seal
 from ckpt_tools.pipeline.history import safe
 
 _DAY = 86400
 _TRIES = 3
+_MOST = (8 << 20) - 64
+"""Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at more it drops the connection."""
 
 
 class Board(Protocol):
@@ -75,9 +80,12 @@ class Files:
 
 
 class Store:
-    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself."""
+    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself.
 
-    def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str) -> None:
+    Whoever reaches its port can read and replace what is in it, so every value is sealed and nothing is read that is not.
+    """
+
+    def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str, seal: Seal) -> None:
         try:
             import torch.distributed
 
@@ -87,33 +95,51 @@ class Store:
                 "--agree needs torch, or a directory that all nodes share",
                 "pip install 'ckpt-tools[torch]', or say --plan-dir DIR on a shared file system",
             ) from e
+        self.host, self.port, self.keeper, self.seal = host, port, keeper, seal
         try:
-            tcp = dist.TCPStore(host, port, None, keeper, timedelta(seconds=timeout), wait_for_workers=False)
+            self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", self._tcp(dist, timeout))
         except Exception as e:  # torch raises classes of its own, which differ between versions
             what = f"could not be opened: {_first_line(e)}" if keeper else f"did not answer within {timeout:g} s: {_first_line(e)}"
             raise CannotLook(
                 f"the store for the agreement at {host}:{port} {what}", "check that the first node runs, or say --rendezvous HOST:PORT"
             ) from e
-        self.host, self.port, self.keeper = host, port, keeper
-        self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", tcp)
+
+    def _tcp(self, dist: Any, timeout: float) -> Any:
+        options: dict[str, Any] = {"wait_for_workers": False}
+        if self.keeper and loopback(self.host):  # torch's own would listen on every address of this machine
+            options["master_listen_fd"] = listener(self.host, self.port).detach()
+        return dist.TCPStore(self.host, self.port, None, self.keeper, timedelta(seconds=timeout), **options)
 
     def put(self, key: str, value: bytes) -> None:
+        sealed = self.seal.closed(key, value)
+        if len(sealed) > _MOST:
+            raise CannotLook(
+                f"what this node has to say is {len(sealed):,} bytes, and torch's store takes {_MOST:,}", "say --plan-dir DIR on a shared file system"
+            )
         try:
-            self.store.set(key, value)
+            self.store.set(key, sealed)
         except Exception as e:
             raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
 
     def get(self, key: str) -> bytes | None:
+        """What a node of this job has put up. Raises UsageError for what anybody else has."""
         try:
-            return bytes(self.store.get(key)) if self.store.check([key]) else None
+            found = bytes(self.store.get(key)) if self.store.check([key]) else None
         except Exception as e:
             raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
+        try:
+            return None if found is None else self.seal.opened(key, found)
+        except NotOurs:
+            raise UsageError(
+                f"the store at {self.host}:{self.port} holds a value ({key}) of another secret, or not of this job",
+                f"give every node the same {FLAG}; where they have it, somebody else writes to that port",
+            ) from None
 
     def drop(self, prefix: str) -> None:  # noqa: ARG002 - a Board has it
         return  # the store ends with the launcher that keeps it
 
     def watch(self, first: bool) -> Watch:
-        return Lines(self.host, self.port, listen=first)
+        return Lines(self.host, self.port, self.seal, listen=first)
 
 
 def _first_line(e: Exception) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from ckpt_tools import ranges
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
 from ckpt_tools.job.boards import Board
+from ckpt_tools.job.lines import number
 from ckpt_tools.job.waiting import Backoff, Clock
 
 Value = dict[str, Any]
@@ -28,7 +28,7 @@ class Meeting:
         self.board, self.me, self.size, self.timeout, self.clock = board, me, size, timeout, clock
         self.session, self.round, self.answered = "", 0, 0
         self.failed = False  # and all know it
-        self.name = secrets.token_hex(8)
+        self.name = number()
         self.members: list[str] = [""] * size
         self.watch = board.watch(me == 0)
 
@@ -81,7 +81,7 @@ class Meeting:
             if absent:
                 continue
             if self.members != offered:
-                offered, self.session = list(self.members), secrets.token_hex(8)
+                offered, self.session = list(self.members), number()
                 self._offer({"session": self.session, "watch": dict(self.watch.offer)})
             absent[:] = [i for i in range(1, self.size) if not self.board.get(f"{self.session}.ack.{i}")]
             if not absent:
@@ -176,18 +176,19 @@ class Meeting:
         if self.failed:
             return
         told = failure(_as_told(error))
-        with suppress(CannotLook):
+        with suppress(CkptError):
             if self.me == 0 and not self.answered:
                 for i in [i for i, name in enumerate(self.members) if not name]:  # whoever has come meanwhile
-                    self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
+                    with suppress(UsageError):  # not signed by a node of this job
+                        self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
                 self._offer({"session": "", "watch": {}, **told})
             elif self.me and not self.round:
                 first = (self.board.get("join.0") or b"").decode("ascii", "replace")
                 self.board.put(f"join.{self.me}", json.dumps({**told, "name": self.name, "first": first}).encode())
             if self.session:
                 who = str(self.me) if self.me else "all"
-                for number in range(max(1, self.round if self.me else self.answered + 1), self.round + 2):
-                    self.board.put(f"{self.session}.{number}.{who}", json.dumps(told).encode())
+                for n in range(max(1, self.round if self.me else self.answered + 1), self.round + 2):
+                    self.board.put(f"{self.session}.{n}.{who}", json.dumps(told).encode())
         self.failed = True
 
     def leave(self) -> None:
@@ -204,6 +205,12 @@ class Meeting:
         finally:
             self.watch.close()
 
+    def _bye(self, i: int) -> bool:
+        """Whether a node has said good-bye. What somebody else put in its place is no reason to fail now: all have what they need."""
+        with suppress(CkptError):
+            return bool(self.board.get(f"{self.session}.bye.{i}"))
+        return False
+
     def _wait_for_others(self, most: float) -> None:
         backoff = Backoff(most, self.clock)
         away = set(range(1, self.size))
@@ -211,7 +218,7 @@ class Meeting:
             silent = backoff.clock.now() - backoff.started > _FAREWELL
             for i in sorted(away):
                 name = self.members[i]
-                if self.board.get(f"{self.session}.bye.{i}") or self.watch.gone(name) or (silent and not self.watch.alive(name)):
+                if self._bye(i) or self.watch.gone(name) or (silent and not self.watch.alive(name)):
                     away.discard(i)
             if away and not backoff.pause(None if self.clock else self.watch.sleep):
                 return

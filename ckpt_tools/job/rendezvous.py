@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.job import secret
 from ckpt_tools.job.boards import Board, Files, Store
 from ckpt_tools.job.decision import Decision
+from ckpt_tools.job.hosts import loopback, valid
 from ckpt_tools.job.meeting import Meeting, failure, meeting
 from ckpt_tools.job.party import Party
+from ckpt_tools.job.secret import FLAG, MAKE, Seal
 from ckpt_tools.job.terms import Terms
 from ckpt_tools.job.torchrun_line import TorchrunLine
+
+_PORTS = 1 << 16
 
 
 @dataclass
@@ -78,30 +83,73 @@ class Rendezvous:
                     "nothing names this job, so its nodes cannot find each other", "give torchrun --rdzv-id, or say --job ID, the same on every node"
                 )
             return Files(os.path.join(terms.plan_dir, f"{party.place}.meeting"))  # not below the root's own: nodes may mount it elsewhere
-        host, port, keeper = endpoint(party, terms, self.line, self.env)
-        return Store(host, port, keeper, terms.timeout, party.place or "job")
+        at, job = endpoint(party, terms, self.line, self.env), party.place or "job"
+        return Store(at.host, at.port, at.keeper, terms.timeout, job, Seal.of(self._secret(at), job))
+
+    def _secret(self, at: Endpoint) -> bytes:
+        """What only the nodes of this job know. Raises UsageError where others can reach the place where they meet, and there is none."""
+        if self.terms.secret_file:
+            return secret.read(self.terms.secret_file)
+        if loopback(at.host):
+            return b""
+        raise UsageError(
+            f"the nodes meet at {at.host}:{at.port}, where others can reach them, and have no secret to know each other by",
+            f"give all nodes one by {FLAG} FILE: {MAKE}; or say --plan-dir DIR on a file system that all of them see",
+        )
 
 
-def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> tuple[str, int, bool]:
-    """(host, port, whether this node keeps the store) of the agreement. Raises UsageError when nothing tells."""
-    first = party.node == 0
+@dataclass(frozen=True)
+class Endpoint:
+    """Where nodes meet over TCP; ``keeper``: whether this node keeps the store there."""
+
+    host: str
+    port: int
+    keeper: bool
+
+
+def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
+    """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine."""
+    found = _endpoint(party.node == 0, terms, line, env)
+    host = found.host.removeprefix("[").removesuffix("]")
+    if not valid(host):
+        raise UsageError(f"{found.host!r}, where the nodes are to meet, is no host name and no address", "say --rendezvous HOST:PORT")
+    return Endpoint(host, found.port, found.keeper)
+
+
+def _endpoint(first: bool, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
     if terms.rendezvous:
-        host, _, port = terms.rendezvous.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        host, _, number = terms.rendezvous.rpartition(":")
+        if not host or not _is_port(number):
             raise UsageError(f"--rendezvous {terms.rendezvous!r} is not HOST:PORT", "name a free port of the first node")
-        return host, int(port), first
+        return Endpoint(host, int(number), first)
     address, number = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if terms.worker and address and number.isdigit() and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return address, int(number), False  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
+    if terms.worker and address and _is_port(number) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return Endpoint(address, int(number), False)  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
     if line and line.endpoint:
-        host, _, port = line.endpoint.partition(":")
-        return host, int(port) + 1 if port.isdigit() else int(line.options.get("master-port", "29500")) + 1, first
+        host, number = _split(line.endpoint)
+        said = number if number.isdigit() else line.options.get("master-port", "29500")
+        if not _is_port(said) or int(said) == _PORTS - 1:
+            raise UsageError(f"{line.endpoint!r}: beside port {said} there is none", "say --rendezvous HOST:PORT")
+        return Endpoint(host, int(said) + 1, first)
     nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""), env.get("SLURM_JOB_ID", "")
     if nodes and job.isdigit():
-        return first_host(nodes), 20000 + int(job) % 20000, first
+        return Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
     raise UsageError(
         "where the nodes meet is unknown", "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share"
     )
+
+
+def _split(endpoint: str) -> tuple[str, str]:
+    """The host of an endpoint of torchrun, and its port or ""; an IPv6 address with a port stands in brackets."""
+    if endpoint.startswith("["):
+        host, _, rest = endpoint[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, _, number = endpoint.partition(":")
+    return host, number
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < _PORTS
 
 
 def first_host(nodes: str) -> str:

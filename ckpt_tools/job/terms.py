@@ -20,5 +20,6 @@ class Terms:
     require_mount: bool = False
     agree: bool = False
     rendezvous: str = ""
+    secret_file: str = ""
     transfer: str = ""
     view: str = ""
