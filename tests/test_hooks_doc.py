@@ -49,7 +49,7 @@ def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_block_of_shell_is_run() -> None:
     assert len(re.findall(r"```(?:sh|bash)\n", PAGE)) == len(BLOCKS)
-    assert set(BLOCKS) == {*PROCESSES, "agree", "transfer", "view", "decision"}
+    assert set(BLOCKS) == {*PROCESSES, "agree", "secret", "transfer", "view", "decision"}
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -93,6 +93,13 @@ def test_nodes_agree(job: Job) -> None:
         nodes.append(subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL))
     assert [p.wait(timeout=240) for p in nodes] == [0, 0]
     job.resumed(2, "20", plans=2)
+
+
+def test_the_secret_of_the_page_is_one(job: Job) -> None:
+    from ckpt_tools.job import secret
+
+    assert run(job, "secret").returncode == 0
+    assert len(secret.read(str(job.tmp / "home/.ckpt-secret"))) >= secret.LEAST
 
 
 def test_the_transfer_command_gets_node_path_and_target(job: Job) -> None:
@@ -139,7 +146,7 @@ def test_what_the_page_names_is_there() -> None:
         "--ckpt-step",
         "--kill-on-bad-exit",
     }
-    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join"}
+    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join", "--from-literal"}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
     assert used - others <= known, used - others - known
     table = PAGE.partition("## Which form")[2].partition("\n**")[0]
@@ -148,5 +155,7 @@ def test_what_the_page_names_is_there() -> None:
         assert re.search(rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE), code
     assert f"After {KEPT_DAYS} days" in PAGE
     assert all(
-        v.name in PAGE or v.flag in PAGE for v in config.ENV if v.key in ("plan-dir", "agree", "view", "transfer", "allow-fresh", "require-mount")
+        v.name in PAGE or v.flag in PAGE
+        for v in config.ENV
+        if v.key in ("plan-dir", "agree", "secret-file", "view", "transfer", "allow-fresh", "require-mount")
     )
