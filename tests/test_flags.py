@@ -219,6 +219,7 @@ HELD: list[int] = []
 
 # -- what each flag changes ---------------------------------------------------------------------------------------------------------
 
+BEYOND = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500")
 ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
 CHOICE: dict[str, Case] = {
     "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
@@ -275,6 +276,7 @@ DECIDING: dict[str, Case] = {
     "view": Case(plain, (), ("--view", "view")),
     "agree": Case(plain, (), ("--agree",)),
     "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
+    "secret_file": Case(plain, (*BEYOND, "--secret-file", "absent"), BEYOND),
     "read": Case(plain, (), ("--read",)),
     "command": Case(plain, ("--", "train"), ("--", "test")),
 }
