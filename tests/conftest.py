@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,9 @@ judged then is a save under way, and two minutes later, in the middle of a test,
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module looks at the environment. Both variables, because tests start commands without any CKPT_*."""
+    # The tests start some hundred processes, and compiling is half of what a short command takes.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[HOME] = os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ckpt-tests-")
     os.environ["CKPT_CACHE_DIR"] = os.path.join(config.stash[HOME], "ckpt")
     if not hasattr(config, "workerinput"):
@@ -31,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The whole of it was ours."""
+    if (warm := sys.modules.get("warm")) is not None:
+        warm.stop()
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
 
 

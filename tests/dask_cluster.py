@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import warm
 from run_helpers import CLEAN
 
 HERE = Path(__file__).parent
@@ -84,8 +85,7 @@ class Cluster:
 
 def alone(*words: str, cache: str) -> tuple[int, str, str]:
     """The same by this machine alone."""
-    env = {**CLEAN, "PYTHONPATH": str(HERE.parent), "CKPT_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", *words], env=env, capture_output=True, text=True, timeout=1000)
+    done = warm.completed(words, {**CLEAN, "CKPT_CACHE_DIR": cache})
     return done.returncode, done.stdout, done.stderr
 
 

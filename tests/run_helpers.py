@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import small_files
+import warm
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_"))}
@@ -63,6 +64,6 @@ def torchrun_env(rank: int, world: int, restart: int = 0, job: str = "none", loc
     }  # fmt: skip
 
 
-def ckpt(*argv: object, env: Mapping[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
+def ckpt(*argv: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """One command line, as the user gives it."""
-    return subprocess.run([*CKPT, *map(str, argv)], env={**CLEAN, **(env or {})}, capture_output=True, text=True, timeout=120, **more)  # type: ignore[call-overload,no-any-return]
+    return warm.completed(list(map(str, argv)), {**CLEAN, **(env or {})}, cwd)

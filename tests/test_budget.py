@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from test_cache import BIG, flip, megatron, part, settle
 from test_duplicates import copy, optimizer, shard
 
@@ -188,15 +187,15 @@ def test_bytes_read_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_command_line(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
-    argv = [sys.executable, "-m", "ckpt_tools", "plan", str(root), "--tp", "2", "--world-size", "2", "--no-cache", "--json"]
-    done = subprocess.run([*argv, "--budget", "0s"], capture_output=True, text=True, check=True)
+    argv = ["plan", str(root), "--tp", "2", "--world-size", "2", "--no-cache", "--json"]
+    done = warm.completed([*argv, "--budget", "0s"], os.environ)
     value = json.loads(done.stdout)
     assert (value["budget"], value["below_level"]) == (0.0, 2)
     assert {f["level"] for r in value["ranks"] for f in r["files"]} == {"structure"}
     assert "budget-spent" in done.stderr
-    value = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "CKPT_BUDGET": "1h"}).stdout)
+    value = json.loads(warm.completed(argv, {**os.environ, "CKPT_BUDGET": "1h"}).stdout)
     assert (value["budget"], value["below_level"]) == (3600.0, 0)
-    value = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    value = json.loads(warm.completed(argv, os.environ).stdout)
     assert (value["budget"], value["below_level"]) == (None, 0)
 
 

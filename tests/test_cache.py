@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import small_files
 import torch
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import damage, materialise, questions, selection
@@ -615,12 +617,12 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     size = sum(p.stat().st_size for p in root.rglob("*.pt"))
     settle()
-    calls = [subprocess.Popen(command(root, i % 8), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(64)]
+    with ThreadPoolExecutor(64) as pool:
+        calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:]), range(64)))
     answers = []
     for i, call in enumerate(calls):
-        out, err = call.communicate()
-        assert (call.returncode, err) == (0, b"")
-        answers.append(json.loads(out))
+        assert (call.returncode, call.stderr) == (0, "")
+        answers.append(json.loads(call.stdout))
         assert [f["path"] for f in answers[-1]["ranks"][0]["files"]] == [str(part(root, i % 8))]
     assert len({a["fingerprint"] for a in answers}) == 1
     assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
@@ -728,7 +730,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, h
 
 
 def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ckpt_tools", *argv], capture_output=True, text=True, env={**os.environ, **env}, check=False)
+    return warm.completed(argv, {**os.environ, **env})
 
 
 def test_the_command_line(tmp_path: Path, home: Path) -> None:
@@ -736,7 +738,7 @@ def test_the_command_line(tmp_path: Path, home: Path) -> None:
     settle()
 
     def read(*more: str, **env: str) -> int:
-        done = subprocess.run([*command(root, 0), *more], capture_output=True, env={**os.environ, **env}, check=True)
+        done = ckpt(*command(root, 0)[3:], *more, **env)
         return int(json.loads(done.stdout)["bytes_read"])
 
     assert read("--no-cache") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG

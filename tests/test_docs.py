@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sample_results as sample
+import warm
 
 from ckpt_tools import __version__, errors
 from ckpt_tools.emit import json as emit_json
@@ -48,7 +50,7 @@ def _answers():
     yield json.loads(emit_json.problem("UsageError", "m", "h", 2))
     yield from (json.loads(line) for line in jsonl.render(sample.verification()).splitlines())
     for command in (["explain", "truncated"], ["formats"], ["layouts"], ["launchers"]):
-        done = subprocess.run([sys.executable, "-m", "ckpt_tools", *command, "--json"], capture_output=True, text=True, check=True)
+        done = warm.completed([*command, "--json"], os.environ)
         yield json.loads(done.stdout)
 
 

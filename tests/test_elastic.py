@@ -14,6 +14,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -606,7 +607,7 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, dying, partial, repl
         "--world-size",
         "4",
     ]
-    plan = subprocess.run([sys.executable, "-m", "ckpt_tools", "plan", str(root), *flags, "--json"], capture_output=True, text=True, cwd=ROOT)
+    plan = warm.completed(["plan", str(root), *flags, "--json"], os.environ)
     assert plan.returncode == 0, plan.stderr
     answer = json.loads(plan.stdout)
     assert answer["resume_step"] == step

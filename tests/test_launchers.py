@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -501,7 +502,7 @@ def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):
 
 
 def ckpt(given_env: dict[str, str], *argv: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", *argv], env=QUIET | given_env, capture_output=True, text=True, timeout=60)
+    done = warm.completed(argv, QUIET | given_env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

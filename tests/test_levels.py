@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from ckpt_tools.model import Level, Verdict
 from ckpt_tools.verify import look
@@ -20,7 +20,7 @@ KEYED = FORMATS / "mindspore_encrypted"
 
 
 def ckpt(*args: object) -> tuple[int, Any]:
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", *map(str, args), "--json"], capture_output=True, text=True, check=False)
+    done = warm.completed([*map(str, args), "--json"], os.environ)
     return done.returncode, json.loads(done.stdout)
 
 

@@ -16,6 +16,7 @@ from described import LAYOUTS
 from hypothesis import find, settings
 from hypothesis import strategies as st
 from oracle import Save
+from run_helpers import ckpt
 from small_files import FIXTURES, megatron
 from test_layouts import selection
 
@@ -26,8 +27,6 @@ from ckpt_tools.pipeline import latest, plan, scan
 from ckpt_tools.question import Selection
 
 START = 1_760_000_000
-CKPT = (sys.executable, "-m", "ckpt_tools")
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}
 
 
 def put(path: Path, data: bytes, at: float) -> None:
@@ -52,8 +51,7 @@ def asked(root: Path, command: str, *flags: str) -> subprocess.CompletedProcess[
         "hook": ["--plan-dir", str(root.parent / "plans")],
         "run": ["--plan-dir", str(root.parent / "plans"), "--", sys.executable, "-c", "import os; print(os.environ['CKPT_STEP'])"],
     }
-    line = [*CKPT, command, str(root), *flags, *deciding[command]]
-    return subprocess.run(line, env=CLEAN, capture_output=True, text=True, check=False)
+    return ckpt(command, root, *flags, *deciding[command])
 
 
 @pytest.mark.parametrize("command", ["plan", "latest", "hook", "run"])
@@ -79,8 +77,7 @@ def test_a_tracker_against_the_times_is_a_question_in_the_api(contradiction: Pat
 
 def test_an_order_in_the_configuration_file_is_an_answer(contradiction: Path) -> None:
     (contradiction.parent / "ckpt.toml").write_text('order = "step"\n')
-    line = [*CKPT, "plan", str(contradiction), "--json", "--config", str(contradiction.parent / "ckpt.toml")]
-    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, check=True)
+    done = ckpt("plan", contradiction, "--json", "--config", contradiction.parent / "ckpt.toml")
     assert json.loads(done.stdout)["resume_step"] == 20
 
 

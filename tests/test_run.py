@@ -191,7 +191,8 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
 
-    done = ckpt("run", root, "--plan-dir", plans, "--no-cache", "--", *SAY, preexec_fn=small)
+    line = [*CKPT, "run", root, "--plan-dir", plans, "--no-cache", "--", *SAY]
+    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, preexec_fn=small, check=False)
     assert done.returncode == 5 and "could not be written" in done.stderr and "--plan-dir" in done.stderr
     assert list(plans.rglob("*.json*")) == []
     said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
@@ -356,16 +357,13 @@ def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans
 
 def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
     root = megatron(tmp_path / "many", world=8)
-    start = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--replicas", "all", "--", *SAY]
-    running = [
-        subprocess.Popen(
-            start, env={**CLEAN, **torchrun_env(r, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for r in range(64)
-    ]
-    answers = [(p.communicate(timeout=240), p.returncode) for p in running]
-    assert {code for _, code in answers} == {0}, [err for (_, err), code in answers if code][:1]
-    seen = [json.loads(out)[1] for (out, _), _ in answers]
+
+    def start(rank: int) -> dict[str, str]:
+        env = {**torchrun_env(rank, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}
+        return said(ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env))[1]
+
+    with ThreadPoolExecutor(64) as pool:
+        seen = list(pool.map(start, range(64)))
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
     decision = read(seen[0]["CKPT_PLAN"])
     assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once

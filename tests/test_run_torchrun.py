@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training_script import uninterrupted
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -49,18 +50,21 @@ class Job:
         return [json.loads((self.log / f"final-{r}.json").read_text()) for r in range(self.processes)]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The job without any fault, started as usual."""
-    job = Job(tmp_path_factory.mktemp("uninterrupted"), request.param)
+PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+
+
+def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes(tmp_path: Path) -> None:
+    """Started as usual: with them the weights of jobs that came back are compared."""
+    job = Job(tmp_path, 2)
     done = job.start(*job.torchrun(), *job.script)
     assert done.returncode == 0, done.stderr
-    return job
+    assert job.weights == uninterrupted(2, STEPS)
 
 
-def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(uninterrupted: Job, tmp_path: Path) -> None:
+@PROCESSES
+def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
     """Killed in the save of step 6, while step 4 rots: torchrun restarts the workers, and they go on from step 2."""
-    job = Job(tmp_path, uninterrupted.processes)
+    job = Job(tmp_path, processes)
     worker = job.ckpt("--worker", "--allow-none", "--settle", "0")
     done = job.start(
         *job.torchrun("--max-restarts=2", "--no-python"), *worker, "--", sys.executable, *job.script, "{ckpt.args}", fault="0:6:corrupt-and-kill"
@@ -69,12 +73,13 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(un
     assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
     assert job.starts[0]["CKPT_RESUME"] == "0" and job.starts[1]["CKPT_RESUME"] == "1"
     assert job.starts[0]["CKPT_PLAN"] != job.starts[1]["CKPT_PLAN"]
-    assert job.weights == uninterrupted.weights
+    assert job.weights == uninterrupted(processes, STEPS)
 
 
-def test_new_launch_resumes_and_ends_with_the_same_weights(uninterrupted: Job, tmp_path: Path) -> None:
+@PROCESSES
+def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
     """The whole job dies in the save of step 6; the next start goes on from step 4."""
-    job = Job(tmp_path, uninterrupted.processes)
+    job = Job(tmp_path, processes)
     line = [*job.torchrun(), *job.script, "{ckpt.args}"]
     died = job.start(*job.ckpt("--allow-none"), "--", *line, fault="0:6:kill-in-save")
     assert died.returncode == 1, died.stderr  # torchrun's own code, passed on
@@ -82,7 +87,7 @@ def test_new_launch_resumes_and_ends_with_the_same_weights(uninterrupted: Job, t
     done = job.start(*job.ckpt(), "--", *line)
     assert done.returncode == 0, done.stderr
     assert [s["resumed"] for s in job.starts] == [0, 4]
-    assert job.weights == uninterrupted.weights
+    assert job.weights == uninterrupted(processes, STEPS)
     assert "iter_0000006" in done.stderr or "step 6" in done.stderr  # what was passed over is said
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from dask_cluster import Cluster, alone
 from safetensors.torch import save_file
 from test_cache import megatron, part, settle
@@ -328,9 +327,7 @@ def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
 
 
 def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ckpt_tools", "verify", *words], capture_output=True, text=True, env={**os.environ, **env}, check=False
-    )
+    done = warm.completed(["verify", *words], {**os.environ, **env})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -369,7 +366,7 @@ def test_a_share_that_is_none(tmp_path: Path) -> None:
 def test_the_configuration_file(tmp_path: Path) -> None:
     one(tmp_path / "run/a.pt", 2)
     (tmp_path / "ckpt.toml").write_text('sample = "1/2"\nmax-duration = "1h"\n')
-    done = subprocess.run([sys.executable, "-m", "ckpt_tools", "verify", "run", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = warm.completed(["verify", "run", "--json"], os.environ, cwd=tmp_path)
     sample = json.loads(done.stdout)["sample"]
     assert (sample["asked"], sample["max_duration"], sample["blocks_read"]) == ("1/2", 3600.0, 1)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from run_helpers import ckpt
 from test_layouts import CASES, damage, materialise, selection
 from test_resume import QUESTIONS, load_dcp, load_torch, tensors
 
@@ -472,7 +473,7 @@ def test_a_rank_without_a_name_is_refused(tmp_path: Path) -> None:
 
 
 def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CKPT, "run", *words], capture_output=True, text=True, timeout=120, env={**CLEAN, **env})
+    return ckpt("run", *words, env=env)
 
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"
@@ -521,14 +522,9 @@ def test_a_failed_rank_finds_its_replica_under_its_own_name(tmp_path: Path) -> N
     words, env = json.loads(done.stdout)
     assert words == [str(view / home)] and env["CKPT_RESUME"] == "1"
     assert os.readlink(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt") == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")
-    latest = [
-        subprocess.run([*CKPT, "latest", "--rank", str(r)], capture_output=True, text=True, timeout=60, env=CLEAN | {"CKPT_PLAN": env["CKPT_PLAN"]})
-        for r in range(4)
-    ]
+    decided = {"CKPT_PLAN": env["CKPT_PLAN"]}
+    latest = [ckpt("latest", "--rank", r, env=decided) for r in range(4)]
     assert [r.stdout for r in latest] == [f"{view}/{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt\n" for r in range(4)], latest
-    as_json = subprocess.run(
-        [*CKPT, "latest", "--rank", "3", "--json"], capture_output=True, text=True, timeout=60, env=CLEAN | {"CKPT_PLAN": env["CKPT_PLAN"]}
-    )
-    body = json.loads(as_json.stdout)
+    body = json.loads(ckpt("latest", "--rank", 3, "--json", env=decided).stdout)
     assert body["view"]["ranks"] == {"3": [str(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]}
     assert body["ranks"][0]["files"][0]["path"] == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")

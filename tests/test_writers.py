@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import SAY, ckpt, megatron
+from run_helpers import megatron
 from test_layouts import CASES, materialise
 
+from ckpt_tools import cli
 from ckpt_tools.choose import choose
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model import Finding, LoadPlan
@@ -22,18 +22,6 @@ from ckpt_tools.pipeline import plan, writers
 from ckpt_tools.pipeline.planner import Planner
 from ckpt_tools.question import Selection
 
-REWRITE = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); print('on', flush=True)\nwhile True: os.pwrite(fd, b'x', 0)"
-GROW = """
-import os, sys, time
-print('on', flush=True)
-for n in range(10**9):
-    path = os.path.join(sys.argv[1], f"part-{n % 50}")
-    with open(path, "ab") as f:
-        f.write(b"x" * 100)
-    if n % 50 == 49:
-        for i in range(50):
-            os.unlink(os.path.join(sys.argv[1], f"part-{i}"))
-"""
 ASK = {
     "plan": ("plan", "--json"),
     "latest": ("latest", "--rank", "0"),
@@ -44,22 +32,50 @@ ASK = {
 
 ORPHAN = "iter_0000030/mp_rank_00/model_optim_rng.pt.tmp"
 """A save that a killed launcher's worker goes on with."""
+Asked = Callable[[str, Path], tuple[int, str, str]]
 
 
 @contextmanager
-def writing(code: str, path: Path) -> Iterator[None]:
-    """A process that writes without a pause."""
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout and writer.stdout.readline() == b"on\n"
+def writing(path: Path) -> Iterator[None]:
+    """Somebody else who writes the file when all has been read and chosen. A process that writes all the time may find none in a short look."""
+    real = Planner.finish
+
+    def finish(self: Planner, *more: Any) -> LoadPlan:
+        new = not path.exists()
+        path.write_bytes(b"x" * (1 if new else path.stat().st_size))
+        now = time.time_ns()  # what the kernel writes down, without the coarse steps of its clock
+        for written in (path, path.parent) if new else (path,):
+            os.utime(written, ns=(now, now))
+        return real(self, *more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Planner, "finish", finish)
+        yield
+
+
+class Started(BaseException):
+    """The command of ``ckpt run`` would have been started."""
+
+
+def become(words: list[str], env: dict[str, str]) -> None:
+    sys.stdout.write(f"CKPT_STEP={env['CKPT_STEP']}")
+    raise Started
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Asked:
+    """(exit code, stdout, stderr) of one of the commands that choose."""
+    monkeypatch.setattr("ckpt_tools.job.command.become", become)
+
+    def ask(command: str, root: Path) -> tuple[int, str, str]:
+        name, *words = (w.replace("{plans}", str(tmp_path / "plans")) for w in ASK[command])
         try:
-            yield
-        finally:
-            writer.kill()
+            code = cli.execute([name, str(root), *words, "--no-cache", *(("--", "true") if command == "run" else ())])
+        except Started:
+            code = 0
+        return code, *capfd.readouterr()
 
-
-def asked(command: str, root: Path) -> subprocess.CompletedProcess[str]:
-    words = [w.replace("{plans}", str(root.parent / "plans")) for w in ASK[command]]
-    return ckpt(words[0], root, *words[1:], "--no-cache", *(("--", *SAY) if command == "run" else ()))
+    return ask
 
 
 @pytest.fixture
@@ -68,31 +84,31 @@ def root(tmp_path: Path) -> Path:
     orphan = root / ORPHAN
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"x")
+    for path in (orphan, *orphan.parents[:3]):  # the clock of a file system goes in steps of some milliseconds
+        os.utime(path, (time.time() - 60,) * 2)
     return root
 
 
 @pytest.mark.parametrize("command", ASK)
-def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: str) -> None:
-    path = root / ORPHAN
-    with writing(REWRITE, path):
-        done = asked(command, root)
-    assert done.returncode == 0 and "another-writer" in done.stderr + done.stdout and str(path) in done.stderr + done.stdout, done
-    assert "20" in done.stdout + done.stderr
-    time.sleep(0.05)  # the clock of a file system goes in steps of some milliseconds
-    assert "another-writer" not in "".join((done := asked(command, root)).stderr + done.stdout)  # it was killed
+def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: str, asked: Asked) -> None:
+    with writing(root / ORPHAN):
+        code, out, err = asked(command, root)
+    assert code == 0 and "another-writer" in err + out and str(root / ORPHAN) in err + out, (out, err)
+    assert "20" in out + err
+    code, out, err = asked(command, root)
+    assert code == 0 and "another-writer" not in out + err  # it was killed
 
 
 @pytest.mark.parametrize("command", ASK)
-def test_a_writer_in_the_chosen_checkpoint_stops_every_command(root: Path, command: str) -> None:
-    with writing(REWRITE, root / "iter_0000020/mp_rank_01/model_optim_rng.pt"):
-        done = asked(command, root)
-    assert done.returncode == 5 and "iter_0000020/mp_rank_01" in done.stderr and "CKPT_STEP=" not in done.stdout.replace("(exit 5)", ""), done
+def test_a_writer_in_the_chosen_checkpoint_stops_every_command(root: Path, command: str, asked: Asked) -> None:
+    with writing(root / "iter_0000020/mp_rank_01/model_optim_rng.pt"):
+        code, out, err = asked(command, root)
+    assert code == 5 and "iter_0000020/mp_rank_01" in err and "CKPT_STEP=" not in out.replace("(exit 5)", ""), (out, err)
 
 
 def test_new_files_beside_the_checkpoints_are_said(root: Path) -> None:
-    with writing(GROW, root):
-        found = said(plan(str(root), Selection()))
-    assert found and all(os.path.dirname(f.path) == str(root) or f.path == str(root) for f in found)
+    with writing(root / "part-0"):
+        assert [f.path for f in said(plan(str(root), Selection()))] == [str(root / "part-0")]
 
 
 def said(made: LoadPlan) -> list[Finding]:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,49 @@ def save(base: Path, step: int, rank: int, state: dict[str, object], fault: list
     dist.barrier()
 
 
+class Shard:
+    """What one rank trains. The optimizer is written out: torch's own would first load the compiler, for as long as all the rest takes."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        torch.manual_seed(1234 + rank)
+        self.rank, self.world, self.layer = rank, world, torch.nn.Linear(8, 4)
+        self.momenta = [torch.zeros_like(p) for p in self.layer.parameters()]
+
+    def forward(self, step: int) -> torch.Tensor:
+        """The loss of this rank, which ``update`` multiplies by everybody's: in a precision in which their order does not matter."""
+        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * self.world + self.rank))
+        self.loss = self.layer(inputs).square().mean()
+        return self.loss.detach().double()
+
+    def update(self, total: torch.Tensor) -> None:
+        parameters = list(self.layer.parameters())
+        for p, momentum, gradient in zip(parameters, self.momenta, torch.autograd.grad(self.loss * total.float(), parameters), strict=True):
+            momentum.mul_(0.9).add_(gradient)
+            p.data.sub_(momentum, alpha=0.05)
+
+    def state(self, step: int) -> dict[str, object]:
+        return {"iteration": step, "model": self.layer.state_dict(), "optimizer": {"momenta": self.momenta}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.layer.load_state_dict(state["model"])
+        self.momenta = state["optimizer"]["momenta"]
+
+    @property
+    def weights(self) -> list[object]:
+        return [p.detach().flatten().tolist() for p in self.layer.parameters()]
+
+
+def uninterrupted(world: int, steps: int) -> list[list[object]]:
+    """By rank, the weights in which a training that nothing interrupts ends: all ranks in this process."""
+    with torch.random.fork_rng():
+        shards = [Shard(rank, world) for rank in range(world)]
+        for step in range(1, steps + 1):
+            total = torch.stack([shard.forward(step) for shard in shards]).sum()
+            for shard in shards:
+                shard.update(total)
+    return [shard.weights for shard in shards]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--save", type=Path, required=True)
@@ -73,29 +117,19 @@ def main() -> None:
     wanted = os.environ.get("FAULT", "").split(":")
     fault = wanted if len(wanted) == 3 and int(wanted[0]) == generation else []
 
-    torch.manual_seed(1234 + rank)
-    layer = torch.nn.Linear(8, 4)
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
-    first = 0
+    mine, first = Shard(rank, world), 0
     if args.load is not None:
         state = torch.load(shard(args.load, args.ckpt_step, rank), weights_only=True)
-        layer.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        mine.load(state)
         first = state["iteration"]
     with (args.notes / f"rank-{rank}.jsonl").open("a") as f:
         f.write(json.dumps({"generation": generation, "resumed": first, **{k: v for k, v in os.environ.items() if k.startswith("CKPT_")}}) + "\n")
     for step in range(first + 1, args.steps + 1):
-        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world + rank))
-        loss = layer(inputs).square().mean()
-        dist.all_reduce(total := loss.detach().clone())
-        optimizer.zero_grad()
-        (loss * total).backward()
-        optimizer.step()
+        dist.all_reduce(total := mine.forward(step))
+        mine.update(total)
         if step % SAVE_EVERY == 0:
-            state = {"iteration": step, "model": layer.state_dict(), "optimizer": optimizer.state_dict()}
-            save(args.save, step, rank, state, fault)
-    weights = [p.detach().flatten().tolist() for p in layer.parameters()]
-    (args.notes / f"final-{rank}.json").write_text(json.dumps(weights))
+            save(args.save, step, rank, mine.state(step), fault)
+    (args.notes / f"final-{rank}.json").write_text(json.dumps(mine.weights))
     dist.destroy_process_group()
 
 
