@@ -33,6 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
                 os.utime(path, (SAVED, SAVED), follow_symlinks=False)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With ``-n auto`` one worker more than there are CPUs: some tests wait, for Slurm above all, and a CPU would wait with them. Each has a stretch of
+    neighbours, which share what they start, and takes over tests of another one when it has none left.
+    """
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    if config.option.dist == "no":
+        config.option.dist = "worksteal"
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The whole of it was ours."""
     if (warm := sys.modules.get("warm")) is not None:
