@@ -24,7 +24,7 @@ GRACE = 60.0
 """Seconds without any worker after which an engine is given up."""
 RETRIES = 2
 """How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats anyway (distributed.scheduler.allowed-failures)."""
-MPIRUN = "mpirun -n 4 python -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi"
+MPIRUN = "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi (without -P before Python 3.11)"
 
 
 @dataclass

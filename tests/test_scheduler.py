@@ -374,7 +374,7 @@ def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_mpi_outside_mpirun_says_how() -> None:
     code, _, err = alone("verify", str(FIXTURES), "--scheduler", "mpi", cache="/nowhere")
-    assert code == 2 and "mpirun -n 4 python -m mpi4py.futures -m ckpt_tools" in err
+    assert code == 2 and "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools" in err
 
 
 # ---- what is not there

@@ -28,7 +28,7 @@ def run(asked: options.Question) -> int:
     Nothing is started, and the exit code says why, when there is none (3; --allow-none), none is usable (4; --allow-fresh), or it could not be looked at (5).
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import become, environment, substituted
+    from ckpt_tools.job.command import become, environment, inherited, substituted
 
     command = asked.given["command"] or []
     if not command:
@@ -42,7 +42,7 @@ def run(asked: options.Question) -> int:
     console.flush()
     signals.restore()
     try:
-        become(words, {**os.environ, **environment(taken.decision, taken.rank)})
+        become(words, {**inherited(os.environ), **environment(taken.decision, taken.rank)})
     except OSError as e:
         console.problem("error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --")
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE

@@ -13,7 +13,14 @@ from ckpt_tools.job.decision import Decision
 
 EXPORTED = ("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH", "CKPT_PLAN", "CKPT_RESUME", "CKPT_FINGERPRINT")
 """What every start sets; what is unknown is empty, so that no value of an outer shell shines through."""
+_OURS = ("PYTHONSAFEPATH",)
+"""What is set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
+
+
+def inherited(env: Mapping[str, str]) -> dict[str, str]:
+    """What a command gets of the environment that ckpt was started with."""
+    return {name: value for name, value in env.items() if name not in _OURS}
 
 
 def environment(decision: Decision, rank: int | None) -> dict[str, str]:

@@ -17,9 +17,10 @@ if [ "$MS_LOCAL_WORKER" -lt "$MS_WORKER_NUM" ]; then
     shared=(--plan-dir "${PLANS:?a directory that all nodes see}" --job "${JOB_ID:?an id of this start}")
 fi
 
-# msrun starts "python" before any other word, so ckpt is started as a module. The first -- keeps msrun from taking --worker for
-# one of its own options, which it may abbreviate.
+# msrun starts "python" before any other word, so ckpt is named with its whole path, which is a script of Python's: as a module
+# (python -m) it would be looked for in the working directory first. The first -- keeps msrun from taking --worker for one of its
+# own options, which it may abbreviate.
 exec msrun --worker_num="$MS_WORKER_NUM" --local_worker_num="$MS_LOCAL_WORKER" --node_rank="$MS_NODE_RANK" \
     --master_addr="${MS_SCHED_HOST:-${MASTER_ADDR:-127.0.0.1}}" --master_port="${MS_SCHED_PORT:-${MASTER_PORT:-8118}}" \
     --log_dir="${LOG_DIR:-msrun_log}" --join=True --cluster_time_out=600 -- \
-    python -m ckpt_tools run "$ROOT" --worker "${shared[@]}" --allow-none -- "${TRAIN[@]}"
+    "$(command -v ckpt)" run "$ROOT" --worker "${shared[@]}" --allow-none -- "${TRAIN[@]}"
