@@ -274,7 +274,7 @@ def sound(path: Path) -> None:
 
 # ---- the working directory and the environment
 
-_HOSTILE = ("json", "typer", "torch", "zstandard", "numpy", "ckpt_tools", "safetensors", "isal", "xxhash", "sitecustomize")
+_HOSTILE = ("json", "typer", "runpy", "torch", "zstandard", "numpy", "ckpt_tools", "safetensors", "isal", "xxhash", "sitecustomize")
 
 
 def hostile_directory(scene: Scene) -> Path:
@@ -292,13 +292,13 @@ def working_directory(scene: Scene) -> Told:
     return answer, "a module of the working directory was imported" if (scene.place / MARK).exists() else ""
 
 
-def module_option(options: Iterable[str]) -> Callable[[Scene], Told]:
-    """``python -m``, whose first place for modules is the working directory."""
+def module_option(options: Iterable[str], path: str = str(HOME)) -> Callable[[Scene], Told]:
+    """``python -m``, whose first place for modules is the working directory; ``path`` is PYTHONPATH."""
 
     def carry_out(scene: Scene) -> Told:
         cwd = hostile_directory(scene)
         sound(scene.runs / "step_20.safetensors")
-        env = {**scene.environ, "PYTHONPATH": str(HOME)}
+        env = {**scene.environ, "PYTHONPATH": path}
         command = [sys.executable, *options, "-m", "ckpt_tools", "verify", str(scene.runs), "-q"]
         done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
         answer = Answer(done.returncode, done.stdout, done.stderr)

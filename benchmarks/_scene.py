@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,8 +24,8 @@ ATTACKER = 61_234
 """A user id that nobody has; the victim is whoever runs this."""
 MARK = "PWNED"
 """Part of every path and value of the attacker's: where it is seen, orders were obeyed."""
-PATIENCE = 300.0
-"""Seconds after which a command counts as hanging: no answer here takes a tenth of that."""
+PATIENCE = 900.0
+"""Seconds after which a command counts as hanging: none of these takes a tenth of that, but machines are busy."""
 OLD = 1_700_000_000
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")
 
@@ -121,7 +122,8 @@ class Command:
     """One command of the victim's that runs."""
 
     def __init__(self, scene: Scene, words: Sequence[object], env: Mapping[str, str], cwd: Path | None, code: str = "") -> None:
-        begin = f"{code}\nfrom ckpt_tools.cli import main\nmain()"
+        self.memory = scene.place / f"memory-{next(_NUMBERS)}"
+        begin = f"{_MEMORY.format(str(self.memory))}{code}\nfrom ckpt_tools.cli import main\ntry:\n    main()\nfinally:\n    _note()"
         self.streams: list[IO[bytes]] = [tempfile.TemporaryFile(dir=scene.place) for _ in range(2)]  # noqa: SIM115 - ended() closes them
         self.process = subprocess.Popen(
             [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "-c", _WHERE + begin, *map(str, words)],
@@ -140,11 +142,26 @@ class Command:
         timer.cancel()
         self.process.returncode = os.waitstatus_to_exitcode(status)
         out, err = (_all(stream) for stream in self.streams)
-        return Answer(self.process.returncode, out, err, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime, hung.is_set())
+        memory = int(self.memory.read_text()) if self.memory.exists() else 0
+        return Answer(self.process.returncode, out, err, memory, used.ru_utime + used.ru_stime, hung.is_set())
 
 
 _WHERE = f"import sys\nsys.path[:] = [p for p in sys.path if p]\nsys.path.insert(0, {str(HOME)!r})\n"
 """The package under test, whatever the working directory holds; python -c names that one first before Python 3.11."""
+
+
+_NUMBERS = count()
+_MEMORY = """
+import os
+def _note(path={!r}):
+    with open("/proc/self/status") as status, open(path, "w") as out:
+        out.write(next(str(int(line.split()[1]) * 1024) for line in status if line.startswith("VmHWM")))
+def _exit(code, end=os._exit):
+    _note()
+    end(code)
+os._exit = _exit
+"""
+"""Notes the peak of the memory at the end: what wait4 tells begins with that of the process which started this one."""
 
 
 def _all(stream: IO[bytes]) -> str:

@@ -25,10 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _attack_files as files
 import _attack_orders as orders
 import _attack_peers as peers
-from _scene import Answer, NeedsRootError, Scene, scene
+from _scene import HOME, Answer, NeedsRootError, Scene, scene
 
 HUGE = 300 * 1000 * 1000
 """Bytes that no command here may hold."""
+SAFE = ["-P"] if sys.version_info >= (3, 11) else ["-I"]
+"""What keeps Python from importing out of the working directory; -I before Python 3.11, where ckpt must be installed."""
 CPU = 60.0
 """Seconds of CPU time that no command here may take."""
 
@@ -207,8 +209,9 @@ ATTACKS: Sequence[Attack] = (
         ("names that begin with a dash", files.arguments, {0, 2}, ""),
     ),
     *_of("environment", ("modules in the working directory: ckpt, load level, mmap", files.working_directory, {0}, ""), slow=True),
-    *([Attack("environment", "modules in the working directory: python -P -m", files.module_option(["-P"]), frozenset({0}))] if sys.version_info >= (3, 11) else []),
+    *_of("environment", ("modules in the working directory: python -P -m", files.module_option(SAFE), {0}, "")),
     Attack("environment", "modules in the working directory: python -m", files.module_option([]), frozenset({0, 1}), limit=True),
+    Attack("environment", "an empty place in PYTHONPATH", files.module_option(SAFE, f"{HOME}:"), frozenset({0, 1}), limit=True, slow=True),
 )  # fmt: skip
 
 

@@ -63,6 +63,15 @@ def test_the_attacker_is_another_user() -> None:
         assert os.geteuid() == 0
 
 
+@pytest.mark.parametrize("end", ["", "import atexit; atexit.register(print)\n"], ids=["at once", "as usual"])
+def test_memory_is_that_of_the_command_alone(end: str) -> None:
+    ballast = bytearray(200 << 20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    with scene() as at:
+        small, large = (at.ckpt("explain", "truncated", code=f"{end}x = b'x' * ({size} << 20)\n").memory for size in (1, 128))
+    assert 10 << 20 < small < 120 << 20 < 128 << 20 < large < 250 << 20
+
+
 def test_obeying_shows(tmp_path: Path) -> None:
     """What the rows look at is really there when a decision is followed: the same values in a decision of ours are seen by the command."""
     with scene() as at:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_helpers import CKPT, CLEAN, ckpt, megatron
+from run_helpers import CKPT, CLEAN, megatron
 
 from ckpt_tools.checksum import _mapped, _mapped_child
 from ckpt_tools.load import load
@@ -91,11 +91,10 @@ def test_the_training_is_not_told_how_to_import(tmp_path: Path) -> None:
     """PYTHONSAFEPATH is meant for ckpt: with it `python train.py` would not find the modules beside train.py."""
     root = megatron(tmp_path / "runs")
     show = [sys.executable, "-c", "import os, sys; print(os.environ.get('PYTHONSAFEPATH'), os.environ.get('PYTHONUNBUFFERED'))"]
-    env = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = ckpt("run", root, "--", *show, env=env)
-    assert done.stdout == "None 1\n", done.stderr
-    done = ckpt("run", root, "--", "env", "PYTHONSAFEPATH=1", *show, env=env)
-    assert done.stdout == "1 1\n", done.stderr
+    env = {**CLEAN, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
+    for before, seen in (([], "None 1"), (["env", "PYTHONSAFEPATH=1"], "1 1")):
+        done = subprocess.run([*CKPT, "run", str(root), "--", *before, *show], env=env, capture_output=True, text=True)
+        assert done.stdout == f"{seen}\n", done.stderr
 
 
 def pages() -> list[Path]:
