@@ -239,6 +239,17 @@ def globs(value: object, base: str) -> tuple[str, ...]:
     return tuple(g.strip() for g in given)
 
 
+def dotted(value: object, base: str) -> tuple[str, ...]:
+    """Patterns of dotted names, one per line of a text; none that could stand for everything."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
+        raise ValueError(f"{value!r} is not a pattern of names such as 'mycompany.*'")
+    for pattern in (p.strip() for p in given):
+        if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
+            raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: say 'mycompany.*'")
+    return tuple(p.strip() for p in given)
+
+
 def paths(value: object, base: str) -> tuple[str, ...]:
     """Paths, one per line of a text."""
     given = value.strip().splitlines() if isinstance(value, str) else value

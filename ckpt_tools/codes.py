@@ -19,6 +19,8 @@ class Code(NamedTuple):
     since: str = "0.1.0"
 
 
+NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
+"""Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if it were sound."""
 _RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
 
 # One line a code reads as the table it is.
@@ -48,6 +50,9 @@ CODES: dict[str, Code] = {
         Code("duplicate-tensor", W, "a tensor name occurs twice; loaders silently keep one of them", "compare the two values before training on"),
         Code("duplicate-key", W, "a JSON or archive name occurs twice; readers differ in which one they take", "find out who edited the file"),
         Code("unsafe-pickle", E, "loading this pickle would call code that no checkpoint needs", "do not load this file; find out where it comes from"),
+        Code("unread-pickle", W, "a pickle was not read to its end, so nobody knows what loading it would call", "a pickle of this size is no framework's: find out where it comes from; report it if it is legitimate"),
+        Code("suspect-call", W, "loading the pickle calls a name that is in no list of what frameworks write", "if it is your own code, say --trust-global 'mycompany.*'; else load it with weights_only=True, or not at all"),
+        Code("unknown-global", W, "a pickle that its framework loads without asking names what is in no list of what frameworks write", "if it is your own code, say --trust-global 'mycompany.*'; else do not load this file"),
         Code("needs-trust", N, "the pickle names classes outside torch's weights_only allow-list", "load it with weights_only=False only if you trust its writer"),
         Code("not-checksummed", N, "the file carries no checksum over its data: a flipped bit in it cannot be seen", "write the format with checksums, or seal the file"),
         Code("checksum-off", N, "the writer switched checksums off (stored value 0)", "keep torch.serialization.set_crc32_options(True)"),

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 
 from ckpt_tools import formats, ranges
-from ckpt_tools.codes import finding
+from ckpt_tools.codes import NOT_SEEN, finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.model import Finding, Level, Verdict
 from ckpt_tools.recognise import allowed_by_name
@@ -100,7 +100,7 @@ class Indexes:
             known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
             behind = (*above, (file, " ".join(map(str, known))))
             self.bytes_read += report.bytes_read
-            if report.verdict is Verdict.UNKNOWN and (why := [f.message for f in report.findings if f.code in ("unreadable", "in-use")]):
+            if report.verdict is Verdict.UNKNOWN and (why := [f.message for f in report.findings if f.code in NOT_SEEN]):
                 self.unseen[file] = why[0]
             if report.verdict is not Verdict.OK and not anatomy.members:
                 self._broken.add(index)

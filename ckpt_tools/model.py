@@ -172,6 +172,14 @@ class Part(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
+class Unlisted(NamedTuple):
+    """A dotted ``name`` in a pickle that is in no list of what frameworks write, and where it is first named; ``called`` says that loading the pickle calls it."""
+
+    name: str
+    called: bool
+    offset: int
+
+
 class Unseen(NamedTuple):
     """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is what its name tells as a part, ``mtime_ns`` its own modification time;
     None where that could not be asked for either, and 0 for what vanished meanwhile.
@@ -189,7 +197,7 @@ class Report:
 
     ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``mode`` holds
     the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
-    ``stats`` are the numbers in its tensors, from level values on.
+    ``stats`` are the numbers in its tensors, from level values on, ``unlisted`` the names in its pickles that nobody vouches for.
     """
 
     path: str
@@ -207,6 +215,7 @@ class Report:
     mode: int = 0
     regions: tuple[Region, ...] = ()
     stats: tuple[Stats, ...] = ()
+    unlisted: tuple[Unlisted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Selection:
     ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start had a checkpoint; ``plan_dir`` holds the log of
     those starts (None: this user's own).
     ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller declares to be of one save, whatever their times say.
+    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list of what frameworks write has them.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     """
 
@@ -56,6 +57,7 @@ class Selection:
     allow_fresh: bool = False
     plan_dir: str | None = None
     same_save: tuple[str, ...] = ()
+    trust_global: tuple[str, ...] = ()
     no_fallback: bool = False
     skip_unreadable: bool = False
     strict: bool = False

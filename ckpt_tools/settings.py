@@ -70,6 +70,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this one", _values.flag),
     Variable("CKPT_STRICT", "--strict", "treat warnings as errors, and what could not be looked at as unknown", _values.flag),
     Variable("CKPT_SAME_SAVE", "--same-save", "a checkpoint whose files are all of one save although their times look like two attempts: its directory, or one of its files; repeat the flag (or give one per line) for more", _values.paths),
+    Variable("CKPT_TRUST_GLOBAL", "--trust-global", "names in pickles that are yours, such as 'mycompany.*': a file that its framework unpickles without asking may name them; no pattern allows what is dangerous; repeat the flag (or give one per line) for more", _values.dotted),
     Variable("CKPT_EXCLUDE", "--exclude", "entries of ROOT that have nothing to do with checkpoints, such as logs or data/*.bin: neither looked at nor a reason to stop, but counted; ** stands for any directories; repeat the flag (or give one per line) for more", _values.globs),
     Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when nothing of a checkpoint exists (a first launch)", _values.flag),
     Variable("CKPT_ALLOW_MISSING", "--allow-missing", "with --allow-none: a ROOT that does not exist, in a directory that does, or a --run that does not, is a first launch too; alone it changes nothing", _values.flag),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
-from ckpt_tools.codes import finding
+from ckpt_tools.codes import NOT_SEEN, finding
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, structure
 from ckpt_tools.formats._counters import optimizer_step
 from ckpt_tools.formats._zero_pages import MOST, lost_pages, watching
@@ -20,7 +20,7 @@ _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _LINKS = {errno.ELOOP: "symlink-loop"}
 _ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
 """Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_BLIND = frozenset({"unreadable", "in-use", "not-loaded", "wrong-key"})
+_BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
 
 
 def signature(tensors: Iterable[Tensor]) -> str:
@@ -224,6 +224,7 @@ def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anat
         tuple(found), signature(anatomy.tensors), len(anatomy.tensors),
         source.bytes_read if source else 0, source.stat.st_mtime_ns if source else 0, source.stat.st_mode & 0o7777 if source else 0,
         regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (), tuple(anatomy.stats),
+        tuple(anatomy.unlisted),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from one_question import Asker
 from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from test_one_answer import broken_body
+from test_trust_global import CALL, adding
 
 from ckpt_tools import cli
 from ckpt_tools.cli import dispatch
@@ -187,6 +188,13 @@ def strategies(tmp: Path) -> Path:
     return per_rank(tmp)
 
 
+def foreign(tmp: Path) -> Path:
+    """The newest checkpoint names a class of the user's own."""
+    root = plain(tmp)
+    adding(root / "iter_0000020/mp_rank_00/model_optim_rng.pt", CALL)
+    return root
+
+
 def started_before(tmp: Path) -> Path:
     """A log below ``log`` says that an earlier start had a checkpoint."""
     root = empty(tmp)
@@ -234,6 +242,7 @@ CHOICE: dict[str, Case] = {
     "prefix": Case(two_prefixes, (), ("--prefix", "net")),
     "exclude": Case(plain, (), ("--exclude", "iter_0000020")),
     "same_save": Case(two_attempts, (), ("--same-save", "run/iter_0000030")),
+    "trust_global": Case(foreign, (), ("--trust-global", "mycompany.*")),
     "max_step": Case(plain, (), ("--max-step", "19")),
     "level": Case(flipped, (), ("--level", "structure")),
     "key_file": Case(encrypted, (), ("--key-file", "key")),
@@ -283,6 +292,7 @@ DECIDING: dict[str, Case] = {
 CHECK: dict[str, Case] = {
     **{name: CHOICE[name] for name in ("level", "key_file", "require", "no_cache", "jobs", "io", "limit_rate")},
     "paths": CHOICE["root"],
+    "trust_global": CHOICE["trust_global"],
     "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "1d")),
     "no_cache": Case(plain, ("--cached", "--max-age", "1d"), ("--cached", "--max-age", "1d", "--no-cache")),
     "settle": Case(unfinished, (), ("--settle", "0s")),

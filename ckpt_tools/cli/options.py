@@ -53,6 +53,7 @@ Run = Annotated[str | None, _setting("run", "RUN")]
 Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
 SameSave = Annotated[list[str] | None, _setting("same-save", "PATH")]
 Exclude = Annotated[list[str] | None, _setting("exclude", "GLOB")]
+TrustGlobal = Annotated[list[str] | None, _setting("trust-global", "PATTERN")]
 MaxStep = Annotated[str | None, _setting("max-step", "N")]
 SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
 FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
@@ -168,6 +169,7 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
             prefix: Prefix = None,
             exclude: Exclude = None,
             same_save: SameSave = None,
+            trust_global: TrustGlobal = None,
             max_step: MaxStep = None,
             level: Level = None,
             key_file: KeyFile = None,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.codes import finding
-from ckpt_tools.model import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor
+from ckpt_tools.model import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor, Unlisted
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
 HEAD = 64
@@ -46,7 +46,7 @@ class Anatomy:
 
     ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys`` every top-level name
     (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
-    ``globals`` every "module name" that a pickle in the file names. ``members`` is filled by indexes: a path relative to the file's own
+    ``globals`` every "module name" that a pickle in the file names, ``unlisted`` those that no list has. ``members`` is filled by indexes: a path relative to the file's own
     directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
     ``places`` says where each tensor that is a piece of a larger one lies in it.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
@@ -59,6 +59,7 @@ class Anatomy:
     tensors: list[Tensor] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
+    unlisted: list[Unlisted] = field(default_factory=list)
     members: dict[str, Claim] = field(default_factory=dict)
     places: dict[str, Box] = field(default_factory=dict)
     end: int = -1
@@ -74,6 +75,12 @@ class Anatomy:
         if self.regions is not None and length > 0:
             self.regions.append(Region(offset, length, what, guard))
 
+    def named(self, inner: Anatomy) -> None:
+        """Take over what the pickles of something inside this file name."""
+        self.globals += (g for g in inner.globals if g not in self.globals)
+        have = {u.name for u in self.unlisted}
+        self.unlisted += (u for u in inner.unlisted if u.name not in have)
+
 
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
@@ -85,7 +92,7 @@ class Format:
 
     ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
     expression for whole names that no suffix describes. ``loader`` names the framework that loads such files (load.py), None says that there
-    is nothing to load in them, "" that nobody is asked. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
+    is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
     of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
     ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
     """
@@ -99,6 +106,7 @@ class Format:
     reference: str
     names: str = ""
     loader: str | None = ""
+    unasked: bool = False
     index: bool = False
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
     ours: Callable[[Source], bool] = field(default=lambda _: True)
@@ -127,7 +135,7 @@ def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anat
         yield finding("truncated", f"the file inside ends at byte {offset + length}, where more belongs", offset=offset + length)
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
-    anatomy.globals += (g for g in inner.globals if g not in anatomy.globals)
+    anatomy.named(inner)
     for t in inner.tensors:
         pieces = tuple((at + offset, length) for at, length in t.pieces)
         anatomy.tensors.append(replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces))

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats import safetensors, torch_zip
-from ckpt_tools.formats._base import Anatomy, Damage, inside
+from ckpt_tools.formats._base import Anatomy, Damage, inside, structure
+from ckpt_tools.formats._dcp_objects import PACKED, pickles, told_of, unlikely_pickles, unpacked
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._pickle import read_pickle
 from ckpt_tools.formats._scalars import scalar
 from ckpt_tools.formats._tensors import near_miss, remember
 from ckpt_tools.formats._torch import ITEMSIZE
 from ckpt_tools.model import Finding, Guard, Level, Severity, Tensor
-from ckpt_tools.storage import Source
+from ckpt_tools.storage import BytesSource, Source
 
 _END = b"PK\5\6"
 _ZSTD_NAME = "stream.zstd/1"  # _extension.py: ZStandard.get_descriptor
@@ -96,7 +98,7 @@ def _archive(source: Source, anatomy: Anatomy, p: Piece) -> Generator[Finding, N
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name = p.fqn[:200]
     inner = yield from inside(source, p.start, p.length, torch_zip.FORMAT.checks[Level.STRUCTURE], box, f"{name!r}: ")
-    anatomy.globals += (g for g in box.globals if g not in anatomy.globals)
+    anatomy.named(box)
     anatomy.windows += box.windows
     anatomy.sums += (replace(s, what=f"{name!r}: {s.what}") for s in box.sums)
     for r in box.regions or ():
@@ -152,7 +154,9 @@ def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
         yield finding("zero-filled", f"the object {p.fqn[:200]!r} begins with {len(head)} zero bytes instead of an archive", offset=p.start)
     elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         yield finding("not-checksummed", f"the object {p.fqn[:200]!r} is a plain pickle, which has no checksum", offset=p.start)
+        yield from pickles(source, anatomy, p.start, p.length)
     else:
+        yield from unlikely_pickles(source, anatomy, p.start, p.length)  # those of protocols 0 and 1 have no mark
         yield finding("wrong-format", f"the object {p.fqn[:200]!r} is no torch.save archive", offset=p.start, severity=Severity.WARNING)
 
 
@@ -180,6 +184,14 @@ def _transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
         yield finding("bad-header", f"the transform {p.transforms[0]!r} is {meant!r} with a flipped bit", offset=p.start)
     if p.transforms[0] == _ZSTD_NAME and source.read(p.start, min(4, p.length)) != _ZSTD:
         yield finding("bad-header", f"{p.fqn[:200]!r} should be compressed by zstd, but does not begin so", offset=p.start)
+    elif not p.dtype:
+        data = unpacked(source.read(p.start, p.length)) if p.transforms == (_ZSTD_NAME,) and p.length <= PACKED else None
+        if data is None:
+            yield finding("unread-pickle", f"the object {p.fqn[:200]!r} is transformed by {names}, and its pickle was not read", offset=p.start)
+            return
+        inner = p._replace(start=0, length=len(data), transforms=())
+        yield from told_of(structure(BytesSource(data), box := Anatomy(), partial(_object, p=inner)), p.start)
+        anatomy.named(box)
 
 
 def _blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) -> Iterator[Finding]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Anatomy, Damage
-from ckpt_tools.formats._globals import judge
-from ckpt_tools.formats._pickle import LIMIT, Global, NeedMore, Pickled, read_pickle
+from ckpt_tools.formats._base import HEAD, Anatomy, Damage
+from ckpt_tools.formats._globals import Named, judge, python3
+from ckpt_tools.formats._known_globals import CALLING
+from ckpt_tools.formats._legacy_magic import legacy_magic
+from ckpt_tools.formats._machine import GETATTR
+from ckpt_tools.formats._pickle import LIMIT, Call, Global, Key, NeedMore, Pickled, read_pickle
 from ckpt_tools.model import Finding
 from ckpt_tools.storage import Source
 
 _FIRST = 64 * 1024
 _LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _MANY = 32
+_LEGACY = 5  # pickles of a legacy file
 
 
 def read_judged(
@@ -24,61 +30,112 @@ def read_judged(
     ``whole`` reads all bytes at once; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
     What the pickle names is judged also when it is damaged further on.
     """
-    seen: dict[Global, int] = {}
-    n = min(stop - start, LIMIT if whole else first)
+    names, n = _Names(), min(stop - start, LIMIT if whole else first)
     data = source.read(start, n)
     while True:
         try:
-            pickled = read_pickle(data, base=start, seen=seen)
+            pickled = read_pickle(data, base=start, seen=names.seen, called=names.called)
             break
         except NeedMore as e:
             if start + e.upto <= stop and e.upto <= LIMIT:
                 n = min(stop - start, LIMIT, max(4 * len(data), e.upto))
                 data += source.read(start + len(data), n - len(data))
                 continue
-            yield from _judged(seen, anatomy, harmless)
+            yield from _judged(names.told(data), anatomy, harmless)
             if start + e.upto <= stop:
-                raise Damage("too-complex", f"the pickle has more than {LIMIT:,} bytes; the rest was not read", start + LIMIT) from None
+                raise Damage("unread-pickle", f"the pickle has more than {LIMIT:,} bytes; the rest was not read", start + LIMIT) from None
             if stop == source.size:
                 raise Damage("truncated", "the file ends before its pickle does", stop) from None
             raise
         except Damage:
-            yield from _judged(seen, anatomy, harmless)
+            yield from _judged(names.told(data), anatomy, harmless)
             raise
-    yield from _nested(pickled, seen, 3)
-    yield from _judged(seen, anatomy, harmless)
+    told = names.told(data, pickled)
+    yield from _nested(pickled, told, 3)
+    yield from _judged(told, anatomy, harmless)
     return pickled._replace(end=start + pickled.end)
 
 
-def _judged(seen: dict[Global, int], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
+class _Names:
+    """The names in one pickle as they are written, and those that it calls, with the offsets of the first time."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Global, int] = {}
+        self.called: dict[Global, int] = {}
+
+    def told(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
+        """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead."""
+        protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
+        given = set[Global]() if pickled is None else self._handed(pickled, protocol)
+        offsets = {**self.called, **self.seen}
+        return [
+            Named(python3(g, protocol), o if at is None else at, g in self.called, g in given, g if g in self.seen else None)
+            for g, o in offsets.items()
+        ]
+
+    def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
+        """What is given to calls that call what they are given. Each value is gone through once, however often it is shared."""
+        calling = {g for g in self.called if str(python3(g, protocol)) in CALLING}
+        stack: list[Any] = [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
+        found, visited = set[Global](), set[int]()
+        while stack:
+            value = stack.pop()
+            if type(value) is Global:
+                found.add(value)
+            elif id(value) not in visited:
+                visited.add(id(value))
+                stack.extend(_inside(value))
+        return found
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return (*value.keys(), *value.values())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return value
+    if type(value) is Call:
+        return (value.named if value.func in GETATTR else None, value.args, value.kwargs, value.state, value.items, value.entries)
+    return (value.value,) if type(value) is Key else ()
+
+
+def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
     known = set(anatomy.globals)
-    anatomy.globals.extend(n for n in (f"{g.module[:256]} {g.name[:256]}" for g in seen) if n not in known)
-    yield from judge(seen, harmless=harmless)
+    written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
+    anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
+    yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
 
 
-def _nested(pickled: Pickled, seen: dict[Global, int], depth: int) -> Iterator[Finding]:
+def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
     """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
+    calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
+    odd = next((c for c in calls if not c.args or type(c.args[0]) is not bytes or not legacy_magic(c.args[0][:HEAD])), None)
+    if odd is not None:
+        yield finding("unsafe-pickle", "the pickle hands torch.load something else than a legacy torch file", offset=odd.offset)
     # Each bytes object once: a stream may hand out the same one again and again.
-    hidden = list({id(c.args[0]): c for c in pickled.calls if c.func == _LOAD_FROM_BYTES and c.args and type(c.args[0]) is bytes}.values())
+    hidden = list({id(c.args[0]): c for c in calls if c.args and type(c.args[0]) is bytes}.values())
     for call in hidden[:_MANY] if depth else ():
-        data, at = call.args[0], 0
-        for p in _pickles(data, seen, call.offset):
-            at = p.end
-            yield from _nested(p, seen, depth - 1)
-        if not at:
-            yield finding("unsafe-pickle", "the pickle hides bytes for torch.load that are no legacy torch file", offset=call.offset)
+        for p in _pickles(call.args[0], names, call.offset):
+            if isinstance(p, Finding):
+                yield p
+            else:
+                yield from _nested(p, names, depth - 1)
     if len(hidden) > (_MANY if depth else 0):
-        yield finding("too-complex", "the pickle hides more files for torch.load than are looked into", offset=hidden[-1].offset)
+        yield finding("unread-pickle", "the pickle hides more files for torch.load than are looked into", offset=hidden[-1].offset)
 
 
-def _pickles(data: bytes, seen: dict[Global, int], offset: int) -> Iterable[Pickled]:
-    at, found = 0, dict[Global, int]()
-    try:
-        for _ in range(5):
-            pickled = read_pickle(data, at, seen=found)
-            at = pickled.end
-            yield pickled
-    except Damage:
-        pass
-    for name in found:  # offsets inside the hidden bytes would mislead: give that of the call
-        seen.setdefault(name, offset)
+def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
+    """The pickles that ``torch.load`` reads of a legacy file; what those before some damage name is seen."""
+    at = 0
+    for _ in range(_LEGACY):
+        found, pickled, wrong = _Names(), None, None
+        try:
+            pickled = read_pickle(data, at, seen=found.seen, called=found.called)
+        except Damage as e:
+            wrong = e.finding
+        names += found.told(data[at : at + 2], pickled, offset)
+        if pickled is None:
+            if wrong is not None and wrong.code == "unread-pickle":
+                yield replace(wrong, offset=offset)
+            return
+        yield pickled
+        at = pickled.end

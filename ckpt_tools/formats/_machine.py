@@ -20,7 +20,7 @@ MAX_OPS = 5_000_000
 _MAPPINGS = {("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")}
 _BUILTIN = ("builtins", "__builtin__")
 _SETS = {(m, n) for m in _BUILTIN for n in ("set", "frozenset")}
-_GETATTR = {(m, "getattr") for m in _BUILTIN}
+GETATTR = {(m, "getattr") for m in _BUILTIN}
 _BYTES = {(m, "bytes") for m in _BUILTIN}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
@@ -39,9 +39,25 @@ def key(value: Any) -> Any:
 class Machine:
     """One run over one pickle."""
 
-    __slots__ = ("base", "calls", "data", "frame", "left", "memo", "metastack", "op", "persistents", "pos", "seen", "stack", "start", "text")
+    __slots__ = (
+        "base",
+        "called",
+        "calls",
+        "data",
+        "frame",
+        "left",
+        "memo",
+        "metastack",
+        "op",
+        "persistents",
+        "pos",
+        "seen",
+        "stack",
+        "start",
+        "text",
+    )
 
-    def __init__(self, data: bytes, start: int, base: int, seen: dict[Global, int]) -> None:
+    def __init__(self, data: bytes, start: int, base: int, seen: dict[Global, int], called: dict[Global, int] | None = None) -> None:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
@@ -51,6 +67,7 @@ class Machine:
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
+        self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:
         """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream."""
@@ -115,7 +132,7 @@ class Machine:
         return Pickled(self.stack[0], self.pos, self.persistents, self.calls)
 
     def complex(self) -> Damage:
-        return Damage("too-complex", f"the pickle has more than {MAX_OPS:,} opcodes; the rest was not read", self.base + self.op)
+        return Damage("unread-pickle", f"the pickle has more than {MAX_OPS:,} opcodes; the rest was not read", self.base + self.op)
 
     def bad(self, why: str) -> Damage:
         return Damage("bad-pickle", f"the pickle is damaged: {why}", self.base + self.op)
@@ -162,17 +179,22 @@ class Machine:
             raise self.bad("it calls something that cannot be called")
         if len(args) > _MANY:  # copied below, and a stream may pass the same tuple again and again
             self.charge(len(args))
+        named = self.origin(func)
         if type(func) is Global:
             if func in _NEWOBJ and args and type(args[0]) is Global:
+                for base in args[1:2]:
+                    if type(base) is Global:  # copyreg._reconstructor makes the object with this class
+                        self.called.setdefault(base, self.base + self.op)
                 func, args = args[0], args[1:]
+                named = func
+            self.called.setdefault(func, self.base + self.op)
             if func in _MAPPINGS:
                 return self.mapping(func, args)
             if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
                 self.charge(sum(map(len, args)))
                 return {key(v) for a in args for v in a}
-            if func in _GETATTR and len(args) > 1:  # what getattr reaches is judged like a global's dotted name; a computed name reaches everything
-                of, attribute = args[0] if type(args[0]) is Global else func, args[1] if type(args[1]) is str else "__getattribute__"
-                self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
+            if func in GETATTR and len(args) > 1:
+                named = self.attribute(args)
             if func == ("torch", "Size") and len(args) == 1 and type(args[0]) is tuple:
                 return args[0]
             if func in _BYTES and not args:  # protocol 2 has no other way to write b""
@@ -180,9 +202,33 @@ class Machine:
             if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
                 self.text -= len(args[0])
                 return args[0].encode("latin-1")
-        call = Call(func, args, kwargs, self.base + self.op)
+        else:
+            self.called.setdefault(named, self.base + self.op)
+        call = Call(func, args, kwargs, self.base + self.op, named)
         self.calls.append(call)
         return call
+
+    def origin(self, func: Global | Call | Persistent) -> Global:
+        """What to call what is called by: a global, an attribute that getattr gave, or what a call gave."""
+        if type(func) is Global:
+            return func
+        if type(func) is Call:
+            return func.named if func.func in GETATTR else Global(func.named.module, f"{func.named.name[:500].removesuffix('()')}()")
+        pid = func.pid if type(func) is Persistent else None
+        if type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global:  # torch.load answers with the class itself
+            return pid[1]
+        return Global("", "a persistent object")
+
+    def attribute(self, args: tuple[Any, ...]) -> Global:
+        """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or one with a default, reaches everything."""
+        of = args[0] if type(args[0]) is Global else args[0].named if type(args[0]) is Call else Global("builtins", "getattr")
+        attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
+        return self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
+
+    def touched(self, target: Call) -> None:
+        """An attribute of something that is named is changed: as much as a call."""
+        if target.func in GETATTR:
+            self.called.setdefault(target.named, self.base + self.op)
 
     def mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
         out = Dict(func)
@@ -208,6 +254,7 @@ class Machine:
         elif type(target) is set:
             target.update(map(key, items))
         elif type(target) is Call:  # a deque, a list's subclass …
+            self.touched(target)
             target.items = target.items or []
             target.items.extend(items)
         else:
@@ -215,6 +262,7 @@ class Machine:
 
     def setitems(self, target: Any, items: list[Any]) -> None:
         if type(target) is Call:
+            self.touched(target)
             target.entries = target.entries or {}
             target = target.entries
         if not isinstance(target, dict) or len(items) % 2:
@@ -227,6 +275,8 @@ class Machine:
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) not in (Call, Dict):
             raise self.bad("it gives a state to a plain value")
+        if type(target) is Call:
+            self.touched(target)
         target.state = state
 
     def proto(self) -> None:

@@ -18,13 +18,15 @@ from ckpt_tools.formats._stubs import Call, Dict, Global, Key, NeedMore, Persist
 __all__ = ["LIMIT", "MAX_OPS", "Call", "Dict", "Global", "Key", "NeedMore", "Persistent", "Pickled", "read_pickle"]
 
 
-def read_pickle(data: bytes, start: int = 0, *, base: int = 0, seen: dict[Global, int] | None = None) -> Pickled:
+def read_pickle(
+    data: bytes, start: int = 0, *, base: int = 0, seen: dict[Global, int] | None = None, called: dict[Global, int] | None = None
+) -> Pickled:
     """Read the pickle at ``data[start:]``; ``base`` is the file offset of ``data[0]``. Raises Damage (NeedMore when the data ends early).
 
     ``seen`` collects every global that the pickle names, with the file offset of its first mention, also when the pickle is damaged
-    further on: an unpickler makes the calls before it meets the damage.
+    further on: an unpickler makes the calls before it meets the damage. ``called`` collects those that it calls.
     """
-    machine = Machine(data, start, base, {} if seen is None else seen)
+    machine = Machine(data, start, base, {} if seen is None else seen, called)
     collecting = gc.isenabled()
     gc.disable()  # everything made here stays: going through it again and again would take a third of the time
     try:
@@ -43,6 +45,7 @@ def read_pickle(data: bytes, start: int = 0, *, base: int = 0, seen: dict[Global
 STEPS: list[Step | None] = [None] * 256
 _INTS = {b"M": "<H", b"J": "<i", b"G": ">d"}
 _CONSTANTS: dict[bytes, Any] = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
+_DIGITS = 20
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
@@ -64,6 +67,14 @@ def _quoted(m: Machine) -> str | bytes:
     if len(raw) < 2 or raw[0] != raw[-1] or raw[:1] not in (b"'", b'"'):
         raise m.bad("a string without quotes")
     return _text(_ESCAPE.sub(_unescape, raw[1:-1]))
+
+
+def _slot(m: Machine) -> int:
+    """A memo entry named in digits. One with more than fit is refused: read as another, it could hide what the pickle names."""
+    raw = m.line()
+    if len(raw) > _DIGITS:
+        raise m.bad("the number of a memo entry has too many digits")
+    return int(raw)
 
 
 def _decimal(m: Machine) -> int:
@@ -132,7 +143,7 @@ _pushes(b"l", lambda m: m.marked())
 _pushes(b"\x91", lambda m: frozenset(map(key, m.marked())))
 _pushes(b"\x85", lambda m: (m.stack.pop(),))
 _pushes(b"2", lambda m: m.stack[-1])
-_pushes(b"g", lambda m: m.memo[int(m.line()[:20])])
+_pushes(b"g", lambda m: m.memo[_slot(m)])
 _pushes(b"j", lambda m: m.memo[m.uint(4)])
 _pushes(b"c", lambda m: m.name(str(m.line(), "utf-8"), str(m.line(), "utf-8")))
 _pushes(b"P", lambda m: m.persistent(str(m.line(), "utf-8")))
@@ -142,7 +153,7 @@ _pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))
 
 @_does(b"p")
 def _put(m: Machine) -> None:
-    m.memo[int(m.line()[:20])] = m.stack[-1]
+    m.memo[_slot(m)] = m.stack[-1]
 
 
 @_does(b"\x87")

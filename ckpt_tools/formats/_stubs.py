@@ -20,13 +20,13 @@ class Global(NamedTuple):
 class Call:
     """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``.
 
-    ``offset`` is where in the file the call is made. Compared and hashed by identity, like all stubs with content.
+    ``offset`` is where in the file the call is made, ``named`` the global that it comes from. Compared and hashed by identity, like all stubs with content.
     """
 
-    __slots__ = ("args", "entries", "func", "items", "kwargs", "offset", "state")
+    __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
 
-    def __init__(self, func: object, args: tuple[Any, ...], kwargs: object = None, offset: int = 0) -> None:
-        self.func, self.args, self.kwargs, self.offset = func, args, kwargs, offset
+    def __init__(self, func: object, args: tuple[Any, ...], kwargs: object = None, offset: int = 0, named: Global = Global("", "")) -> None:  # noqa: B008
+        self.func, self.args, self.kwargs, self.offset, self.named = func, args, kwargs, offset, named
         self.state: Any = None
         self.items: list[Any] | None = None
         self.entries: dict[Any, Any] | None = None

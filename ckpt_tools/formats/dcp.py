@@ -183,6 +183,7 @@ FORMAT = Format(
         "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is not checked",
     ),
     loader=None,
+    unasked=True,
     reference="torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13; Megatron-core 0.16: strategies/filesystem_async.py",
     index=True,
     index_of=_index_of,

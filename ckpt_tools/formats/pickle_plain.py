@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.codes import finding
-from ckpt_tools.formats import torch_legacy
 from ckpt_tools.formats._base import HEAD, Anatomy, Damage, Format
 from ckpt_tools.formats._judged import read_judged
+from ckpt_tools.formats._legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats._machine import Machine
 from ckpt_tools.formats._pickle import STEPS, NeedMore
 from ckpt_tools.formats._scalars import scalars
@@ -18,7 +18,7 @@ from ckpt_tools.storage import Source
 
 def magic(head: bytes) -> bool:
     """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's old format."""
-    if torch_legacy.magic(head):
+    if legacy_magic(head):
         return False
     return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
 
@@ -37,6 +37,7 @@ def _textual(head: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
+    yield from also_tar(source)
     pickled = yield from read_judged(source, 0, source.size, anatomy)
     anatomy.explain(0, pickled.end, "a pickle: its opcodes and lengths are checked, not its names and numbers", Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)

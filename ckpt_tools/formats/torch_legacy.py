@@ -8,22 +8,16 @@ from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy, Damage, Format
 from ckpt_tools.formats._canonical import compared, encoded
 from ckpt_tools.formats._judged import read_judged
+from ckpt_tools.formats._legacy_magic import NUMBER as _NUMBER
+from ckpt_tools.formats._legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
 from ckpt_tools.formats._torch import SUFFIXES, Place, Storage, keys_of, storages, tensors
 from ckpt_tools.model import Finding, Guard, Level, Severity
 from ckpt_tools.storage import Source
 
-_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
 _PAGE, _TAIL = 4096, 256 * 1024
-_NUMBER, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-
-
-def magic(head: bytes) -> bool:
-    """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame around it in 4 and 5."""
-    return head.startswith(b"L%dL\n." % _NUMBER) or (
-        head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
-    )
+_PROTOCOL = 1001
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -32,6 +26,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "torch's old format has no checksum: only lengths and the pickles' own structure were checked")
+    yield from also_tar(source)
     at = yield from _preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
     own = source.read(0, 2)
@@ -140,7 +135,7 @@ def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
 FORMAT = Format(
     name="torch_legacy",
     suffixes=SUFFIXES,
-    magic=magic,
+    magic=legacy_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing: the length follows from the pickles, every storage repeats its number of elements, and the other pickles are known bit for bit",
     limits=(

@@ -111,13 +111,22 @@ def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iter
                     yield finding("odd-header", f"record {other[:100]!r} is not aligned to {value} bytes as the others are", offset=d.payload)
 
 
+def _inflated(source: Source, record: Record) -> bytes:
+    """A compressed pickle, or one behind a damaged header. Raises Damage."""
+    limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
+    if record.size > limit:
+        why = f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes; more than {limit:,} are not read"
+        raise Damage("unread-pickle", why, record.header)
+    return read_record(source, record, limit)
+
+
 def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool) -> Iterator[Finding]:
     """One pickle against the records of its storages; ``folder`` is where those lie."""
     record = by_name[name]
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
-        start, stop, within = 0, record.size, BytesSource(read_record(source, record, min(_INFLATE, max(_FEW, _RATIO * record.stored))))
+        start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
     pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=("__torch__", "torch.jit._pickle") if script else ())
     if pickled.end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - pickled.end} bytes after its pickle", offset=pickled.end)

@@ -76,6 +76,7 @@ class Piece:
     save interval, was written by a dying job.
     ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one is a warning, and its ranks are
     not those that a checkpoint needs.
+    ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names is imported and called.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Piece:
     here: bool = False
     everyone_saves: bool = False
     survivable: bool = False
+    unasked: bool = False
 
     @cached_property
     def depth(self) -> int:

@@ -71,12 +71,21 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 def pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
     zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
-    yield Piece(f"model{mark}", "model", f"{home}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, replicated_over=("dp", "cp"))
-    yield Piece(f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True)
-    yield Piece(f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True)
-    yield Piece(f"layer{mark}", "layer", f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True)
-    yield Piece(f"expert{mark}", "expert", f"{home}/[layer_{{layer}}_]expert_{{expert}}_mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True)
-    yield Piece(f"expert_optim{mark}", "expert_optimizer", f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt", FORMATS, shared=True)
+    yield Piece(f"model{mark}", "model", f"{home}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, replicated_over=("dp", "cp"), unasked=True)
+    yield Piece(f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True, unasked=True)
+    yield Piece(f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True, unasked=True)
+    yield Piece(f"layer{mark}", "layer", f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True, unasked=True)
+    yield Piece(
+        f"expert{mark}",
+        "expert",
+        f"{home}/[layer_{{layer}}_]expert_{{expert}}_mp_rank_{{tp:02d}}_model_states.pt",
+        FORMATS,
+        shared=True,
+        unasked=True,
+    )
+    yield Piece(
+        f"expert_optim{mark}", "expert_optimizer", f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt", FORMATS, shared=True, unasked=True
+    )
 
 
 LAYOUT = Layout(

@@ -40,16 +40,27 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 def _sharded() -> Iterator[Piece]:
     for piece in dcp.pieces(NAME, "_sharded"):
         yield Piece(piece.name, piece.role, piece.template, piece.formats, shared=True, required=False)
-    yield Piece("meta", "state", f"{NAME}/meta.pt", FORMATS, shared=True, required=False)
+    yield Piece("meta", "state", f"{NAME}/meta.pt", FORMATS, shared=True, unasked=True, required=False)
 
 
 LAYOUT = Layout(
     name="lightning",
     title="PyTorch Lightning",
     pieces=(
-        Piece("checkpoint", "model", NAME, FORMATS, shared=True, single=True),
-        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, single=True, step_from="content", companion=True),
-        Piece("named", "model", "{name}.ckpt", FORMATS, shared=True, single=True, step_from="content", weak=True, proof="pytorch-lightning_version"),
+        Piece("checkpoint", "model", NAME, FORMATS, shared=True, unasked=True, single=True),
+        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, unasked=True, single=True, step_from="content", companion=True),
+        Piece(
+            "named",
+            "model",
+            "{name}.ckpt",
+            FORMATS,
+            shared=True,
+            unasked=True,
+            single=True,
+            step_from="content",
+            weak=True,
+            proof="pytorch-lightning_version",
+        ),
         *_sharded(),
     ),
     resume=_resume,

@@ -14,13 +14,22 @@ MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    yield Piece(f"model{mark}", "model", f"{home}/{MP}/model_optim_rng.pt", FORMATS, kind, MODEL)
-    yield Piece(f"distrib_optim{mark}", "optimizer", f"{home}/{MP}/distrib_optim.pt", FORMATS, kind, MODEL, sharded=True)
-    yield Piece(f"model_rng{mark}", "model", f"{home}/{MP}/model_rng.pt", FORMATS, kind, MODEL)
-    yield Piece(f"optim{mark}", "optimizer", f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt", FORMATS, kind, sharded=True)
-    yield Piece(f"layer_wise{mark}", "optimizer", f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt", FORMATS, kind, sharded=True)
-    yield Piece(f"model_rank{mark}", "model", f"{home}/{MP}/model_optim_rng_{{rank}}.pt", FORMATS, kind, MODEL, everyone_saves=True)
-    yield Piece(f"distrib_optim_rank{mark}", "optimizer", f"{home}/{MP}/distrib_optim_{{rank}}.pt", FORMATS, kind, sharded=True, everyone_saves=True)
+    yield Piece(f"model{mark}", "model", f"{home}/{MP}/model_optim_rng.pt", FORMATS, kind, MODEL, unasked=True)
+    yield Piece(f"distrib_optim{mark}", "optimizer", f"{home}/{MP}/distrib_optim.pt", FORMATS, kind, MODEL, sharded=True, unasked=True)
+    yield Piece(f"model_rng{mark}", "model", f"{home}/{MP}/model_rng.pt", FORMATS, kind, MODEL, unasked=True)
+    yield Piece(f"optim{mark}", "optimizer", f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt", FORMATS, kind, sharded=True, unasked=True)
+    yield Piece(f"layer_wise{mark}", "optimizer", f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt", FORMATS, kind, sharded=True, unasked=True)
+    yield Piece(f"model_rank{mark}", "model", f"{home}/{MP}/model_optim_rng_{{rank}}.pt", FORMATS, kind, MODEL, everyone_saves=True, unasked=True)
+    yield Piece(
+        f"distrib_optim_rank{mark}",
+        "optimizer",
+        f"{home}/{MP}/distrib_optim_{{rank}}.pt",
+        FORMATS,
+        kind,
+        sharded=True,
+        everyone_saves=True,
+        unasked=True,
+    )
 
 
 def read_tracker(data: bytes) -> int | str | None:

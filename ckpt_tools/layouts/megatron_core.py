@@ -23,7 +23,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     yield Piece(f"metadata_json{mark}", "metadata", f"{home}/metadata.json", ("json_member",), kind, shared=True)
     yield Piece(f"index{mark}", "index", f"{home}/.metadata", FORMATS, kind, shared=True)
-    yield Piece(f"common{mark}", "common", f"{home}/common.pt", ("torch_zip", "torch_legacy"), kind, shared=True)
+    yield Piece(f"common{mark}", "common", f"{home}/common.pt", ("torch_zip", "torch_legacy"), kind, shared=True, unasked=True)
     yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, kind, shared=True, required=False)
     yield Piece(f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, kind, shared=True, required=False)
     yield Piece(f"integrity{mark}", "integrity", f"{home}/integrity.json", ("mcore_integrity",), kind, shared=True, loaded=False)

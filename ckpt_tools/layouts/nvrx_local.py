@@ -17,7 +17,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 def _pieces() -> Iterator[Piece]:
     yield Piece("dirty", "model", "{node}/iter_{step:07d}_{rank}_local.dirty.pt", FORMATS, sharded=True, unfinished=True)
     yield Piece("dirty_end", "model", "{node}/iter_{step:07d}_{rank}_local.pt.dirty", FORMATS, sharded=True, unfinished=True)
-    yield Piece("local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, sharded=True)
+    yield Piece("local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, sharded=True, unasked=True)
 
 
 LAYOUT = Layout(
@@ -28,6 +28,6 @@ LAYOUT = Layout(
     reference="nvidia-resiliency-ext checkpointing/local/ckpt_managers/local_manager.py",
     limits=(
         "the saved rank is in the name, the rank that keeps the copy is the directory: a rank's own copy is preferred",
-        "files name classes of the extension, so weights_only cannot load them",
+        "files name classes of the extension, so it loads them with weights_only=False",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -82,6 +82,7 @@ def verify(
     *,
     jobs: int = 0,
     require: Iterable[str] = (),
+    trust_global: Sequence[str] = (),
     settle: float = 120.0,
     progress: Progress | None = None,
     key_file: str | None = None,
@@ -97,6 +98,7 @@ def verify(
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of every checkpoint and run.
 
+    ``trust_global`` are patterns of names that pickles may call although no list has them.
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
@@ -115,7 +117,7 @@ def verify(
     for root in dict.fromkeys(roots):
         with limited(asked.seconds if asked else None), counted() as read, remembering(root, cache, max_age, note) as kept:
             s = Session(
-                root, jobs=jobs, require=require, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
+                root, jobs=jobs, require=require, trust_global=trust_global, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
                 budget=asked.seconds if asked else None,
             )  # fmt: skip
             s.add_members()

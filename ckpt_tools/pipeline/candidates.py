@@ -157,6 +157,7 @@ class Candidates:
             io=selection.io,
             limit_rate=selection.limit_rate,
             exclude=selection.exclude,
+            trust_global=selection.trust_global,
         )
 
     def _missing(self, error: CannotLook) -> None:

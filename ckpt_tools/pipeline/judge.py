@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from shlex import quote
 
-from ckpt_tools import agreement, completeness
+from ckpt_tools import agreement, completeness, unlisted
 from ckpt_tools.choose import Judgement
 from ckpt_tools.codes import finding
 from ckpt_tools.digest import tensor_digests
@@ -105,6 +105,7 @@ class Judge:
                 if mixed := self._two_attempts(a):
                     return Judgement(False, mixed, read)
                 self._require_no_twin(a)
+                self._require_trust(a)
                 self.assignments[id(self.named)] = a
                 return Judgement(True, tuple(a.findings), read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE))
 
@@ -165,6 +166,13 @@ class Judge:
         for (path, f), twin in self.twins.items():
             if path in loaded and f.severity is Severity.NOTE:
                 raise self._which(loaded[path], twin)
+
+    def _require_trust(self, a: Assignment) -> None:
+        """Raises UsageError where a file to load names what is in no list, and its framework would unpickle it without asking: nobody but the caller knows whose code that is."""
+        for part in a.parts:
+            report = self.session.reports[part.path]
+            if any(f.code == "unknown-global" for f in report.findings):
+                raise UsageError(*unlisted.question(part.path, report.unlisted))
 
     def _which(self, mine: Part, twin: Part) -> UsageError:
         assert self.named is not None  # noqa: S101 - as above

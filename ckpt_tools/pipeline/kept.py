@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
-from ckpt_tools.model import Box, Finding, Level, Report, Scalar, Severity, Stats, Verdict
+from ckpt_tools.model import Box, Finding, Level, Report, Scalar, Severity, Stats, Unlisted, Verdict
 from ckpt_tools.storage import Identity
 
 Places = Mapping[str, Box]
@@ -58,6 +58,7 @@ def pack(report: Report, places: Places) -> bytes | None:
         "mode": report.mode,
         "stats": [[s.name, s.dtype, s.count, s.nan, s.inf, s.denormal, s.absurd, s.zeros, s.min, s.max] for s in report.stats],
         "places": dict(places),
+        "unlisted": report.unlisted,
     }
     try:
         # Not as ASCII: two lone surrogates in a name would come back as one letter.
@@ -80,6 +81,7 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
         report = Report(
             path, v["format"], v["size"], Verdict(v["verdict"]), Level(v["level"]), v["coverage"], metadata, findings,
             v["signature"], v["tensors"], v["bytes_read"], v["mtime_ns"], v["mode"], (), tuple(Stats(*row) for row in v["stats"]),
+            tuple(Unlisted(*row) for row in v["unlisted"]),
         )  # fmt: skip
         return report, {name: Box(tuple(start), tuple(stop)) for name, (start, stop) in v["places"].items()}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
@@ -89,10 +91,11 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "format": (str, NoneType), "size": (int,), "coverage": (int, float), "signature": (str,), "tensors": (int,), "bytes_read": (int,),
     "mtime_ns": (int,), "mode": (int,), "verdict": (str,), "level": (int,), "metadata": (dict,), "findings": (list,), "stats": (list,),
-    "places": (dict,),
+    "places": (dict,), "unlisted": (list,),
 }  # fmt: skip
 _FINDING: tuple[tuple[type, ...], ...] = ((str,), (int,), (str,), (int, dict, NoneType), (str,), (str,))
 _NUMBER = (int, float, NoneType)
+_UNLISTED: tuple[tuple[type, ...], ...] = ((str,), (bool,), (int,))
 _STATS: tuple[tuple[type, ...], ...] = ((str,), (str,), *[(int,)] * 6, _NUMBER, _NUMBER)
 
 
@@ -103,6 +106,7 @@ def _typed(v: Mapping[str, Any]) -> None:
         *((v[name], kinds) for name, kinds in _FIELDS.items()),
         *(pair for row in v["findings"] for pair in zip(row, _FINDING, strict=True)),
         *(pair for row in v["stats"] for pair in zip(row, _STATS, strict=True)),
+        *(pair for row in v["unlisted"] for pair in zip(row, _UNLISTED, strict=True)),
         *((side, (list,)) for side in boxes),
         *((n, (int,)) for side in boxes for n in side),
     ]

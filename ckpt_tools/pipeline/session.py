@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from ckpt_tools import group as grouping
 from ckpt_tools.cache import Cache
-from ckpt_tools.codes import finding
+from ckpt_tools.codes import NOT_SEEN, finding
 from ckpt_tools.discover import Discovery, discover, stat_of
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.hidden import Hidden
 from ckpt_tools.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
@@ -25,6 +25,7 @@ from ckpt_tools.pipeline.set_aside import set_aside
 from ckpt_tools.pipeline.weak_names import settle_weak_names
 from ckpt_tools.sidecars import read_key, read_tracker
 from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.unlisted import vouched
 from ckpt_tools.verify import cut_short
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
@@ -57,8 +58,9 @@ class Session:
         io: str = "auto",
         limit_rate: float | None = None,
         exclude: Sequence[str] = (),
+        trust_global: Sequence[str] = (),
     ) -> None:
-        require = names(require)
+        require, self.trusted = names(require), tuple(trust_global)
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
         self.started_ns = time.time_ns()  # before the first look: what is younger was written by somebody else meanwhile
         key = read_key(key_file) if key_file else None
@@ -88,7 +90,7 @@ class Session:
         """The file is no part after all, or nobody can say which."""
         report = self.reports.pop(part.path, None)
         if report is not None and report.verdict is Verdict.UNKNOWN:
-            self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in ("unreadable", "in-use"))
+            self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in NOT_SEEN)
         self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
@@ -129,13 +131,15 @@ class Session:
         if have is None or (have.level < level and have.format is not None and not self._enough(have)):
             piece = BY_NAME[part.layout].piece(part.piece)
             expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
-            new = self._look(part.path, level, part.findings, expect=expect)
+            new = self._look(part.path, level, part.findings, expect)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
             have = new
             if have.format is None and not have.findings and not piece.formats:
                 have = replace(have, level=level, findings=(_NO_STATE,))
             self.reports[part.path] = have
+        if have.unlisted and BY_NAME[part.layout].piece(part.piece).unasked:
+            have = self.reports[part.path] = vouched(have, self.trusted, unasked=True)
         if level > Level.STRUCTURE:
             self._arrived(part.path)
         return have
@@ -183,6 +187,8 @@ class Session:
         return None
 
     def _told(self, report: Report, seen: Sequence[Finding]) -> Report:
+        """The report with what the listing and the indexes say about the file, and what the caller says about the names in its pickles."""
+        report = vouched(report, self.trusted, report.format is not None and format_of(report.format).unasked)
         more = (*seen, *self.indexes.findings.get(report.path, ()))
         return with_findings(report, more) if more else report
 

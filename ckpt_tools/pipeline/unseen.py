@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.codes import finding
+from ckpt_tools.codes import NOT_SEEN, finding
 from ckpt_tools.layouts import BY_NAME, active
 from ckpt_tools.layouts.directories import step_in_path
 from ckpt_tools.model import Checkpoint, Finding, Part, Severity, Unseen, Verdict
@@ -16,7 +16,6 @@ from ckpt_tools.sidecars import unread
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
 """Names that file systems give to what is theirs; no framework saves there."""
-_BLIND = ("unreadable", "in-use")
 HINT = "make it readable, or pass --skip-unreadable to go on without it"
 
 
@@ -109,7 +108,7 @@ def why_unseen(p: Part, s: Session) -> Finding | None:
     """Why a part could not be looked at; None when it could, or was not asked about."""
     report = s.reports.get(p.path)
     findings = report.findings if report is not None and report.verdict is Verdict.UNKNOWN else p.findings
-    return next((f for f in findings if f.code in _BLIND), None)
+    return next((f for f in findings if f.code in NOT_SEEN), None)
 
 
 def _of_system(path: str, root: str) -> bool:

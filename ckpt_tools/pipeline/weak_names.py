@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ckpt_tools.codes import NOT_SEEN
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
 from ckpt_tools.model import Level, Part, Report, Verdict
 from ckpt_tools.pipeline.ahead import by_crowd
@@ -55,7 +56,7 @@ def settle_weak_names(s: Session) -> None:
 
 
 def _unseen(report: Report) -> bool:
-    return report.verdict is Verdict.UNKNOWN and any(f.code in ("unreadable", "in-use") for f in report.findings)
+    return report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
 
 
 def _as_weak(part: Part) -> Iterator[Place]:
