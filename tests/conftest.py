@@ -42,7 +42,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     if config.option.dist == "no":
         config.option.dist = "worksteal"
-    return (os.cpu_count() or 1) + 1
+    from ckpt_tools.checksum.cpus import usable
+
+    return usable() + 1
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
