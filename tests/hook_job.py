@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import run_helpers
+import warm
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -37,6 +38,7 @@ class Job:
         self.cwd.mkdir()
         self.root.parent.mkdir()
         self.root.mkdir()
+        (tmp / "home").mkdir()
         for script in ("train.py", "pretrain_gpt.py"):
             (self.cwd / script).write_text(TRAIN)
 
@@ -54,14 +56,14 @@ class Job:
         for name in stand_ins:
             if not (links / name).exists():
                 (links / name).symlink_to(HERE / "stand_ins" / name)
-        path = f"{links}:{BIN}:{os.environ['PATH']}"
+        path = f"{links}:{warm.torchrun()}:{BIN}:{os.environ['PATH']}"
         return {**run_helpers.CLEAN, "PATH": path, "HOME": str(self.tmp / "home"), "NOTES": str(self.notes), "OMP_NUM_THREADS": "1", **more}
 
     def bash(self, script: str, env: dict[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a script as it stands, from a file."""
         file = self.tmp / "script.sh"
         file.write_text(script)
-        return subprocess.run(["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=1000)
 
     @property
     def told(self) -> list[dict[str, Any]]:

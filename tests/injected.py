@@ -24,7 +24,7 @@ def shim() -> str:
     """The shim, compiled into the directory that the tests keep their state in."""
     out = os.path.join(os.environ["XDG_CACHE_HOME"], f"injected_errors-{os.getpid()}.so")
     line = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, str(HERE / "injected_errors.c"), "-ldl"]
-    subprocess.run(line, check=True, timeout=100)
+    subprocess.run(line, check=True, timeout=1000)
     return out
 
 
@@ -92,7 +92,7 @@ class Victim:
     def close(self) -> None:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(1000)
         self.process.stdout.close()
 
 

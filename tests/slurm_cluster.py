@@ -51,7 +51,7 @@ class Slurm:
     def stop(self) -> None:
         assert self.keeper.stdin
         self.keeper.stdin.close()
-        self.keeper.wait(60)
+        self.keeper.wait(1000)
         assert self.keeper.stdout
         self.keeper.stdout.close()
 
@@ -60,7 +60,7 @@ class Slurm:
 
     def run(self, *words: object, env: Mapping[str, str] = os.environ) -> str:
         """What a command of Slurm's prints."""
-        done = subprocess.run([str(w) for w in words], env=self.env(env), capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(w) for w in words], env=self.env(env), capture_output=True, text=True, timeout=1000)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -83,7 +83,7 @@ class Batch:
         """``scontrol show job``: it knows a job that has ended for five minutes (MinJobAge), without accounting."""
         return dict(re.findall(r"(\w+)=(\S*)", self.slurm.run("scontrol", "-o", "show", "job", self.number)))
 
-    def wait(self, timeout: float = 90, until: Path | None = None) -> str:
+    def wait(self, timeout: float = 1000, until: Path | None = None) -> str:
         """The job's exit code when it has ended, as Slurm writes it: "4:0" is exit code 4 and no signal. Or "" as soon as a file is there."""
         end = time.monotonic() + timeout
         while True:

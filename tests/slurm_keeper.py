@@ -125,7 +125,7 @@ def _start(home: Path) -> None:
     _until(idle, daemons, home)
 
 
-def _until(done: Callable[[], bool], daemons: Sequence[subprocess.Popen[bytes]], home: Path, timeout: float = 60) -> None:
+def _until(done: Callable[[], bool], daemons: Sequence[subprocess.Popen[bytes]], home: Path, timeout: float = 1000) -> None:
     end = time.monotonic() + timeout
     while not done():
         if time.monotonic() > end or any(d.poll() is not None for d in daemons):

@@ -228,7 +228,7 @@ def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
 def test_one_file_is_digested_by_several_threads(monkeypatch, what):
     monkeypatch.setattr(digest, "CHUNK", 4 * BUFFER)
     threads: set[int] = set()
-    started = threading.Barrier(2, timeout=60)
+    started = threading.Barrier(2, timeout=1000)
 
     class Slow(BytesSource):
         def readinto(self, offset: int, buffer: memoryview) -> None:

@@ -236,7 +236,7 @@ def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject
         assert f.code in CODES
         assert f.offset is None or f.offset >= 0
     look(broken)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 30
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)

@@ -179,7 +179,7 @@ def both_nodes(job: Job, name: str, **more: str) -> list[int]:
     script.write_text(printed(name, job.root))
     common = dict(NNODES="2", WORKERS="1", MASTER_PORT=str(free_port()), PLANS=str(job.tmp / "plans"), JOB_ID="start-1", **more)
     nodes = [subprocess.Popen(["bash", script], cwd=job.cwd, env=job.env(NODE_RANK=str(i), **common), stderr=subprocess.DEVNULL) for i in range(2)]
-    return [p.wait(timeout=300) for p in nodes]
+    return [p.wait(timeout=1000) for p in nodes]
 
 
 @pytest.mark.parametrize(("name", "plans"), [("torchrun", 1), ("torchrun-restarts", 2)])

@@ -167,7 +167,7 @@ def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subpr
     words = [w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision)) for w in (*container["command"], *container["args"])]
     for word in words[2:]:
         subprocess.run(["bash", "-n"], input=word, text=True, check=True)
-    return subprocess.run(words, cwd=job.cwd, env=job.env("torchrun", **own, **env), capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, cwd=job.cwd, env=job.env("torchrun", **own, **env), capture_output=True, text=True, timeout=1000)
 
 
 def pods(job: Job, name: str) -> list[list[int]]:

@@ -26,9 +26,7 @@ PROCESSES = {"bare": 1, "script": 1, "srun": 2, "torchrun": 2, "torchrun-restart
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    job = Job(tmp_path)
-    (tmp_path / "home").mkdir()
-    return job
+    return Job(tmp_path)
 
 
 def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +89,7 @@ def test_nodes_agree(job: Job) -> None:
         shutil.copy(job.cwd / "train.py", disk)
         env = job.env(NODE=str(i), **common)
         nodes.append(subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL))
-    assert [p.wait(timeout=240) for p in nodes] == [0, 0]
+    assert [p.wait(timeout=1000) for p in nodes] == [0, 0]
     job.resumed(2, "20", plans=2)
 
 

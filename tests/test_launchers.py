@@ -439,7 +439,7 @@ def test_real_torchrun_with_a_restart(tmp_path):
         env=QUIET,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=1000,
     )
     assert done.returncode == 0, done.stderr
     for rank in range(2):

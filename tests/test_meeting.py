@@ -27,7 +27,7 @@ from ckpt_tools.pipeline import history
 
 LONG = "600"
 """Seconds after which a wait would end by itself; no test lives that long."""
-PATIENCE = 120
+PATIENCE = 1000
 
 MEMBER = """
 import signal, sys

@@ -29,7 +29,7 @@ FOUND: dict[str, Any] = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20
 
 
 def decide(decisions: Decisions, key: str, body: dict[str, Any] | None = None) -> Path:
-    decisions.once(key, "rank-0", unique=True, timeout=5, make=lambda: body or FOUND, about={})
+    decisions.once(key, "rank-0", unique=True, timeout=1000, make=lambda: body or FOUND, about={})
     return Path(decisions.directory, key)
 
 
@@ -168,7 +168,7 @@ def test_a_process_that_only_names_the_decision(tmp_path: Path, started: list[su
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     hook = subprocess.run(
         ["sh", "-c", '"$@"; exit $?', "x", *CKPT, "hook", str(root), "--plan-dir", str(plans), "--json"],
-        env=CLEAN, capture_output=True, check=True, timeout=120,
+        env=CLEAN, capture_output=True, check=True, timeout=1000,
     )  # fmt: skip
     plan = json.loads(hook.stdout)["env"]["CKPT_PLAN"]
     started.append(subprocess.Popen(["sleep", "1000"], env={**CLEAN, "CKPT_PLAN": plan}))

@@ -43,7 +43,7 @@ class Mpi:
 
     def start(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         full = {**CLEAN, "PATH": f"{BIN}:{os.environ['PATH']}", "NOTES": str(self.notes), "OMP_NUM_THREADS": "1", **env}
-        return subprocess.run(words, env=full, capture_output=True, text=True, timeout=100)
+        return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
 
     def told(self, start: str) -> dict[str, dict[str, str]]:
         """By rank, what those of one start saw."""

@@ -46,7 +46,7 @@ class Agents:
         rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=pods", "--local-addr=127.0.0.1"]
         conf = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,is_host=" + ("1" if name == "a" else "0")
         line = [str(BIN / "torchrun"), "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3", *rendezvous, conf, "--no-python"]
-        worker = [*CKPT, "run", "--worker", "--timeout", "60", *ckpt, "--", sys.executable, "-c", WORKER, str(self.out), name]
+        worker = [*CKPT, "run", "--worker", "--timeout", "1000", *ckpt, "--", sys.executable, "-c", WORKER, str(self.out), name]
         # With a shared store, torch 2.13 does not tell a node that joins later where the first one is.
         full = {**CLEAN, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **env}
         with (self.out / f"log-{name}").open("ab") as log:
@@ -54,7 +54,7 @@ class Agents:
         self.started.append(agent)
         return agent
 
-    def seen(self, name: str, count: int = 1, timeout: float = 60) -> list[dict[str, Any]]:
+    def seen(self, name: str, count: int = 1, timeout: float = 1000) -> list[dict[str, Any]]:
         """What the workers of one agent wrote, in the order they started, once there are so many."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
@@ -68,7 +68,7 @@ class Agents:
 
     def end(self) -> list[int]:
         (self.out / "end").touch()
-        return [a.wait(60) for a in self.started if a.returncode is None]
+        return [a.wait(1000) for a in self.started if a.returncode is None]
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Job:
 
     def start(self, *words: str, fault: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         full = {**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault, "FAULT_RANK": str(self.processes - 1), **env}
-        return subprocess.run(words, env=full, capture_output=True, text=True, timeout=240)
+        return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -114,5 +114,5 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
     assert done.returncode == 2 and done.stdout == ""
     hint = done.stderr.rpartition("anew with: ")[2].strip()
     path = f"{BIN}:{os.environ['PATH']}"
-    assert subprocess.run(["bash", "-c", hint], env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, timeout=240, check=False).returncode == 0
+    assert subprocess.run(["bash", "-c", hint], env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, timeout=1000, check=False).returncode == 0
     assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]

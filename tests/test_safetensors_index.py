@@ -231,7 +231,7 @@ def test_hostile_indexes(name: str) -> None:
     assert codes(found)
     assert len(found) < 50
     assert sum(len(f.message) for f in found) < 20_000
-    assert (took, peak) < (10, 60 << 20)  # tracemalloc makes it some five times slower
+    assert took < 30 and peak < 60 << 20  # tracemalloc makes it some five times slower
 
 
 def test_a_million_entries() -> None:
@@ -243,7 +243,7 @@ def test_a_million_entries() -> None:
     assert len(anatomy.members) == 50_000
     for claim in list(anatomy.members.values())[:100]:
         check(claim, A)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 30
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

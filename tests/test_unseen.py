@@ -316,7 +316,7 @@ def test_every_command_as_a_process_of_its_own(command: str, call: str, below: s
     fault, notes = Fault(str(megatron_root / below), call, errno.EIO), tmp_path / "notes"
     name, *more = command.split()
     line = [*CKPT, name, str(megatron_root), *more, *(["--", "echo", "started"] if name == "run" else [])]
-    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 5 and "started" not in done.stdout
     assert (below if name in ("verify", "ls") else fault.path) in done.stdout + done.stderr and "Traceback" not in done.stderr
     assert set(notes.read_text().splitlines()) == {f"{call} {fault.path}"}
@@ -333,7 +333,7 @@ def test_copies_of_the_process_tell_what_they_could_not_read(command: str, tmp_p
             os.utime(path, (OLD + step * 360, OLD + step * 360))
     fault, notes = Fault(str(root / "rank_33/net-1_20.ckpt"), "read", errno.EIO), tmp_path / "notes"
     line = [*CKPT, command, str(root), "--json", "--jobs", "2"]
-    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 5 and fault.path in done.stdout
     assert fault.path in notes.read_text()
 

@@ -13,17 +13,21 @@ import json
 import os
 import pkgutil
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-SIZE = 4
+from warm_client import SIZE
+
+_ONE_STARTS = threading.Lock()
 _AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
 
 
@@ -33,7 +37,7 @@ def completed(words: Sequence[str], env: Mapping[str, str], cwd: Path | None = N
     assert not odd, f"{odd} would mean something to a new interpreter only: start one"
     asked = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd or os.getcwd())}).encode()
     with socket.socket(socket.AF_UNIX) as ours:
-        ours.connect(_server().place)
+        ours.connect(_server("ckpt").place)
         (out, out_there), (err, err_there) = os.pipe(), os.pipe()
         with open(out, "rb") as stdout, open(err, "rb") as stderr, open(os.devnull, "rb") as stdin:
             socket.send_fds(ours, [len(asked).to_bytes(SIZE, "big")], [stdin.fileno(), out_there, err_there])
@@ -73,25 +77,47 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 class _Server:
     """It ends when its stdin does, and so when this process ends."""
 
-    def __init__(self) -> None:
-        home = tempfile.mkdtemp(prefix="ckpt-warm-", dir="/tmp")  # a socket's name may have 107 bytes
-        self.place = os.path.join(home, "s")
-        line = [sys.executable, __file__, self.place]
+    def __init__(self, what: str) -> None:
+        self.home = tempfile.mkdtemp(prefix="ckpt-warm-", dir="/tmp")  # a socket's name may have 107 bytes
+        self.place = os.path.join(self.home, "socket")
+        line = [sys.executable, __file__, self.place, what]
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
         assert self.process.stdout and self.process.stdout.readline() == b"ready\n"
 
+    def stop(self) -> None:
+        with self.process as process:
+            assert process.stdin
+            process.stdin.close()
+        shutil.rmtree(self.home, ignore_errors=True)
 
-@lru_cache(1)
-def _server() -> _Server:
-    return _Server()
+
+_started: dict[str, _Server] = {}
+
+
+def _server(what: str) -> _Server:
+    with _ONE_STARTS:
+        if what not in _started:
+            _started[what] = _Server(what)
+        return _started[what]
+
+
+def torchrun() -> str:
+    """A directory for PATH with a torchrun that starts at once: torch's own, in a process that has torch loaded."""
+    server = _server("torchrun")
+    script = Path(server.home, "bin", "torchrun")
+    if not script.exists():
+        script.parent.mkdir()
+        here = str(Path(__file__).parent)
+        script.write_text(f"#!{sys.executable} -IS\nimport sys\nsys.path.append({here!r})\nfrom warm_client import main\nmain({server.place!r})\n")
+        script.chmod(0o755)
+    return str(script.parent)
 
 
 def stop() -> None:
-    """End the server, if there is one; tests/conftest.py calls it when all tests have ended."""
-    if _server.cache_info().currsize:
-        with _server().process as process:
-            assert process.stdin
-            process.stdin.close()
+    """End the servers, if there are any; tests/conftest.py calls it when all tests have ended."""
+    for server in _started.values():
+        server.stop()
+    _started.clear()
 
 
 # ---- the server
@@ -121,15 +147,17 @@ def serve(place: str) -> list[str]:
                             other.close()
                         return _become(asked, streams)
                     running[child] = connection
+                    waiting.register(connection, selectors.EVENT_READ, child)
                     for fd in streams:
                         os.close(fd)
                 elif key.fileobj is sys.stdin:
-                    os.unlink(place)
-                    os.rmdir(os.path.dirname(place))
                     os._exit(0)
-                else:
+                elif key.fileobj == woken:
                     os.read(woken, 1 << 10)
-                    _reap(running)
+                    _reap(running, waiting)
+                elif key.data in running:  # who asked has gone, or passes on a signal
+                    waiting.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGTERM)
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -137,13 +165,16 @@ def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(_exactly(connection, int.from_bytes(size, "big"))), streams
 
 
-def _reap(running: dict[int, socket.socket]) -> None:
+def _reap(running: dict[int, socket.socket], waiting: selectors.BaseSelector) -> None:
     while running:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
         with running.pop(child) as connection:
-            connection.sendall(status.to_bytes(SIZE, "big"))
+            if connection in waiting.get_map():
+                waiting.unregister(connection)
+            with suppress(OSError):  # it has gone
+                connection.sendall(status.to_bytes(SIZE, "big"))
 
 
 def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
@@ -160,19 +191,27 @@ def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
     return asked["words"]
 
 
-def _load() -> None:
+def _load(what: str) -> None:
+    if what == "torchrun":
+        import torch.distributed.run  # noqa: F401
+
+        return
     import ckpt_tools
 
     for module in pkgutil.walk_packages(ckpt_tools.__path__, "ckpt_tools."):
         if not module.name.endswith(("__main__", "_child")):
             importlib.import_module(module.name)
-    gc.freeze()
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
-    _load()
-    sys.argv = ["ckpt", *serve(sys.argv[1])]
-    from ckpt_tools.cli import main
+    place, what = sys.argv[1:]
+    _load(what)
+    gc.freeze()
+    sys.argv = [what, *serve(place)]
+    if what == "ckpt":
+        from ckpt_tools.cli import main
+    else:
+        from torch.distributed.run import main
 
     main()
