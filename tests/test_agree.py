@@ -299,11 +299,14 @@ MEET = """
 import sys
 from ckpt_tools.job.boards import Files
 from ckpt_tools.job.meeting import meeting
+from ckpt_tools.job.said import Round, only
+from ckpt_tools.checked import whole
 from ckpt_tools.errors import CkptError
+sums = Round(only({"n": whole, "from": whole}), only({"sum": whole}))
 try:
     with meeting(Files(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])) as m:
         for n in range(int(sys.argv[5])):
-            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)})
+            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)}, sums)
         print(got["sum"])
 except CkptError as e:
     print(type(e).__name__, e)

@@ -16,6 +16,7 @@ import pytest
 from run_helpers import ckpt, megatron
 from test_agree import free_port
 
+from ckpt_tools.checked import whole
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import boards, hosts, lines, rendezvous, secret, torchrun_line
 from ckpt_tools.job.boards import Files, Store
@@ -23,6 +24,7 @@ from ckpt_tools.job.lines import Lines
 from ckpt_tools.job.meeting import Meeting, meeting
 from ckpt_tools.job.party import Party
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.job.said import Round, only
 from ckpt_tools.job.secret import NotOurs, Seal
 from ckpt_tools.job.terms import Terms
 
@@ -282,13 +284,16 @@ def meet(store: Any, seals: tuple[Seal, Seal], timeout: float = 600, numbers: tu
     def member(me: int) -> object:
         try:
             with meeting(Board(store, seals[me]), me, 2, timeout) as m:
-                first = m.exchange({"n": numbers[me]}, _sum)["sum"]
-                return (first, m.exchange({"n": first + me}, _sum)["sum"])
+                first = m.exchange({"n": numbers[me]}, _sum, SUMS)["sum"]
+                return (first, m.exchange({"n": first + me}, _sum, SUMS)["sum"])
         except CkptError as error:
             return error
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(member, range(2)))
+
+
+SUMS = Round(only({"n": whole}), only({"sum": whole}))
 
 
 def _sum(values: Sequence[Mapping[str, int]]) -> dict[str, int]:

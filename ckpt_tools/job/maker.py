@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from ckpt_tools import pipeline
 from ckpt_tools.cache import Note
+from ckpt_tools.checked import wrong
+from ckpt_tools.job import said, schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.party import Party
@@ -67,7 +69,13 @@ class Maker:
             return self._body(agree(self))
         if not self.rendezvous.needed:
             return self._body(self.plan())
-        return self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()))
+        return self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()), said.Round(said.NOTHING.said, self._ordered))
+
+    def _ordered(self, body: object, at: str) -> None:
+        """Raises Invalid for a decision of the first node that says what no decision says: it starts this node's command."""
+        if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
+            wrong(at, "a decision that is still to be written down")
+        schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from ckpt_tools import ranges
+from ckpt_tools.checked import Check
+from ckpt_tools.emit._words import printable
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
+from ckpt_tools.job import said
 from ckpt_tools.job.boards import Board
 from ckpt_tools.job.lines import number
+from ckpt_tools.job.said import Value
 from ckpt_tools.job.waiting import Backoff, Clock
 
-Value = dict[str, Any]
 _FAREWELL = 5.0
 """Seconds that the first node waits for the others to have read the end, where nothing tells whether they still run."""
 
@@ -49,11 +51,11 @@ class Meeting:
             self._gather_members()
             return
         for _ in self._waiting(lambda: f"node {self.me} did not hear from the first node"):
-            offer = self._read("offer")
+            offer = self._offered()
             if not offer or offer["members"][self.me : self.me + 1] != [self.name]:
-                first = (self.board.get("join.0") or b"").decode("ascii", "replace")
+                first = said.member(self.board.get("join.0"))
                 if first and self.watch.gone(first):
-                    offer = self._read("offer") or {}
+                    offer = self._offered() or {}
                     self._raised(offer if self.name in offer.get("members", ()) else {})
                     raise _ended(0)
                 continue
@@ -67,8 +69,18 @@ class Meeting:
             if self.watch.gone(self.members[0]):
                 if self.board.get(f"{self.session}.go"):
                     return
-                self._raised(self._read("offer") or {})
+                self._raised(self._offered() or {})
                 raise _ended(0)
+
+    def _offered(self) -> Value | None:
+        """The first node's offer to this one; None where there is none, or one of an earlier start: it cannot name this process."""
+        data = self.board.get("offer")
+        if data is None or self.name.encode() not in data:
+            return None
+        offer = said.value(data, said.OFFER, "node 0", said.ALL, said.FAILED_OFFER)
+        if len(offer["members"]) != self.size:
+            raise said.refuse("node 0", f"there are {len(offer['members'])} nodes, and here {self.size}")
+        return offer
 
     def _gather_members(self) -> None:
         self.members[0] = self.name
@@ -90,15 +102,17 @@ class Meeting:
 
     def _meet(self, i: int) -> None:
         """Take in that node ``i`` is there, or has come anew. Raises CannotLook when it was there and has failed or ended."""
-        text = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
-        if not text.startswith("{"):
-            if text == self.members[i] and text and self.watch.gone(text) and self.board.get(f"join.{i}") == text.encode():
+        data = self.board.get(f"join.{i}")
+        if data is None or not data.startswith(b"{"):
+            name = said.member(data)
+            if name and name == self.members[i] and self.watch.gone(name) and self.board.get(f"join.{i}") == data:
                 raise _ended(i)
-            self.members[i] = text
+            self.members[i] = name
             return
-        left = json.loads(text)
-        if left["name"] == self.members[i] or left["first"] == self.name:  # else it was of an earlier start
-            self._said(i, left)
+        if self.name.encode() in data or (self.members[i] or self.name).encode() in data:  # else it was of an earlier start
+            left = said.value(data, said.LEFT, f"node {i}", said.ONE, said.LEFT)
+            if left["name"] == self.members[i] or left["first"] == self.name:
+                self._said(i, left)
         self.members[i] = ""
 
     def _offer(self, value: Value) -> None:
@@ -106,22 +120,25 @@ class Meeting:
 
     # ---- one exchange after the other
 
-    def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value]) -> Value:
-        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``), or concluding raises, is raised on all."""
+    def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value], checks: said.Round = said.NOTHING) -> Value:
+        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``), or concluding raises, is raised on all.
+
+        Raises UsageError for what does not pass the checks, whoever says it.
+        """
         self.round += 1
         key = f"{self.session}.{self.round}"
         if self.me:
             self.board.put(f"{key}.{self.me}", json.dumps(value).encode())
             for _ in self._waiting(lambda: f"node {self.me} did not hear from the first node"):
-                answer = self._read(f"{key}.all")
+                answer = self._read(f"{key}.all", checks.told)
                 if answer is None and self.watch.gone(self.members[0]):
-                    answer = self._read(f"{key}.all")
+                    answer = self._read(f"{key}.all", checks.told)
                     if answer is None:
                         raise _ended(0)
                 if answer is not None:
                     return self._raised(answer)
         try:
-            values = self._gather(key, value)
+            values = self._gather(key, value, checks.said)
             answer = conclude(values)
         except CkptError as error:
             self._conclude(failure(error))
@@ -134,15 +151,15 @@ class Meeting:
         self.board.put(f"{self.session}.{self.round}.all", json.dumps(answer).encode())
         self.answered = self.round
 
-    def _gather(self, key: str, mine: Value) -> list[Value]:
+    def _gather(self, key: str, mine: Value, check: Check) -> list[Value]:
         """The values of all; raises what the first node to fail raised."""
         self._said(0, mine)
         found: dict[int, Value] = {0: mine}
         for _ in self._waiting(lambda: f"{_nodes([i for i in range(self.size) if i not in found])} did not answer"):
             for i in [i for i in range(self.size) if i not in found]:
-                value = self._read(f"{key}.{i}")
+                value = self._read(f"{key}.{i}", check, i)
                 if value is None and self.watch.gone(self.members[i]):
-                    value = self._read(f"{key}.{i}")
+                    value = self._read(f"{key}.{i}", check, i)
                     if value is None:
                         raise _ended(i)
                 if value is not None:
@@ -154,20 +171,18 @@ class Meeting:
 
     def _said(self, i: int, value: Value) -> None:
         if "error" in value:
-            raise BY_EXIT_CODE.get(value["exit_code"], CannotLook)(f"node {i}: {value['error']}", value["hint"])
+            raise _repeated(value, f"node {i}: ")
 
     def _raised(self, answer: Value) -> Value:
         if "error" in answer:
             self.failed = True
-            raise BY_EXIT_CODE.get(answer["exit_code"], CannotLook)(answer["error"], answer["hint"])
+            raise _repeated(answer)
         return answer
 
-    def _read(self, key: str) -> Value | None:
+    def _read(self, key: str, check: Check, of: int = 0) -> Value | None:
+        """What node ``of`` has put up, or None. Raises UsageError where that is neither a failure nor what passes the check."""
         data = self.board.get(key)
-        if data is None:
-            return None
-        value = json.loads(data)
-        return value if isinstance(value, dict) else None
+        return None if data is None else said.value(data, check, f"node {of}", said.ONE if of else said.ALL)
 
     # ---- leaving
 
@@ -180,10 +195,10 @@ class Meeting:
             if self.me == 0 and not self.answered:
                 for i in [i for i, name in enumerate(self.members) if not name]:  # whoever has come meanwhile
                     with suppress(UsageError):  # not signed by a node of this job
-                        self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
+                        self.members[i] = said.member(self.board.get(f"join.{i}"))
                 self._offer({"session": "", "watch": {}, **told})
             elif self.me and not self.round:
-                first = (self.board.get("join.0") or b"").decode("ascii", "replace")
+                first = said.member(self.board.get("join.0"))
                 self.board.put(f"join.{self.me}", json.dumps({**told, "name": self.name, "first": first}).encode())
             if self.session:
                 who = str(self.me) if self.me else "all"
@@ -245,6 +260,12 @@ def meeting(board: Board, me: int, size: int, timeout: float, clock: Clock | Non
 def failure(error: CkptError) -> Value:
     """What a node puts up instead of its value when it cannot go on."""
     return {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
+
+
+def _repeated(value: Value, who: str = "") -> CkptError:
+    """The error of another node, without anything that could steer a terminal."""
+    error, hint = ("\n".join(map(printable, value[name].split("\n"))) for name in ("error", "hint"))
+    return BY_EXIT_CODE.get(value["exit_code"], CannotLook)(f"{who}{error}", hint)
 
 
 def _as_told(error: BaseException) -> CkptError:

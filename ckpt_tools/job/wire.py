@@ -1,32 +1,67 @@
-"""What the nodes of an agreement tell each other, as values that JSON can hold."""
+"""What the nodes of an agreement tell each other, as values that JSON can hold. Paths are relative: every node has its own place for them."""
 
 from __future__ import annotations
 
+import json
 import os
-from ast import literal_eval
+from typing import NamedTuple
 
-from ckpt_tools.job.meeting import Value
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Part, RankLoad, Severity
+from ckpt_tools import checked
+from ckpt_tools.job.said import Value
+from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Severity
+
+_UP = "^"
+"""What stands for .. in names: links may lead out of ROOT, and no node follows another one's way there."""
+
+
+class Identity(NamedTuple):
+    """A checkpoint on every node; ``base`` is the directory of its run below the root."""
+
+    layout: str
+    base: str
+    prefix: str
+    step: int | None
+    epoch: int | None
+    step_in_epoch: int | None
+    generation: int | None
+
+
+def top(root: str) -> str:
+    """The directory that everything of a root lies in: a root may be a prefix of several, or a file."""
+    return root if os.path.isdir(root) else os.path.dirname(root)
+
+
+def name_of(path: str, root: str) -> str:
+    """What a path is called on every node, wherever each has mounted its disk."""
+    return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
+
+
+def inside(path: str, root: str) -> bool:
+    """Whether a path lies below the root without a way up."""
+    return not os.path.relpath(path, top(root)).startswith("..")
 
 
 def identity(c: Checkpoint, root: str) -> str:
-    """What names a checkpoint on every node, wherever each has mounted its disk: paths are below ``root``."""
-    first = c.parts[0]
-    return repr((c.layout, os.path.relpath(first.base, root), first.prefix, c.step, c.epoch, c.step_in_epoch, c.generation))
+    """What names a checkpoint on every node."""
+    base = name_of(c.parts[0].base, root)
+    return json.dumps([c.layout, base, c.parts[0].prefix, c.step, c.epoch, c.step_in_epoch, c.generation])
 
 
-def parts_of(identity: str) -> tuple[str, str, str, int | None, int | None, int | None, int | None]:
-    """(layout, directory of the run below the root, prefix, step, epoch, step_in_epoch, generation) of an identity."""
-    layout, base, prefix, step, epoch, step_in_epoch, generation = literal_eval(identity)
-    return layout, base, prefix, step, epoch, step_in_epoch, generation
+def parts_of(identity: str) -> Identity:
+    """The reverse, of what has been checked (said.identity)."""
+    words = checked.parsed(identity.encode("utf-8", "surrogateescape"))
+    return Identity(*words) if isinstance(words, list) else Identity("", ".", "", None, None, None, None)
 
 
 def row(load: RankLoad, host: str) -> Value:
     """What one rank loads, and on which node."""
-    return {
-        "rank": load.rank,
-        "files": [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files],
-    }
+    files = [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files]
+    return {"rank": load.rank, "files": files}
+
+
+def load_of(row: Value) -> RankLoad:
+    """The reverse."""
+    return RankLoad(row["rank"], tuple(FileLoad(**{**f, "level": Level(f["level"])}) for f in row["files"]))
 
 
 def told(f: Finding) -> Value:
@@ -39,11 +74,13 @@ def untold(row: Value) -> Finding:
     return Finding(**{**row, "severity": Severity(row["severity"]), "ranks": tuple((a, b) for a, b in row["ranks"])})
 
 
-def packed(p: Part) -> Value:
+def packed(p: Part, root: str) -> Value:
     """A part for the others, without what the listing found wrong with it."""
-    return {**p._asdict(), "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
+    places = {"base": name_of(p.base, root), "home": name_of(p.home, root) if p.home else None}
+    return {**p._asdict(), **places, "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
 
 
-def unpacked(row: Value) -> Part:
-    """A part of another node; its path is valid there."""
-    return Part(**{**row, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})
+def unpacked(row: Value, root: str) -> Part:
+    """A part of another node: its path is valid there, its directories are those of the same name here."""
+    at = {name: os.path.normpath(os.path.join(top(root), row[name])) if row[name] else "" for name in ("base", "home")}
+    return Part(**{**row, **at, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})
