@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,25 @@ def pytest_configure(config: pytest.Config) -> None:
         for path in FIXTURES.glob("*/**/*"):
             with suppress(PermissionError):  # a clone of somebody else, who has run the tests before
                 os.utime(path, (SAVED, SAVED), follow_symlinks=False)
+
+
+MOST = 60.0
+"""CPU seconds that a test may take, with the processes that it has waited for: an order of magnitude above what one should. What takes more is ``slow``."""
+
+
+def cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """CPU time, because a busy machine takes longer for the same work; the budget of the whole suite is in .ci/run."""
+    before = cpu_seconds()
+    yield
+    used = cpu_seconds() - before
+    if used > MOST and item.get_closest_marker("slow") is None:
+        pytest.fail(f"{used:.0f} s of CPU time: make it cheaper, or mark it slow and leave a cheaper one", pytrace=False)
 
 
 @pytest.hookimpl(optionalhook=True)
