@@ -371,6 +371,21 @@ def foreign_key(scene: Scene) -> Told:
     return answer, "" if answer.code == 2 else "another user's key was taken"
 
 
+def named_file(name: str, text: str, *words: str, code: int = 0) -> Callable[[Scene], Told]:
+    """Another user's file that a flag names; with the victim's own ckpt ends in ``code``."""
+
+    def carry_out(scene: Scene) -> Told:
+        scene.demo()
+        path = scene.shared / name
+        with scene.attacker():
+            path.write_text(text)
+            path.chmod(0o644)
+        answer = scene.ckpt("plan", scene.runs, "--order", "step", "-q", *(w.format(path) for w in words))
+        return answer, "the attacker's file was used" if answer.code == code else ""
+
+    return carry_out
+
+
 # ---- the cache
 
 

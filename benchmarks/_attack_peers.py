@@ -78,3 +78,22 @@ def beyond_loopback(scene: Scene) -> Told:
         port = s.getsockname()[1]
     answer = node(scene, 0, first, ("--rendezvous", f"{socket.gethostname()}:{port}", "--timeout", "1")).ended()
     return answer, "" if answer.code == 2 else "whoever reaches the port may take part"
+
+
+def stranger(scene: Scene) -> Told:
+    """Who reaches the port and knows everything about the job but its secret."""
+    first, second = disks(scene)
+    for disk in (first, second):  # together they would start
+        shutil.rmtree(disk)
+        shutil.copytree(HOME / "fixtures" / "demo" / "iter_0000010", disk / "iter_0000010")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        meet = f"127.0.0.1:{s.getsockname()[1]}"
+    nodes = []
+    for n, disk in enumerate((first, second)):
+        secret = scene.home / f"secret-{n}"
+        secret.write_text(f"{n}0123456789abcdefghijklmnopqrstuvwxyz")
+        secret.chmod(0o600)
+        nodes.append(node(scene, n, disk, ("--rendezvous", meet, "--secret-file", secret)))
+    answers = [one.ended() for one in nodes]
+    return answers[0], "the victim started with the stranger" if 0 in (a.code for a in answers) else ""

@@ -72,6 +72,8 @@ class Row:
 
 LONG = frozenset(
     (
+        "another user's file as --config",
+        "another user's file of replica groups",
         "a plan-dir that all may write",
         "the note of an earlier start removed",
         "a cache of another user's",
@@ -111,6 +113,18 @@ ATTACKS: Sequence[Attack] = (
         ("CKPT_PLAN names another user's file", orders.plan_variable, {2}, "CKPT_PLAN"),
         ("another user's ckpt.toml above the working directory", orders.config_of_another, {3}, ""),
         ("a ckpt.toml that all may write", orders.config_for_all, {3}, ""),
+        (
+            "another user's file as --config",
+            orders.named_file("ckpt.toml", 'order = "step"', "--config", "{}"),
+            {2},
+            "--config",
+        ),
+        (
+            "another user's file of replica groups",
+            orders.named_file("groups", "0,2\n1,3\n", "--replica-groups", "model={}"),
+            {2},
+            "--replica-groups",
+        ),
         ("another user's fault file", orders.fault_file, {2}, "--fault-file"),
         ("another user's key file", orders.foreign_key, {2}, "--key-file"),
         ("a cache of another user's", orders.planted_cache, {4}, ""),
@@ -172,6 +186,7 @@ ATTACKS: Sequence[Attack] = (
         ("a peer's path is an option", peers.hostile_peer({"path": "-oPWNED"}), {2, 4, 5}, ""),
         ("a peer tells a name that nests", peers.hostile_peer({"id": "(" * 100_000}), {2, 4, 5}, ""),
         ("a peer tells text for numbers", peers.hostile_peer({"mtime": "x", "size": [], "rank": None}), {2, 4, 5}, ""),
+        ("a stranger with another secret takes part", peers.stranger, {2, 5}, ""),
         ("nodes meet beyond loopback without a secret", peers.beyond_loopback, {2}, "--secret-file"),
         slow=True,
     ),
