@@ -18,19 +18,18 @@ from ckpt_tools.storage import Identity
 
 Told = tuple[Answer, str]
 """How the victim's command ended, and what the attacker got."""
+FORGED = "0badcafe" * 4
 SHOW = ("--", "env")
 """What a victim starts here: a command that shows the environment that it was given."""
 
 
 def obeyed(answer: Answer) -> Told:
-    return answer, "the attacker's values were used" if MARK in answer.out else ""
+    return answer, "the attacker's values were used" if MARK in answer.out or FORGED in answer.out else ""
 
 
-def evil(body: dict[str, Any], scene: Scene) -> bytes:
-    """An honest decision with the attacker's path, arguments and environment in it."""
-    path = f"{scene.evil}/{MARK}"
-    more = {"path": path, "args": ["--load", path], "env": {"LD_PRELOAD": f"{path}.so", "PYTHONPATH": path, "BASH_ENV": path}}
-    return json.dumps({**body, "resume": {**body["resume"], **more}}).encode()
+def evil(body: dict[str, Any]) -> bytes:
+    """An honest decision with one value of the attacker's, which is as well formed as the rest: nothing but its owner tells."""
+    return json.dumps({**body, "fingerprint": FORGED}).encode()
 
 
 def plant(path: Path, data: bytes) -> None:
@@ -50,7 +49,7 @@ def decision_in_sticky_dir(scene: Scene) -> Told:
     scene.demo()
     below, body = scene.decision()
     with scene.attacker():
-        plant(scene.shared / below, evil(body, scene))
+        plant(scene.shared / below, evil(body))
     return obeyed(start(scene, scene.shared))
 
 
@@ -58,7 +57,7 @@ def decision_in_foreign_dir(scene: Scene) -> Told:
     scene.demo()
     below, body = scene.decision()
     with scene.attacker():
-        plant(scene.evil / below, evil(body, scene))
+        plant(scene.evil / below, evil(body))
     return obeyed(start(scene, scene.evil))
 
 
@@ -72,7 +71,7 @@ def decision_in_open_dir(scene: Scene) -> Told:
         directory.chmod(0o777)
     with scene.attacker():
         (plans / below).unlink()
-        plant(plans / below, evil(body, scene))
+        plant(plans / below, evil(body))
     return obeyed(start(scene, plans))
 
 
@@ -98,7 +97,7 @@ def plan_variable(scene: Scene) -> Told:
     scene.demo()
     _, body = scene.decision()
     with scene.attacker():
-        plant(scene.shared / "1.json", evil(body, scene))
+        plant(scene.shared / "1.json", evil(body))
     return obeyed(scene.ckpt("hook", "--read", env={"CKPT_PLAN": str(scene.shared / "1.json")}))
 
 
@@ -144,7 +143,7 @@ def fifo_decision(scene: Scene) -> Told:
     fifo = scene.shared / "1.json"
     with scene.attacker():
         os.mkfifo(fifo, 0o666)
-    feeder = scene.feed(fifo, evil(body, scene))
+    feeder = scene.feed(fifo, evil(body))
     try:
         return obeyed(scene.ckpt("hook", "--read", env={"CKPT_PLAN": str(fifo)}))
     finally:
@@ -155,7 +154,7 @@ def proc_decision(scene: Scene) -> Told:
     """CKPT_PLAN leads through /proc to whatever somebody has put behind a descriptor."""
     scene.demo()
     _, body = scene.decision()
-    text = evil(body, scene).decode()
+    text = evil(body).decode()
     return obeyed(scene.ckpt("hook", "--read", env={"CKPT_PLAN": "/proc/self/fd/0"}, given=text))
 
 
@@ -178,7 +177,7 @@ def raced_decision(scene: Scene) -> Told:
     path, other = scene.home / "1.json", scene.evil / "other.json"
     plant(path, json.dumps(body).encode())
     with scene.attacker():
-        plant(other, evil(body, scene))
+        plant(other, evil(body))
     return obeyed(scene.ckpt("hook", "--read", env={"CKPT_PLAN": str(path)}, code=race(path, other)))
 
 
@@ -187,7 +186,7 @@ def hard_link(scene: Scene) -> Told:
     scene.demo()
     below, body = scene.decision()
     old = scene.shared / "old.json"
-    plant(old, evil(body, scene))
+    plant(old, evil(body))
     try:
         with scene.attacker():
             (scene.shared / below).parent.mkdir(parents=True)

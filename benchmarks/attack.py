@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class Row:
         a = self.answer
         outcome = "SUCCEEDS: " + self.got if self.open else "limit: " + self.got if self.got else "fails"
         code = "–" if a is None else "hangs" if a.hung else str(a.code)
-        return self.attack.boundary, self.attack.name, outcome if a else "needs root", code, a.said if a else ""
+        said = re.sub(r"/\S*/ckpt-attack-\w+", "/…", a.said) if a else ""  # each scene has a place of its own
+        return self.attack.boundary, self.attack.name, outcome if a else "needs root", code, said
 
 
 LONG = frozenset(
@@ -266,21 +268,31 @@ def table(rows: Sequence[Row], markdown: bool) -> str:
     return "\n".join(f"{b:12} {n:60} {o:50} {c:>5}  {s[:150]}" for b, n, o, c, s in (head, *(r.words for r in rows)))
 
 
+def quoted(page: str, rows: str) -> str:
+    """A page with that table in its place."""
+    before, begin, rest = page.partition("<!-- attacks -->\n")
+    _, end, after = rest.partition("<!-- /attacks -->")
+    return f"{before}{begin}{rows}\n{end}{after}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="without bombs, peers and padded pickles")
     parser.add_argument("--only", default="", help="attacks whose boundary or name holds this text")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--update", type=Path, metavar="PAGE", help="put the table between <!-- attacks --> and <!-- /attacks --> of a page")
     options = parser.parse_args()
     rows = []
     for attack in ATTACKS:
         if options.only in f"{attack.boundary} {attack.name}" and not (options.quick and attack.slow):
             rows.append(carried_out(attack))
-            if not (options.markdown or options.json):
+            if not (options.markdown or options.json or options.update):
                 print(table(rows[-1:], False).splitlines()[-1], flush=True)
     if options.markdown:
         print(table(rows, True))
+    if options.update:
+        options.update.write_text(quoted(options.update.read_text(), table(rows, True)))
     if options.json:
         print(json.dumps([dict(zip(("boundary", "attack", "outcome", "exit", "said"), r.words, strict=True)) for r in rows], indent=1))
     return 1 if any(r.open for r in rows) else 0
