@@ -20,7 +20,7 @@ def _changed(value, key=""):
     if isinstance(value, list):
         return [_changed(v, key) for v in value]
     return CHANGES.get(key, value)
-_agree._Node._tell = lambda self, value, conclude: _tell(self, lambda: _changed(value()), conclude)
+_agree._Node._tell = lambda self, value, *more: _tell(self, lambda: _changed(value()), *more)
 """
 """What makes a node hostile: it takes part as any other, and changes what it tells."""
 
@@ -56,7 +56,9 @@ def hostile_peer(changes: dict[str, object]) -> Callable[[Scene], Told]:
         meet = ("--plan-dir", scene.home / "plans", "--transfer", bring)
         victim = node(scene, 0, first, meet)
         hostile = node(scene, 1, second, meet, f"CHANGES = {changes!r}{_HOSTILE}")
-        answer, _ = victim.ended(), hostile.ended()
+        answer, other = victim.ended(), hostile.ended()
+        if "internal error" in other.err:
+            raise RuntimeError(f"the hostile node is not what it should be: {other.err}")
         return answer, harm(scene, words)
 
     return carry_out
@@ -68,6 +70,10 @@ def harm(scene: Scene, words: Path) -> str:
         return "a file was written where the peer said"
     told = words.read_text().splitlines() if words.exists() else []
     return "the peer's word became an option of --transfer" if any(w.startswith("-") for w in told) else ""
+
+
+honest_peer = hostile_peer({})
+"""A node that changes nothing: so the others fail for what they say."""
 
 
 def beyond_loopback(scene: Scene) -> Told:

@@ -183,6 +183,7 @@ ATTACKS: Sequence[Attack] = (
     ),
     *_of(
         "peer",
+        ("none: an honest peer offers a file", peers.honest_peer, {0}, ""),
         ("a peer names a path outside the target", peers.hostile_peer({"below": "../../../../PWNED"}), {0, 2, 4, 5}, ""),
         ("a peer's host name is an option", peers.hostile_peer({"host": "-oProxyCommand=PWNED"}), {2, 5}, ""),
         ("a peer's path is an option", peers.hostile_peer({"path": "-oPWNED"}), {2, 4, 5}, ""),
