@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ckpt_tools.pipeline import latest, plan, scan, verify
     from ckpt_tools.pipeline.compare import diff
     from ckpt_tools.pipeline.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
-    from ckpt_tools.question import Selection
+    from ckpt_tools.question import Selection, Trust
 
 __all__ = [
     "Attempt",
@@ -79,6 +79,7 @@ __all__ = [
     "Tensor",
     "TensorDifference",
     "TensorSide",
+    "Trust",
     "UsageError",
     "Verdict",
     "Verification",
@@ -99,7 +100,7 @@ _HOME = {
     "ckpt_tools.pipeline.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
     "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
     "ckpt_tools.answers": ("FileReport", "Scan", "Summary", "Verification"),
-    "ckpt_tools.question": ("Selection",),
+    "ckpt_tools.question": ("Selection", "Trust"),
     "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
 }
 

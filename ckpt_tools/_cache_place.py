@@ -28,14 +28,17 @@ def inside(path: str, root: str) -> bool:
 
 
 @contextmanager
-def turn(home: str, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
+def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
     """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two turns of one ``kind``. A turn ends with its process, however that ends.
 
-    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole file. Where nothing can be locked it is always our turn.
+    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole file. Where nothing can be locked, and without a ``home``, it is always our turn.
     """
+    if home is None:
+        yield lambda: True
+        return
     try:
         name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
-        fd = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError:
         yield lambda: True
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from ckpt_tools import trust
 from ckpt_tools._values import MAX_RANK, path
+from ckpt_tools.trust import OURS, Trust
 
 MAX_BYTES = 1 << 20
 """A list of every rank of the largest job known is far smaller; a checkpoint given by mistake must not be read whole."""
@@ -70,18 +72,15 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
             yield ranks(where[node], f"node_ranks of {node!r}")
 
 
-def fault_file(value: object, base: str = "") -> frozenset[int]:
-    """The ranks that a fault file names. Raises ValueError when it cannot be read, is larger than MAX_BYTES, or says something else."""
+def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
+    """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else, Untrusted when others could have written it."""
     import json  # only for such a file: it costs start-up time
 
     file = path(value, base)
     try:
-        with open(file, "rb") as f:
-            data = f.read(MAX_BYTES + 1)
+        data = trust.read(file, MAX_BYTES, trusted)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise ValueError(f"{file!r} cannot be read ({e}): name a JSON file such as [3, 5]") from e
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{file!r} is larger than {MAX_BYTES} bytes, so it is no fault file")
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as e:

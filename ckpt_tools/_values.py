@@ -6,7 +6,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ckpt_tools import trust
 from ckpt_tools.model import Kind, Level
+from ckpt_tools.trust import OURS, Trust
 
 Parse = Callable[[object, str], object]
 """A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from -> the setting's value.
@@ -14,10 +16,17 @@ Parse = Callable[[object, str], object]
 Raises ValueError with a message that says what would be right.
 """
 
+Reading = Callable[[object, str, Trust], object]
+"""The same of a setting that names a file of orders, which is read: whom to believe comes third. Raises Untrusted as well."""
+
 MAX_RANK = 1 << 24
 """No job has more ranks; a typing error such as 0-99999999999 must not fill the memory."""
 
 _BETWEEN = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
+
+_GROUP_BYTES = 64 << 20
+"""Groups of all ranks of the largest job are a fraction of this."""
+_UIDS = 1 << 32
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 
@@ -158,10 +167,9 @@ def _group_text(text: str, where: str) -> tuple[tuple[int, ...], ...]:
     return groups
 
 
-def _group_file(path: str) -> Groups:
+def _group_file(path: str, trusted: Trust) -> Groups:
     try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
+        text = trust.read(path, _GROUP_BYTES, trusted).decode()
     except (OSError, ValueError) as e:
         raise ValueError(f"{path!r} cannot be read ({e}): say groups such as '0,4;1,5', or a file of them") from e
     if text.lstrip()[:1] not in ("[", "{"):
@@ -177,40 +185,40 @@ def _group_file(path: str) -> Groups:
     return {role: _group_list(groups, path) for role, groups in (value.items() if isinstance(value, dict) else [("", value)])}
 
 
-def _group_entries(value: object, base: str) -> Iterator[Groups]:
+def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
     if isinstance(value, dict):
         for role, given in value.items():
             if isinstance(given, list):
                 yield {role: _group_list(given, role)}
             else:
-                yield _group_entry(f"{role}={given}", base)
+                yield _group_entry(f"{role}={given}", base, trusted)
     elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
         yield {"": _group_list(value, "replica-groups")}
     else:
         for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
-            yield _group_entry(text(entry, base).strip(), base)
+            yield _group_entry(text(entry, base).strip(), base, trusted)
 
 
-def _group_entry(entry: str, base: str) -> Groups:
+def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
     m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
     if not m:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
     role, rest = m[1] or "", m[2]
     if re.fullmatch(r"[0-9,;\s-]+", rest):
         return {role: _group_text(rest, repr(rest))}
-    found = _group_file(path(rest, base))
+    found = _group_file(path(rest, base), trusted)
     if role and set(found) != {""}:
         raise ValueError(f"{rest} names the roles itself: drop '{role}='")
     return {role: found[""]} if role else found
 
 
-def replica_groups(value: object, base: str = "") -> Groups:
+def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
     """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a list or table of such.
 
     A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per role.
     """
     groups: Groups = {}
-    for found in _group_entries(value, base):
+    for found in _group_entries(value, base, trusted):
         for role, members in found.items():
             if role in groups:
                 raise ValueError(f"groups of {f'role {role}' if role else 'every role'} are given twice")
@@ -256,6 +264,15 @@ def paths(value: object, base: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
         raise ValueError(f"{value!r} is not a path, or several, one per line")
     return tuple(os.path.join(base, p.strip()) for p in given)
+
+
+def uids(value: object, base: str = "") -> frozenset[int]:
+    """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one depends on the machine."""
+    given = value if isinstance(value, list) else [value]
+    words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
+    if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
+        raise ValueError(f"{value!r} is not a number of a user, or several: say 1000,65534 ('id -u NAME' tells it)")
+    return frozenset(map(int, words))
 
 
 def rank_order(value: object, base: str) -> str:

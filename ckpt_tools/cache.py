@@ -8,12 +8,16 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ckpt_tools import trust as orders
 from ckpt_tools._cache_place import directory, inside
 from ckpt_tools.storage import Identity
+from ckpt_tools.trust import OURS, Trust, Untrusted
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,6 +29,9 @@ UNUSED = 30 * 86400
 """Seconds after which an entry that nobody asked for is dropped."""
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of the file, and bytes of one entry, at most."""
+_LARGEST = 4 * BYTES
+"""Bytes of a file that is opened at all: what is dropped from one leaves room in it."""
+_FILE, _ENDS, _LOCK = "verdicts.sqlite", ("-journal", "-wal", "-shm"), "use.lock"
 _BUSY = 30.0
 _DAY = 86400 * 10**9
 _VERSION = 1
@@ -51,11 +58,11 @@ class Entry(NamedTuple):
 class Cache:
     """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are; ``note`` hears at most one sentence."""
 
-    def __init__(self, root: str, max_age: float, note: Note | None = None, env: Mapping[str, str] = os.environ) -> None:
-        self.max_age, self._note = max_age, note
+    def __init__(self, root: str, max_age: float, note: Note | None = None, env: Mapping[str, str] = os.environ, *, trust: Trust = OURS) -> None:
+        self.max_age, self._note, self._trust = max_age, note, trust
         self.began_ns = time.time_ns()
         self.directory = directory(env)
-        self.path = os.path.join(self.directory, "verdicts.sqlite")
+        self.path = os.path.join(self.directory, _FILE)
         self._db: sqlite3.Connection | None = None
         self._use = -1  # held shared while the database is open, so that nobody sets it aside meanwhile
         self._written = 0
@@ -64,6 +71,11 @@ class Cache:
             self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
         elif inside(self.directory, root):
             self._off(f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
+
+    @property
+    def locks(self) -> str | None:
+        """Where the locks are by which one process at a time reads a file; None where others cannot see what it saw."""
+        return self.directory if self.usable else None
 
     def _off(self, why: str) -> None:
         self.usable = False
@@ -155,16 +167,20 @@ class Cache:
             self._set_aside(str(e))
         except OSError as e:
             self._off(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
+        except Untrusted as e:  # whoever can write there can say that a broken file is good
+            self._off(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
         return None
 
     def _open(self) -> sqlite3.Connection:
         import sqlite3
 
-        os.makedirs(self.directory, 0o700, exist_ok=True)
-        stat = os.stat(self.directory)
-        if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:  # whoever can write there can say that a broken file is good
-            raise PermissionError(1, "others can write there, or it is another user's")
-        self._use = os.open(os.path.join(self.directory, "use.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        orders.make(os.path.dirname(self.directory))
+        with suppress(FileExistsError):
+            os.mkdir(self.directory, 0o700)
+        with orders.directory(self.directory, self._trust) as at:
+            for name in (_FILE, *(f"{_FILE}{end}" for end in _ENDS), _LOCK):
+                _sound(name, at, self._trust)
+            self._use = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
         try:
             fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -206,7 +222,7 @@ class Cache:
         try:
             fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.replace(self.path, f"{self.path}.bad")
-            for end in ("-journal", "-wal", "-shm"):
+            for end in _ENDS:
                 if os.path.lexists(self.path + end):
                     os.unlink(self.path + end)
         except OSError:
@@ -246,6 +262,23 @@ class Cache:
         keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
         db.execute("DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)", (max(0, count - keep),))
         db.execute("COMMIT")
+
+
+def _sound(name: str, at: int, trust: Trust) -> None:
+    """Raises Untrusted unless a file of the cache is missing or one that we could have made: SQLite opens it by its name, whatever it is."""
+    try:
+        info = os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    hint = "remove it"
+    if not stat.S_ISREG(info.st_mode):
+        raise Untrusted(f"{name} is no regular file", hint)
+    if reason := orders.owner(info, trust):
+        raise Untrusted(f"{name} {reason}", hint)
+    if info.st_nlink > 1 or info.st_mode & 0o022:
+        raise Untrusted(f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):04o}, {info.st_nlink} names)", hint)
+    if info.st_size > _LARGEST:
+        raise Untrusted(f"{name} is larger than {_LARGEST >> 20:,} MiB", hint)
 
 
 def _text(identity: Identity) -> str:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.question import Selection
-from ckpt_tools.settings import BY_KEY, ENV, SIZES, Variable
+from ckpt_tools.settings import BY_KEY, ENV, SIZES, Variable, trusted
 from ckpt_tools.storage.retry import is_file
+from ckpt_tools.trust import OURS, Trust, Untrusted
 
 __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user.
+    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user, and so is
+    why a configuration file was ``refused``. ``trust`` says whose orders count.
 
     ``layouts`` are the file's ``[[layout]]`` tables as they stand there.
     """
@@ -28,6 +32,8 @@ class Settings:
     file: str | None = None
     notes: tuple[str, ...] = ()
     layouts: object = None
+    refused: Untrusted | None = None
+    trust: Trust = OURS
 
     @property
     def root(self) -> str:
@@ -51,7 +57,7 @@ class Settings:
                 "say one of them",
             )
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
-        return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all")
+        return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all", trust=self.trust)
 
 
 def nearest(given: str, words: Iterable[str]) -> str | None:
@@ -61,16 +67,19 @@ def nearest(given: str, words: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(given, list(words), 1, 0.5)), None)
 
 
+_MOST = 16 << 20
+"""Bytes of a configuration file."""
+
+
 def _within(path: str, root: str) -> bool:
     path, root = os.path.realpath(path), os.path.realpath(root)
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    """The table of a configuration file; None for a pyproject.toml without one."""
+def _read(path: str, believed: Trust) -> dict[str, Any] | None:
+    """The table of a configuration file; None for a pyproject.toml without one. Raises Untrusted and UsageError."""
     try:
-        with open(path, "rb") as f:
-            data = f.read()
+        data = trust.read(path, _MOST, believed)
     except OSError as e:
         raise UsageError(f"configuration file {path!r} cannot be read: {e.strerror}", "make it readable, or say --config FILE") from e
     project = os.path.basename(path) == "pyproject.toml"
@@ -91,26 +100,82 @@ def _read(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _find(cwd: str, roots: Sequence[str]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """The nearest configuration file from ``cwd`` upward, its table, and notes on files that lie in a scanned tree and were not read."""
-    notes: list[str] = []
-    directory = cwd
-    while True:
-        for name in ("ckpt.toml", "pyproject.toml"):
-            path = os.path.join(directory, name)
-            if not _there(path):
-                continue
-            if any(_within(path, os.path.join(cwd, root)) for root in roots):
-                if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
-                    notes.append(f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it")
-                continue
-            table = _read(path)
-            if table is not None:
-                return path, table, tuple(notes)
-        above = os.path.dirname(directory)
-        if above == directory:
-            return "", {}, tuple(notes)
+@dataclass(slots=True)
+class _Search:
+    """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one away.
+
+    ``notes`` tell of files that lie in a scanned tree and were not read, ``refused`` why the search ended before a file that is there.
+    """
+
+    cwd: str
+    roots: Sequence[str]
+    believed: Trust
+    file: str = ""
+    table: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    refused: Untrusted | None = None
+
+    def run(self) -> None:
+        passed: list[str] = []
+        for directory in _upward(self.cwd):
+            for name in ("ckpt.toml", "pyproject.toml"):
+                path = os.path.join(directory, name)
+                if _there(path) and not self._scanned(path) and self._take(path, passed):
+                    return
+            passed.append(directory)
+
+    def _scanned(self, path: str) -> bool:
+        if not any(_within(path, os.path.join(self.cwd, root)) for root in self.roots):
+            return False
+        name = os.path.basename(path)
+        if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
+            self.notes += (f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it",)
+        return True
+
+    def _take(self, path: str, passed: Sequence[str]) -> bool:
+        """Whether the search ends with this file: it is taken, or it is a configuration that others may have put there."""
+        try:
+            _check_all(passed, self.believed)
+            table = _read(path, self.believed)
+        except Untrusted as e:
+            if not _configures(path):
+                return False
+            hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"
+            self.refused = Untrusted(f"{path} is not read, because others could have written it: {e}", hint)
+            return True
+        if table is None:
+            return False
+        self.file, self.table = path, table
+        return True
+
+
+def _upward(directory: str) -> Iterator[str]:
+    yield directory
+    while (above := os.path.dirname(directory)) != directory:
         directory = above
+        yield directory
+
+
+def _check_all(directories: Sequence[str], believed: Trust) -> None:
+    """Raises Untrusted where others can put a configuration into one of them. Only asked where a file is found: most starts have none."""
+    for directory in directories:
+        try:
+            trust.check(directory, believed)
+        except OSError as e:
+            raise CannotLook(
+                f"cannot look for a configuration file in {directory}: {e.strerror}", "run it in another directory, or mend this one"
+            ) from e
+
+
+def _configures(path: str) -> bool:
+    """Whether a file that is not believed seems to configure ckpt, so that a warning is due."""
+    if os.path.basename(path) == "ckpt.toml":
+        return True
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
+            return b"tool.ckpt" in f.read(_MOST)
+    except OSError:
+        return True
 
 
 def _there(path: str) -> bool:
@@ -149,16 +214,12 @@ def resolve(
         cwd = cwd or os.getcwd()
     except OSError as e:
         raise UsageError("the current directory does not exist any more", "change to another directory") from e
+    believed = trusted(flags, env)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
 
     def take(key: str, raw: object, origin: str, base: str = "") -> None:
-        parse = BY_KEY[key].parse
-        assert parse is not None  # noqa: S101 - BY_KEY holds settings only; for the type checker
-        try:
-            values[key], origins[key] = parse(raw, base), origin
-        except ValueError as e:
-            raise UsageError(f"{origin}: {e}", f"{BY_KEY[key].flag}: {BY_KEY[key].meaning}") from e
+        values[key], origins[key] = BY_KEY[key].value(raw, origin, base, believed), origin
 
     for key, raw in flags.items():
         variable = BY_KEY[key]
@@ -168,15 +229,13 @@ def resolve(
             take(key, env[variable.name], variable.name)
 
     scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
-    notes: tuple[str, ...] = ()
-    table: dict[str, Any] | None
+    search = _Search(cwd, scanned, believed)
     if "config" in values:
-        file = os.path.join(cwd, values["config"])
-        table = _read(file)
-        if table is None:
-            raise UsageError(f"{origins['config']}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
+        search.file = os.path.join(cwd, values["config"])
+        search.table = _named(search.file, origins["config"], believed)
     else:
-        file, table, notes = _find(cwd, scanned)
+        search.run()
+    file, table = search.file, search.table
     _check_keys(file, table)
     own = table.pop("layout") if isinstance(table.get("layout"), list) else None
     for key, raw in table.items():
@@ -187,4 +246,13 @@ def resolve(
             f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
             "move the file above it, or name it with --config",
         )
-    return Settings(values, origins, file or None, notes, own)
+    return Settings(values, origins, file or None, search.notes, own, search.refused, believed)
+
+
+def _named(file: str, origin: str, believed: Trust) -> dict[str, Any]:
+    """The table of the file that the caller named."""
+    with trust.named(origin):
+        table = _read(file, believed)
+    if table is None:
+        raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
+    return table

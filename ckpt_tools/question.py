@@ -9,6 +9,18 @@ from ckpt_tools.model import Kind, Level
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories with all below them.
+
+    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It says nothing of checkpoints.
+    """
+
+    group: bool = False
+    owners: frozenset[int] = frozenset()
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
 
@@ -26,6 +38,7 @@ class Selection:
     ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller declares to be of one save, whatever their times say.
     ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list of what frameworks write has them.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
+    ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
     """
 
     rank: int | None = None
@@ -69,3 +82,4 @@ class Selection:
     limit_rate: float | None = None
     world_from: str = "--world-size"
     ranks: range | None = None
+    trust: Trust = Trust()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ckpt_tools import _fault_file, _share, _values
+from ckpt_tools.errors import UsageError
+from ckpt_tools.trust import OURS, Trust, Untrusted
 
 
 class Variable(NamedTuple):
     """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), what it means, how it is read.
 
-    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all processes would be wrong.
+    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all processes would be wrong,
+    or where a file would vouch for itself. ``reads`` stands for ``parse`` where a file of orders is read.
     """
 
     name: str
@@ -19,10 +23,21 @@ class Variable(NamedTuple):
     parse: _values.Parse | None
     since: str = "0.1.0"
     in_file: bool = True
+    reads: _values.Reading | None = None
 
     @property
     def key(self) -> str:
         return self.flag.lstrip("-") if self.flag.startswith("--") else "root" if self.parse else ""
+
+    def value(self, raw: object, origin: str, base: str = "", trusted: Trust = OURS) -> object:
+        """What a raw value means. Raises UsageError that names ``origin``, where it was given."""
+        assert self.parse is not None  # noqa: S101 - BY_KEY holds settings only; for the type checker
+        try:
+            return self.reads(raw, base, trusted) if self.reads else self.parse(raw, base)
+        except Untrusted as e:
+            raise Untrusted(f"{origin}: {e}", e.hint) from e
+        except ValueError as e:
+            raise UsageError(f"{origin}: {e}", f"{self.flag}: {self.meaning}") from e
 
 
 _SIZE = _values.whole(1, _values.MAX_RANK)
@@ -33,7 +48,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_RANK", "--rank", "rank whose files are asked for", _values.whole(0, _values.MAX_RANK), in_file=False),
     Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will load", _SIZE),
     Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", _values.level),
-    Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes", _values.path),
+    Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes, which nobody else may read (chmod 600)", _values.path),
     Variable("CKPT_JOBS", "--jobs", "threads, or processes where files are many and small, that read; default: chosen from the number of CPUs that this process may use (affinity, quotas of its control groups)", _values.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default), pread, mmap (cached local files), direct (the medium, past the page cache)", _values.one_of("auto", "pread", "mmap", "direct")),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "bytes of contents per second that are read at most, such as 200MB: for file systems that others share", _values.size),
@@ -51,8 +66,8 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_MAX_STEP", "--max-step", "only checkpoints at or below this step", _values.whole(0)),
     Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between periodic saves: an unusable dying-gasp checkpoint rolls back to a multiple of it", _values.whole(1)),
     Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: their dying-gasp files are not used", _values.rank_set),
-    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file of such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", _fault_file.fault_file),
-    Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", _values.replica_groups),
+    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file of such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", _fault_file.fault_file, reads=_fault_file.fault_file),
+    Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", _values.replica_groups, reads=_values.replica_groups),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", _values.one_of("all")),
     Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", _values.path),
     Variable("CKPT_TP", "--tp", "tensor parallel size", _SIZE),
@@ -88,6 +103,9 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_RENDEZVOUS", "--rendezvous", "HOST:PORT where --agree meets: a free port of the first node; default: the launcher's", _values.text),
     Variable("CKPT_SECRET_FILE", "--secret-file", "file with 32 random bytes or more that the nodes of a job have in common and nobody else: they know each other by it where they meet over TCP", _values.path),
     Variable("CKPT_TRANSFER", "--transfer", "command that brings a file from another node: it gets the node, the path there and the target as three more words", _values.text),
+    Variable("CKPT_TRUST_GROUP", "--trust-group", "believe files and directories of orders (decisions, keys, configuration, lists of ranks) that a group may write, and let it write those that are made here; docs/hooks.md", _values.flag, in_file=False),
+    Variable("CKPT_TRUST_OWNER", "--trust-owner", "believe such files of these users too, by number, such as 1000,65534; repeat the flag for more", _values.uids, in_file=False),
+    Variable("CKPT_TRUST_DIR", "--trust-dir", "believe whatever lies below this directory, whoever may write there, such as a volume of this job alone; repeat the flag (or give one per line) for more", _values.paths, in_file=False),
     Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", _values.path, in_file=False),
     Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),
     Variable("CKPT_PLAN", "", "the job's decision, as 'ckpt run' and 'ckpt hook' export it: 'ckpt latest' and 'ckpt hook --read' answer from it", None),
@@ -99,3 +117,16 @@ ENV: tuple[Variable, ...] = (
 
 BY_KEY: dict[str, Variable] = {v.key: v for v in ENV if v.parse}
 SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
+
+
+def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:
+    """Whose orders count, by flags and variables: never by a file, which could vouch for itself."""
+
+    def said(key: str, default: object) -> object:
+        variable = BY_KEY[key]
+        if raw := flags.get(key):
+            return variable.value(raw, variable.flag)
+        return variable.value(env[variable.name], variable.name) if env.get(variable.name) else default
+
+    group, owners, places = said("trust-group", False), said("trust-owner", frozenset()), said("trust-dir", ())
+    return Trust(group is True, owners, places)  # type: ignore[arg-type]  # what their parsers return

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ckpt_tools import trust
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Finding
 from ckpt_tools.storage import LocalSource, ShortRead
 from ckpt_tools.storage.retry import is_file, there
+from ckpt_tools.trust import OURS, Trust
 
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
@@ -51,12 +53,15 @@ def unread(paths: Iterable[str]) -> dict[str, str]:
     return {path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"}
 
 
-def read_key(path: str) -> bytes:
-    """The key in a file: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it. Raises UsageError, which never shows the key."""
+def read_key(path: str, trusted: Trust = OURS) -> bytes:
+    """The key in a file that nobody else can read: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it.
+
+    Raises UsageError, which never shows the key.
+    """
     try:
-        with LocalSource(path) as source:
-            data = source.read(0, min(source.size, TRACKER_LIMIT))
-    except (OSError, ShortRead) as e:
+        with trust.named("--key-file"):
+            data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise UsageError(
             f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}", "pass --key-file FILE or set CKPT_KEY_FILE"
         ) from None

@@ -16,6 +16,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from ckpt_tools.errors import UsageError
+from ckpt_tools.question import Trust
+
+__all__ = ["OURS", "Place", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "opened", "owner", "place", "read"]
+
 _LINKS = 40
 """Links on one path, as Linux counts them."""
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,21 +29,8 @@ _KUBERNETES = "..data"
 """The link through which the kubelet exchanges all files of a ConfigMap or Secret at once (pkg/volume/util/atomic_writer.go)."""
 
 
-class Untrusted(ValueError):
-    """Somebody else could have written this. ``hint`` says what to do; settings report a ValueError with exit 2."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories with all below them."""
-
-    group: bool = False
-    owners: frozenset[int] = frozenset()
-    directories: tuple[str, ...] = ()
+class Untrusted(UsageError):
+    """Somebody else could have written this: only the caller can say whether that is meant (exit 2). ``hint`` says what to do."""
 
 
 OURS = Trust()
@@ -54,6 +46,11 @@ class _Step:
     info: os.stat_result
     vouched: bool
 
+    def check(self, trust: Trust) -> None:
+        """Raises Untrusted where somebody else owns it or can write it."""
+        if not self.vouched and (reason := owner(self.info, trust) or _writers(self, trust)):
+            raise Untrusted(f"{self.path} {reason}", _hint(self.info, self.path, trust))
+
 
 def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
     """The bytes of a regular file that only we or root could have written. ``private``: nobody else may read it either, as ssh wants its keys.
@@ -61,10 +58,14 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
     Raises Untrusted, also for more than ``limit`` bytes, and OSError.
     """
     with opened(path, trust, private=private) as fd:
-        parts, left = [], limit + 1
-        while left and (part := os.read(fd, left)):
-            parts.append(part)
-            left -= len(part)
+        return _bounded(fd, limit, path)
+
+
+def _bounded(fd: int, limit: int, path: str) -> bytes:
+    parts, left = [], limit + 1
+    while left and (part := os.read(fd, left)):
+        parts.append(part)
+        left -= len(part)
     if not left:
         raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
     return b"".join(parts)
@@ -75,24 +76,106 @@ def opened(path: str, trust: Trust = OURS, *, private: bool = False) -> Iterator
     """A descriptor of such a file, for reading. Raises Untrusted and OSError."""
     with _walked(path, trust) as walk:
         last = walk.steps[-1]
-        if not stat.S_ISREG(last.info.st_mode):
-            raise Untrusted(f"{path} is no regular file", "name a file")
+        _regular(last.info, path)
         walk.check()
         if private and (reason := _readers(last.info, walk.mounted)):
             raise Untrusted(f"{path} {reason}", f"chmod 600 {path}")
         yield last.fd
 
 
+def _regular(info: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise Untrusted(f"{path} is no regular file", "name a file of your own")
+
+
 @contextmanager
 def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
     """A descriptor of a directory that only we or root can write, to list it and to open what lies in it. Raises Untrusted and OSError."""
+    with place(path, trust) as found:
+        yield found.fd
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Such a directory, open: what lies in it is found without walking there again."""
+
+    fd: int
+    path: str
+    trust: Trust
+    vouched: bool
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of a file in it, as ``read`` has them; no link is followed."""
+        fd = os.open(name, _TO_READ, dir_fd=self.fd)
+        try:
+            file = _Step(fd, os.path.join(self.path, name), os.fstat(fd), self.vouched)
+            _regular(file.info, file.path)
+            file.check(self.trust)
+            return _bounded(fd, limit, file.path)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def place(path: str, trust: Trust = OURS) -> Iterator[Place]:
+    """A directory that only we or root can write, to come back to. Raises Untrusted and OSError."""
     with _walked(path, trust) as walk:
         if not stat.S_ISDIR(walk.steps[-1].info.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         walk.check()
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=walk.steps[-1].fd)
         walk.files.callback(os.close, fd)
-        yield fd
+        yield Place(fd, path, trust, walk.steps[-1].vouched)
+
+
+def check(path: str, trust: Trust = OURS) -> None:
+    """Raises Untrusted unless a file or directory is such a one, and OSError. For what is only looked at: what is read is to be ``opened``."""
+    with _walked(path, trust) as walk:
+        walk.check()
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Whatever is not to be trusted within is reported under the name of the setting that led to it."""
+    try:
+        yield
+    except Untrusted as e:
+        raise Untrusted(f"{what}: {e}", e.hint) from e
+
+
+def absent(path: str, trust: Trust = OURS) -> None:
+    """Nothing is at ``path``: raises Untrusted where somebody else could have taken it away. Raises OSError."""
+    with ExitStack() as files:
+        walk = _Walk(path, trust, files)
+        try:
+            walk.go(_absolute(path))
+        except FileNotFoundError:
+            walk.check_places(walk.steps[::-1])
+
+
+def make(path: str, trust: Trust = OURS) -> None:
+    """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group may. Raises OSError."""
+    try:
+        os.mkdir(path, 0o775 if trust.group else 0o755)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    except FileNotFoundError:
+        above = os.path.dirname(path)
+        if above in ("", path) or os.path.isdir(above):
+            raise
+        make(above, trust)
+        make(path, trust)
+
+
+def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
+    """Open a file for writing in an open directory, where a planted link or pipe is not followed. Raises Untrusted and OSError."""
+    safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Untrusted(f"{name} is no regular file", "remove it")
+    return fd
 
 
 @dataclass(slots=True)
@@ -146,9 +229,9 @@ class _Walk:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self.path)
         here = self.steps[-1]
         if not here.vouched:
-            if reason := _owner(info, self.trust):
+            if reason := owner(info, self.trust):
                 raise Untrusted(f"the link {path} {reason}", _hint(info, path, self.trust))
-            self._check_places([here])
+            self.check_places([here])
         to = os.readlink(name, dir_fd=here.fd)
         if ":[" in to and not to.startswith("/"):
             raise Untrusted(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
@@ -158,23 +241,21 @@ class _Walk:
     def check(self) -> None:
         """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can be changed by us and root alone."""
         last, above = self.steps[-1], self.steps[:-1]
+        last.check(self.trust)
         if last.vouched:
             return
-        reason = _owner(last.info, self.trust) or _writers(last, self.trust)
-        if reason:
-            raise Untrusted(f"{last.path} {reason}", _hint(last.info, last.path, self.trust))
-        self._check_places(above[::-1])
+        self.check_places(above[::-1])
         if above and above[-1].info.st_mode & stat.S_ISVTX and stat.S_ISREG(last.info.st_mode) and last.info.st_nlink > 1:
             raise Untrusted(
                 f"{last.path} has {last.info.st_nlink} names, in a directory where everybody may give it one", f"copy it: cp {last.path} FILE"
             )
 
-    def _check_places(self, above: list[_Step]) -> None:
-        """``above`` are directories from the inside out."""
+    def check_places(self, above: list[_Step]) -> None:
+        """Raises Untrusted where others can exchange what lies in them; ``above`` are directories from the inside out."""
         for step in above:
             if step.vouched:
                 return
-            if reason := _owner(step.info, self.trust):
+            if reason := owner(step.info, self.trust):
                 raise Untrusted(f"{step.path} {reason}", _hint(step.info, step.path, self.trust))
             reason = _writers(step, self.trust)
             if not reason or step.info.st_mode & stat.S_ISVTX:
@@ -187,11 +268,15 @@ def _walked(path: str, trust: Trust) -> Iterator[_Walk]:
     with ExitStack() as files:
         walk = _Walk(path, trust, files)
         try:
-            walk.go(os.path.join(os.getcwd(), path))
+            walk.go(_absolute(path))
         except OSError as e:
             e.filename = path  # not the last name alone
             raise
         yield walk
+
+
+def _absolute(path: str) -> str:
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 def _existing(paths: tuple[str, ...]) -> Iterator[os.stat_result]:
@@ -202,7 +287,7 @@ def _existing(paths: tuple[str, ...]) -> Iterator[os.stat_result]:
             continue
 
 
-def _owner(info: os.stat_result, trust: Trust) -> str:
+def owner(info: os.stat_result, trust: Trust) -> str:
     """Why its owner is not believed; "" where it is ours, root's or of a trusted owner."""
     if info.st_uid in (0, os.geteuid()) or info.st_uid in trust.owners:
         return ""
@@ -279,7 +364,7 @@ def _hint(info: os.stat_result, path: str, trust: Trust) -> str:
     """What makes it trusted, the narrowest first."""
     import shlex
 
-    if _owner(info, trust):
+    if owner(info, trust):
         return f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner {info.st_uid}"
     ours = info.st_uid == os.geteuid()
     place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))

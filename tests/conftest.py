@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from owners import Owners
 
 HOME = pytest.StashKey[str]()
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -72,6 +73,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if (warm := sys.modules.get("warm")) is not None:
         warm.stop()
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
+    """Files of other users."""
+    return Owners(monkeypatch)
 
 
 @pytest.fixture

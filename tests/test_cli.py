@@ -26,6 +26,7 @@ from ckpt_tools.cli.progress import Meter
 from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.model import Level, RankLoad, Verdict
+from ckpt_tools.question import Trust
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
 
@@ -116,7 +117,7 @@ def test_verify_asks_what_it_was_told(answer, capfd):
             (["a", "b"], Level.STRUCTURE),
             {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False}
             | {"cache": True, "max_age": 0.0, "note": None, "io": "auto", "limit_rate": None, "sample": None}
-            | {"max_duration": None, "engine": None},
+            | {"max_duration": None, "engine": None, "trust": Trust(), "trust_global": ()},
         )
     ]
 

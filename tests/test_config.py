@@ -82,6 +82,7 @@ def test_every_selection_field_can_be_set():
         "cache",
         "world_from",
         "ranks",
+        "trust",
     }  # the last ones follow from others
     assert set(Selection.__dataclass_fields__) <= settable
 

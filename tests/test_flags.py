@@ -19,12 +19,13 @@ import pytest
 import typer
 from one_question import COMMANDS as CHOOSING
 from one_question import Asker
+from owners import SOMEBODY, Owners
 from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from test_one_answer import broken_body
 from test_trust_global import CALL, adding
 
-from ckpt_tools import cli
+from ckpt_tools import cli, trust
 from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import Command
 from ckpt_tools.pipeline import crowd, history
@@ -175,7 +176,34 @@ def encrypted(tmp: Path) -> Path:
     (tmp / "run").mkdir()
     shutil.copyfile(home / "good/aes-gcm-key.ckpt", tmp / "run/net-1_5.ckpt")
     shutil.copyfile(home / "aes-gcm-key.ckpt.key", tmp / "key")
+    (tmp / "key").chmod(0o600)
     return tmp / "run"
+
+
+def orders(name: str, of: str) -> Callable[[Path], None]:
+    """Spoils a file of orders: others may write it, its group may, or it is another user's."""
+
+    def spoil(tmp: Path) -> None:
+        (tmp / "conf").mkdir()
+        (tmp / "conf" / name).write_bytes(b"k" * 16 if name == "key" else b"world-size = 2\n")
+        (tmp / "conf" / name).chmod({"dir": 0o602, "group": 0o620}.get(of, 0o600))
+        if of == "owner":
+            OWNERS[-1].give(tmp / "conf" / name)
+
+    return spoil
+
+
+def trusting(subject: Callable[[Path], Path | Sequence[object]], flag: str = "--config", name: str = "c.toml") -> dict[str, Case]:
+    """The flags that say whose orders count, each with a file that is refused without it."""
+    words = {"trust_dir": ("--trust-dir", "conf"), "trust_group": ("--trust-group",), "trust_owner": ("--trust-owner", str(SOMEBODY))}
+
+    def prepare(spoil: Callable[[Path], None]) -> Callable[[Path], Path | Sequence[object]]:
+        return lambda tmp: (spoil(tmp), subject(tmp))[1]
+
+    return {
+        key: Case(prepare(orders(name, key.removeprefix("trust_"))), (flag, f"conf/{name}"), (flag, f"conf/{name}", *more))
+        for key, more in words.items()
+    }
 
 
 def failed_ranks(tmp: Path) -> Path:
@@ -223,6 +251,7 @@ def locked(tmp: Path) -> Path:
 
 
 HELD: list[int] = []
+OWNERS: list[Owners] = []
 
 
 # -- what each flag changes ---------------------------------------------------------------------------------------------------------
@@ -273,6 +302,7 @@ CHOICE: dict[str, Case] = {
     "jobs": Case(plain, ("--no-cache", "--jobs", "2"), ("--no-cache", "--jobs", "3")),
     "io": Case(plain, ("--no-cache",), ("--no-cache", "--io", "direct")),
     "limit_rate": Case(plain, ("--no-cache",), ("--no-cache", "--limit-rate", "1PB")),
+    **trusting(plain),
 }
 DECIDING: dict[str, Case] = {
     "rank": Case(per_rank, ("--worker", "--rank", "0"), ("--worker", "--rank", "1"), torchrun_env(0, 2)),
@@ -301,6 +331,7 @@ CHECK: dict[str, Case] = {
     "sample": Case(plain, (), ("--sample", "1/2")),
     "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--max-duration", "0s")),
     "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
+    **trusting(plain),
 }
 FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
 OTHERS: dict[str, dict[str, Case]] = {
@@ -310,6 +341,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
         "since": Case(plain, (), ("--since", "1h")),
         "tree": Case(plain, ("--text",), ("--text", "--tree")),
+        **trusting(plain),
     },
     "verify": CHECK,
     "show": {
@@ -317,6 +349,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
         "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
+        **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
     },
     "diff": {
         "a": Case(lambda tmp: [plain(tmp)][:0], ("run/iter_0000010", "run/iter_0000020"), ("run/iter_0000020", "run/iter_0000020")),
@@ -325,6 +358,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
         "strict": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, ("--level", "structure"), ("--level", "structure", "--strict")),
         "jobs": Case(lambda tmp: [plain(tmp)] * 2, ("--jobs", "1"), ("--jobs", "2")),
+        **trusting(lambda tmp: [plain(tmp)] * 2),
     },
     "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
     "formats": {},
@@ -335,6 +369,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         ),
         "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
         "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
+        **trusting(lambda tmp: []),
     },
     "hook install": {
         "what": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "torchrun")),
@@ -439,7 +474,9 @@ def _still(text: str) -> str:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Seen]:
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], owners: Owners) -> Iterator[Seen]:
+    OWNERS.append(owners)
+    monkeypatch.setattr(trust, "_private", lambda step: False)  # whoever runs this may have a group of their own
     yield Seen(monkeypatch, capfd, tmp_path)
     while HELD:
         os.close(HELD.pop())

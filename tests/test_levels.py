@@ -36,15 +36,24 @@ def test_the_map_of_a_file_tiles_it_and_agrees_with_its_coverage() -> None:
     assert "regions" not in ckpt("verify", path)[1]["files"][0]
 
 
+def keyed(tmp_path: Path) -> tuple[Path, Path]:
+    """An encrypted file, and a copy of its key: in a clone everybody can read that."""
+    own = next(KEYED.glob("*gcm*.key"))
+    key = tmp_path / own.name
+    key.write_bytes(own.read_bytes())
+    key.chmod(0o600)
+    return KEYED / "good" / own.name.removesuffix(".key"), key
+
+
 def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
-    key = next(KEYED.glob("*gcm*.key"))
-    path = KEYED / "good" / key.name.removesuffix(".key")
+    path, key = keyed(tmp_path)
     plain = ckpt("show", path)[1]
     opened = ckpt("show", path, "--key-file", key)[1]
     assert not plain["tensors"] and opened["tensors"]
     assert {f["code"] for f in plain["findings"]} >= {"needs-key"}
     other = tmp_path / "other.key"
     other.write_bytes(b"0" * len(key.read_bytes()))
+    other.chmod(0o600)
     code, answer = ckpt("verify", path, "--key-file", other)
     assert (code, answer["files"][0]["verdict"]) == (5, "unknown")
     assert [f["code"] for f in answer["files"][0]["findings"] if f["severity"] != "note"] == ["wrong-key"]
@@ -55,6 +64,7 @@ def test_a_key_file_that_holds_no_key_is_said_without_showing_it(tmp_path: Path,
     path = tmp_path / "secret.key"
     if content is not None:
         path.write_bytes(content)
+        path.chmod(0o600)
     code, answer = ckpt("verify", FORMATS / "mindspore_encrypted/good", "--key-file", path)
     assert code == 2
     assert "secret.key" in answer["error"]["message"]
@@ -62,9 +72,9 @@ def test_a_key_file_that_holds_no_key_is_said_without_showing_it(tmp_path: Path,
 
 
 def test_a_line_end_after_the_key_is_no_part_of_it(tmp_path: Path) -> None:
-    key = next(KEYED.glob("*gcm*.key"))
-    (tmp_path / "k").write_bytes(key.read_bytes() + b"\n")
-    assert ckpt("verify", KEYED / "good" / key.name.removesuffix(".key"), "--key-file", tmp_path / "k")[0] == 0
+    path, key = keyed(tmp_path)
+    key.write_bytes(key.read_bytes() + b"\n")
+    assert ckpt("verify", path, "--key-file", key)[0] == 0
 
 
 def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_where_locks_do_not_work_nothing_is_concluded(tmp_path: Path, monkeypatc
 def test_a_board_reads_again_what_was_replaced_while_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board: Board = Files(str(tmp_path))
     board.put("k", b"v")
-    real, tries = open, list[int]()
+    real, tries = os.open, list[int]()
 
     def stale(*a: Any, **k: Any) -> Any:
         tries.append(1)
@@ -340,8 +340,8 @@ def test_a_board_reads_again_what_was_replaced_while_it_read(tmp_path: Path, mon
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(*a, **k)
 
-    monkeypatch.setattr("builtins.open", stale)
+    monkeypatch.setattr(os, "open", stale)
     assert board.get("k") == b"v"
-    monkeypatch.setattr("builtins.open", lambda *_a, **_k: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(os, "open", lambda *_a, **_k: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(CannotLook, match="Input/output error"):
         board.get("k")

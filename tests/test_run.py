@@ -275,13 +275,13 @@ def test_a_state_that_cannot_be_read_is_never_no_state(tmp_path: Path, monkeypat
 
     def failing(real: Any) -> Any:
         def call(at: Any, *more: Any, **named: Any) -> Any:
-            if at == path:
+            if at == path or (at == os.path.basename(path) and named.get("dir_fd") is not None):
                 raise OSError(number, os.strerror(number), at)
             return real(at, *more, **named)
 
         return call
 
-    for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat")):
+    for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open")):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 
     def decide() -> Any:

@@ -7,13 +7,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from owners import SOMEBODY, Owners, as_root
 
 from ckpt_tools import trust
 from ckpt_tools.trust import Trust, Untrusted
-
-SOMEBODY = 54_321
-"""A uid that nobody has."""
-as_root = os.geteuid() == 0
 
 
 @pytest.fixture
@@ -22,11 +19,6 @@ def own(tmp_path: Path) -> Path:
     (tmp_path / "orders").write_bytes(b"go")
     (tmp_path / "orders").chmod(0o644)
     return tmp_path
-
-
-def given_away(path: Path, uid: int = SOMEBODY) -> None:
-    """As if another user had made it; without root's rights a test is told who counts as one of us instead."""
-    os.chown(path, uid, -1, follow_symlinks=False)
 
 
 def refused(path: Path | str, because: str, to: Trust = trust.OURS, **more: bool) -> Untrusted:
@@ -89,22 +81,25 @@ def test_the_walk_ends_at_the_first_directory_that_others_cannot_write(own: Path
     refused(own / "mine" / "orders", "mine may be written")
 
 
-def test_another_owner(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = os.geteuid()
-    if as_root:
-        given_away(own / "orders")
-        uid = SOMEBODY
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
-    assert f"--trust-owner {uid}" in refused(own / "orders", f"belongs to .*{uid}").hint
-    assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset({uid}))) == b"go"
+def test_another_owner(own: Path, owners: Owners) -> None:
+    owners.give(own / "orders")
+    assert f"--trust-owner {SOMEBODY}" in refused(own / "orders", f"belongs to uid {SOMEBODY}").hint
+    assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset({SOMEBODY}))) == b"go"
     assert trust.read(str(own / "orders"), 9, Trust(directories=(str(own),))) == b"go"
 
 
-def test_the_owner_of_the_directory(own: Path) -> None:
-    if not as_root:
-        pytest.skip("only root can give a directory away; test_another_owner holds the rule for files")
-    given_away(own)
+def test_we_are_not_everybody(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round: files of this user, for a process of another."""
+    owners = {os.geteuid()} - {0} or {SOMEBODY}
+    if as_root:
+        os.chown(own / "orders", SOMEBODY, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY + 1)
+    refused(own / "orders", f"belongs to .*{min(owners)}")
+    assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset(owners))) == b"go"
+
+
+def test_the_owner_of_the_directory(own: Path, owners: Owners) -> None:
+    owners.give(own)
     refused(own / "orders", "belongs to uid 54321")
     own.chmod(0o1777)  # its owner may exchange what lies in it all the same
     refused(own / "orders", "belongs to uid 54321")
@@ -124,12 +119,10 @@ def test_a_link_counts_as_far_as_where_it_lies_and_leads(own: Path) -> None:
         trust.read(str(own / "round"), 9)
 
 
-def test_a_planted_link_is_its_owners(own: Path) -> None:
-    if not as_root:
-        pytest.skip("only root can make a link of another user")
+def test_a_planted_link_is_its_owners(own: Path, owners: Owners) -> None:
     own.chmod(0o1777)
     (own / "link").symlink_to(own / "orders")
-    given_away(own / "link")
+    owners.give(own / "link")
     refused(own / "link", "the link .* belongs to uid 54321")
 
 
@@ -222,3 +215,52 @@ def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_o
     with pytest.raises(OSError, match="symbolic links"):
         trust.read(str(own / "orders"), 100_000)
     assert stat.S_ISLNK((own / "orders").lstat().st_mode)
+
+
+@pytest.mark.parametrize(("group", "directory", "file"), [(False, 0o755, 0o644), (True, 0o775, 0o664)])
+def test_what_is_made_is_for_us_to_write_whatever_the_umask(own: Path, group: bool, directory: int, file: int) -> None:
+    before = os.umask(0)
+    try:
+        trust.make(str(own / "a" / "b"), Trust(group=group))
+        with trust.directory(str(own / "a" / "b"), Trust(group=True)) as at:
+            os.close(trust.create("file", os.O_WRONLY, at, Trust(group=group)))
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((own / name).stat().st_mode) for name in ("a", "a/b", "a/b/file")]
+    assert modes == [directory, directory, file]
+
+
+def test_no_planted_link_or_pipe_is_written_to(own: Path) -> None:
+    (own / "link").symlink_to(own / "victim")
+    os.mkfifo(own / "fifo")
+    with trust.directory(str(own)) as at:
+        with pytest.raises(OSError, match="symbolic links"):
+            trust.create("link", os.O_WRONLY, at)
+        with pytest.raises(Untrusted, match="no regular file"):
+            trust.create("fifo", os.O_RDWR, at)
+    assert not (own / "victim").exists()
+
+
+def test_an_absence_is_believed_where_others_cannot_take_away(own: Path) -> None:
+    trust.absent(str(own / "plans" / "last.json"))
+    (own / "plans").mkdir()
+    (own / "plans").chmod(0o1777)
+    trust.absent(str(own / "plans" / "last.json"))
+    (own / "plans").chmod(0o777)
+    with pytest.raises(Untrusted, match="everybody"):
+        trust.absent(str(own / "plans" / "last.json"))
+    trust.absent(str(own / "plans" / "last.json"), Trust(directories=(str(own / "plans"),)))
+
+
+def test_an_absolute_path_needs_no_current_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / "gone").mkdir()
+    monkeypatch.chdir(own / "gone")
+    (own / "gone").rmdir()
+    assert trust.read(str(own / "orders"), 9) == b"go"
+
+
+def test_a_refusal_names_the_setting_once(own: Path) -> None:
+    (own / "orders").chmod(0o666)
+    with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
+        trust.read(str(own / "orders"), 9)
+    assert e.value.exit_code == 2 and "--trust-dir" in e.value.hint

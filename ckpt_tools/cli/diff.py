@@ -28,6 +28,9 @@ def diff(
         ),
     ] = None,
     key_file: options.KeyFile = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
     strict: options.Strict = False,
     jobs: options.Jobs = None,
     format: options.Format = None,
@@ -44,14 +47,15 @@ def diff(
     """
     given = dict(locals())
     to = output.asked(FORMATS, given)
-    found = options.settings(given, to, (a, b)).values
+    said = options.settings(given, to, (a, b))
+    found = said.values
     asked = found["level"] if level is not None else Level.CONTENT
     if asked not in LEVELS:
         raise UsageError(f"--level {asked}: diff compares at level structure or content", "say one of them, or leave it out")
     from ckpt_tools.pipeline.compare import diff as compare
 
     with progress(to) as meter:
-        result = compare(a, b, asked, jobs=found.get("jobs", 0), key_file=found.get("key-file"), progress=meter)
+        result = compare(a, b, asked, jobs=found.get("jobs", 0), key_file=found.get("key-file"), trust=said.trust, progress=meter)
     from ckpt_tools.emit import difference as emit
 
     console.out(emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose))

@@ -36,7 +36,7 @@ def hook(asked: options.Question) -> int:
                 "CKPT_PLAN is not set, so there is no decision to read",
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
-        taken = job.taken(read(path), asked.selection.rank, needed=False)
+        taken = job.taken(read(path, asked.selection.trust), asked.selection.rank, needed=False)
     else:
         terms = job.Terms(worker=asked.given["worker"], **asked.terms)
         with output.told(asked.output, asked.explain), progress(asked.output) as meter:

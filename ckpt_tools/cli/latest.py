@@ -53,7 +53,7 @@ def _decided(asked: options.Question) -> str | None:
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
-    decision = read(os.environ["CKPT_PLAN"])
+    decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
     if asked.rooted and os.path.realpath(asked.root) != os.path.realpath(decision.about["root"]):
         return None
     mine = taken(decision, asked.selection.rank)

@@ -11,11 +11,16 @@ from ckpt_tools.errors import UsageError
 
 Check = Annotated[bool, typer.Option("--check", help="Say what each template matches below ROOT, and what misses it narrowly.", show_default=False)]
 
+_ORDERS = ("config", "trust_group", "trust_owner", "trust_dir")
+
 
 def layouts(
     root: options.Root = None,
     check: Check = False,
     layout: options.Layout = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -28,7 +33,7 @@ def layouts(
     """
     given = dict(locals())
     to = output.asked(("table", "json"), given)
-    asked = ("root", "layout", "config") if check else ("config",)  # a list scans no tree, so the file of this directory may teach
+    asked = ("root", "layout", *_ORDERS) if check else _ORDERS  # a list scans no tree, so the file of this directory may teach
     settings = options.settings({k: given[k] for k in asked}, to)
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
 

@@ -88,6 +88,9 @@ AllowFresh = Annotated[bool, _switch("allow-fresh")]
 PlanDir = Annotated[str | None, _setting("plan-dir", "DIR")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
+TrustGroup = Annotated[bool, _switch("trust-group")]
+TrustOwner = Annotated[list[str] | None, _setting("trust-owner", "UID")]
+TrustDir = Annotated[list[str] | None, _setting("trust-dir", "DIR")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
 HOOK_BUDGET = 60.0
@@ -125,6 +128,8 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
     if not to.quiet:
         for note in found.notes:
             console.problem("note", note)
+        if found.refused:
+            console.problem("warning", str(found.refused), found.refused.hint)
     if found.layouts is not None:
         from ckpt_tools.formats import names
         from ckpt_tools.layouts import user
@@ -197,6 +202,9 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
             allow_missing: AllowMissing = False,
             allow_fresh: AllowFresh = False,
             plan_dir: PlanDir = None,
+            trust_group: TrustGroup = False,
+            trust_owner: TrustOwner = None,
+            trust_dir: TrustDir = None,
             no_fallback: NoFallback = False,
             skip_unreadable: SkipUnreadable = False,
             strict: Strict = False,

@@ -17,6 +17,9 @@ def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
     level: options.Level = None,
     key_file: options.KeyFile = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
     explain_bytes: options.ExplainBytes = False,
     format: options.Format = None,
     json: options.Json = False,
@@ -29,7 +32,8 @@ def show(
     """
     given = dict(locals())
     to = output.asked(FORMATS, given)
-    values = options.settings(given, to, (file,)).values
+    found = options.settings(given, to, (file,))
+    values = found.values
     from ckpt_tools.storage.retry import there
 
     try:
@@ -43,16 +47,16 @@ def show(
     from ckpt_tools.pipeline import show as examine
 
     level_ = values["level"] if level is not None else Level.STRUCTURE
-    report, parts = examine(file, level_, key_file=values.get("key-file"), explain=explain_bytes)
-    trust = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
+    report, parts = examine(file, level_, key_file=values.get("key-file"), explain=explain_bytes, trust=found.trust)
+    known_globals = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
     if to.format == "json":
         from ckpt_tools.emit import json as emit
 
-        console.out(emit.shown(report, parts, trust))
+        console.out(emit.shown(report, parts, known_globals))
     else:
         from ckpt_tools.emit import table
 
-        console.out(table.shown(report, parts, trust, **to.paint, verbose=to.verbose))
+        console.out(table.shown(report, parts, known_globals, **to.paint, verbose=to.verbose))
     if report.verdict is Verdict.UNKNOWN:
         return 5
     if report.verdict is Verdict.BROKEN:

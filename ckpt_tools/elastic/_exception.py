@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ckpt_tools import _fault_file, _values, launchers
@@ -16,6 +17,8 @@ from ckpt_tools.elastic import _names
 from ckpt_tools.elastic._guard import Guard
 from ckpt_tools.elastic._replicas import Groups, Replicas, checked, in_world
 from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import trusted
+from ckpt_tools.trust import Untrusted
 
 log = logging.getLogger("ckpt_tools.elastic")
 Arguments = Sequence[Any] | Callable[[], Sequence[Any]]
@@ -48,7 +51,9 @@ class ExceptionCheckpoint(Guard):
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
         named: frozenset[int] = _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
-        self.fault_ranks = named | (_setting("fault_file", file, _fault_file.fault_file, "CKPT_FAULT_FILE", env) or frozenset())
+        self.fault_ranks = named | (
+            _setting("fault_file", file, partial(_fault_file.fault_file, trusted=trusted({}, env)), "CKPT_FAULT_FILE", env) or frozenset()
+        )
         in_world("the fault ranks", self.fault_ranks, self.world_size)
         in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -180,5 +185,7 @@ def _setting(name: str, value: object, parse: _values.Parse, variable: str = "",
         return None
     try:
         return parse(raw, "")
+    except Untrusted as e:
+        raise Untrusted(f"{origin}: {e}", e.hint) from e
     except ValueError as e:
         raise UsageError(f"{origin}: {e}", f"correct {origin}: docs/elastic.md says what is allowed") from e

@@ -84,6 +84,7 @@ def decide(
 ) -> Taken:  # fmt: skip
     """This start's decision: made here, or by the process of the job that was first. Raises CkptError subclasses, the same ones in every process."""
     env = os.environ if env is None else env
+    terms = replace(terms, trust=selection.trust)
     line = torchrun_line.parse(command, env)
     party = _party(selection, terms, line, env)
     if line and not terms.worker and line.nodes and line.per_node and selection.world_size is None:
@@ -102,7 +103,7 @@ def decide(
         with rendezvous.told():
             if terms.require_mount:
                 _require_mount(root)
-            decisions = Decisions(terms.plan_dir or state_dir(env), root)
+            decisions = Decisions(terms.plan_dir or state_dir(env), root, trusted=selection.trust)
         maker = Maker(root, replace(selection, rank=None), terms, party, decisions, rendezvous, say, progress, note, _world(env))
         unique = party.unique and bool(party.key)
         decision = decisions.once(key, party.member, unique=unique, timeout=terms.timeout, make=maker.make, about=about, peers=rendezvous)

@@ -44,7 +44,11 @@ def agree(maker: Maker) -> LoadPlan:
         )
     selection = maker.selection
     meeting = maker.rendezvous.join()
-    with limited(selection.budget), remembering(maker.root, selection.cache, selection.max_age, maker.note) as cache, counted() as read:
+    with (
+        limited(selection.budget),
+        remembering(maker.root, selection.cache, selection.max_age, maker.note, selection.trust) as cache,
+        counted() as read,
+    ):
         return replace(_Node(maker, meeting, cache).plan(), bytes_read=read.bytes)
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import suppress
+import weakref
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
+from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.files import write
 from ckpt_tools.job.hosts import listener, loopback
 from ckpt_tools.job.lines import Lines
 from ckpt_tools.job.liveness import Locks, Watch
 from ckpt_tools.job.secret import FLAG, NotOurs, Seal
+from ckpt_tools.pipeline import history
 from ckpt_tools.pipeline.history import safe
+from ckpt_tools.trust import OURS, Trust
 
 _DAY = 86400
 _TRIES = 3
@@ -44,22 +48,27 @@ class Files:
 
     keeper = False
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as e:
-            raise CannotLook(f"{directory} cannot be made: {e.strerror}", "name a directory that every node can write with --plan-dir") from e
+    def __init__(self, directory: str, trusted: Trust = OURS) -> None:
+        self.directory, self.trusted = directory, trusted
+        with ExitStack() as files:
+            try:
+                trust.make(directory, trusted)
+                with trust.named(history.FLAG):
+                    self.place = files.enter_context(trust.place(directory, trusted))
+            except OSError as e:
+                hint = "name a directory that every node can write with --plan-dir"
+                raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
+            weakref.finalize(self, files.pop_all().close)
 
     def put(self, key: str, value: bytes) -> None:
-        write(os.path.join(self.directory, safe(key)), value)
+        write(os.path.join(self.directory, safe(key)), value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, safe(key))
         for tries in range(_TRIES):
             try:
-                with open(path, "rb") as f:
-                    return f.read()
+                with trust.named(history.FLAG):
+                    return self.place.read(safe(key), history.MOST)
             except FileNotFoundError:
                 return None
             except OSError as e:

@@ -8,21 +8,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ckpt_tools import checked
+from ckpt_tools import checked, trust
 from ckpt_tools.emit import json as as_json
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
 from ckpt_tools.model import LoadPlan
+from ckpt_tools.trust import OURS, Trust
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made it, when and for what."""
+    """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made it, when and for what.
+
+    ``trusted`` is whom its reader believes: its view must be theirs, too.
+    """
 
     path: str
     body: Mapping[str, Any]
+    trusted: Trust = OURS
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -68,10 +73,19 @@ class Decision:
                 ) from e
             if (st.st_size, st.st_mtime_ns) != (f["size"], f["mtime_ns"]):
                 raise CannotLook(f"{f['path']} has changed since it was chosen and verified", "start again: a new start decides anew")
-        if self.body.get("view"):
+        if view := self.body.get("view"):
+            self._check_owner(view["root"])
             numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
             for rank in numbers or [None]:
                 self._check_links(rank)
+
+    def _check_owner(self, view: str) -> None:
+        try:
+            with trust.named("the view"):
+                trust.check(view, self.trusted)
+        except OSError as e:
+            hint = "every node must see --view DIR, or build its own with --agree"
+            raise CannotLook(f"the view {view} that was built cannot be looked at: {e.strerror}", hint) from e
 
     def _check_links(self, rank: int | None) -> None:
         """Whether the view is still the one that was built for this decision."""
@@ -86,22 +100,25 @@ class Decision:
                 raise CannotLook(f"the view has been replaced by another start: {link} leads to {said}", hint)
 
 
-def read(path: str) -> Decision:
-    """The decision in a file. Raises CannotLook when there is none or it is not one, UsageError when it says what no decision says."""
+def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
+    """The decision in a file. Raises CannotLook when there is none or it is not one, UsageError when it says what no decision says.
+
+    Raises Untrusted when others could have written it; ``named`` is the setting that led there.
+    """
     try:
-        with open(path, "rb") as f:
-            data = f.read(checked.MOST + 1)
+        with trust.named(named):
+            data = trust.read(path, checked.MOST, trusted)
     except OSError as e:
         raise CannotLook(
             f"the decision {path} cannot be read: {e.strerror}", "is --plan-dir on a file system that every process of the job sees?"
         ) from e
-    return parsed(path, data)
+    return parsed(path, data, trusted)
 
 
-def parsed(path: str, data: bytes) -> Decision:
+def parsed(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
     """The decision that the bytes of the file at ``path`` are. Raises as ``read`` does."""
     try:
-        return Decision(path, schema.parsed(data))
+        return Decision(path, schema.parsed(data), trusted)
     except checked.NoJson as e:
         raise CannotLook(
             f"{path} is no decision of ckpt: {e}", "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other"

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Protocol
 
+from ckpt_tools import trust
 from ckpt_tools.emit import json as as_json
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, written
+from ckpt_tools.job.files import locked, noted, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
 from ckpt_tools.model import EarlierStart
 from ckpt_tools.pipeline import history
-from ckpt_tools.pipeline.history import safe
+from ckpt_tools.pipeline.history import FLAG, safe
+from ckpt_tools.trust import OURS, Trust
 
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
@@ -49,26 +51,29 @@ class Alone:
 class Decisions:
     """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it numbered attempts."""
 
-    def __init__(self, plan_dir: str, root: str, now: Callable[[], float] = time.time) -> None:
-        self.now = now
+    def __init__(self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS) -> None:
+        self.now, self.trusted = now, trusted
         self.root, self.directory = os.path.abspath(root), history.place(plan_dir, root)
-        try:
-            os.makedirs(self.directory, exist_ok=True)
-        except OSError as e:
-            raise CannotLook(f"{self.directory} cannot be made: {e.strerror}", "name a writable directory with --plan-dir") from e
+        self._make(self.directory, "name a writable directory with --plan-dir")
 
     def place(self, key: str) -> str:
         """The directory of one key, made when it is not there."""
         path = os.path.join(self.directory, key)
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as e:
-            raise CannotLook(f"{path} cannot be made: {e.strerror}", "make room, or name another directory with --plan-dir") from e
+        self._make(path, "make room, or name another directory with --plan-dir")
         return path
+
+    def _make(self, path: str, hint: str) -> None:
+        """Raises CannotLook, and Untrusted where it is there and others can write it."""
+        try:
+            trust.make(path, self.trusted)
+            with trust.named(FLAG):
+                trust.check(path, self.trusted)
+        except OSError as e:
+            raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
 
     def last(self) -> EarlierStart | None:
         """What the last decision that named a checkpoint of this root said; None when there was none. Raises CannotLook when that cannot be read."""
-        return history.last(self.directory)
+        return history.last(self.directory, self.trusted)
 
     def once(
         self,
@@ -89,15 +94,15 @@ class Decisions:
         started, peers = self.now(), peers or Alone()
         with peers.told():
             place = self.place(key)
-        with locked(os.path.join(place, "lock"), timeout):
+        with locked(os.path.join(place, "lock"), timeout, trusted=self.trusted):
             with peers.told():
                 numbers = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
                 newest = max((n for n, what in numbers if what == "json"), default=0)
                 decision = self._usable(os.path.join(place, f"{newest}.json"), member, unique, started) if newest else None
             if decision is None:
-                prune(self.directory, key, self.now())
+                prune(self.directory, key, self.now(), self.trusted)
                 attempt = max((n for n, _ in numbers), default=0) + 1
-                decision = self._made(Decision(os.path.join(place, f"{attempt}.json"), {}), member, make, about, peers)
+                decision = self._made(Decision(os.path.join(place, f"{attempt}.json"), {}, self.trusted), member, make, about, peers)
             else:
                 self._claim(decision.path, member)
         error = decision.body.get("error")
@@ -112,7 +117,7 @@ class Decisions:
                 self._claim(decision.path, member)  # before the others are told that this node can start
                 peers.ready(decision)
         except CkptError as e:
-            with suppress(CannotLook), self._written(self._stamped(blank, failed(e), about)):  # the reason that counts is the first one
+            with suppress(CkptError), self._written(self._stamped(blank, failed(e), about)):  # the reason that counts is the first one
                 pass
             raise
         return decision
@@ -120,15 +125,15 @@ class Decisions:
     def _stamped(self, blank: Decision, body: Body, about: Mapping[str, object]) -> Decision:
         by = Process.here()
         stamp = {"root": self.root, "decided_at": self.now(), "host": by.host, "pid": by.pid, "process": by.identity, "agent": by.parent, **about}
-        return Decision(blank.path, {**body, "decision": stamp})
+        return Decision(blank.path, {**body, "decision": stamp}, self.trusted)
 
     @contextmanager
     def _written(self, decision: Decision) -> Iterator[None]:
         """A decision that is on the disk within, and appears when that ends well. A later start learns from it that there was a checkpoint here (pipeline/history.py)."""
         with ExitStack() as files:
-            files.enter_context(written(decision.path, as_json.dump(decision.body).encode()))
+            files.enter_context(written(decision.path, as_json.dump(decision.body).encode(), self.trusted))
             if decision.found:
-                files.enter_context(written(os.path.join(self.directory, history.LAST), as_json.dump(_note(decision)).encode()))
+                files.enter_context(written(os.path.join(self.directory, history.LAST), as_json.dump(_note(decision)).encode(), self.trusted))
             yield
 
     def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
@@ -137,7 +142,7 @@ class Decisions:
         if safe(member) in takers:
             return None
         try:
-            decision = read(path)
+            decision = read(path, self.trusted, FLAG)
         except CannotLook as e:
             if isinstance(e.__cause__, OSError) or takers:  # others may follow it: a new one would mix with it
                 who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
@@ -155,10 +160,8 @@ class Decisions:
     def _claim(self, path: str, member: str) -> None:
         taken = _claims(path, member)
         try:
-            os.makedirs(os.path.dirname(taken), exist_ok=True)
-            by = Process.here()
-            with open(taken, "w", encoding="utf-8") as f:  # for pruning.py: who follows it
-                json.dump({"host": by.host, "process": by.identity, "agent": by.parent}, f)
+            by = Process.here()  # for pruning.py: who follows it
+            noted(taken, json.dumps({"host": by.host, "process": by.identity, "agent": by.parent}).encode(), self.trusted)
         except OSError as e:
             raise CannotLook(f"{taken} cannot be written: {e.strerror}", "make room, or name another directory with --plan-dir") from e
 

@@ -7,54 +7,88 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
+from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.waiting import Backoff, Clock
+from ckpt_tools.pipeline.history import FLAG
+from ckpt_tools.trust import OURS, Trust
 
 
-def write(path: str, data: bytes) -> None:
-    """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook."""
-    with written(path, data):
+def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
+    """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and Untrusted as all of these do."""
+    with written(path, data, trusted):
         pass
 
 
 @contextmanager
-def written(path: str, data: bytes) -> Iterator[None]:
+def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
     """A file that is whole on the disk within, and appears at ``path`` when that ends well. Raises CannotLook."""
-    aside = f"{path}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    try:
-        _filled(aside, data)
-        yield
-        os.rename(aside, path)
-        directory = os.open(os.path.dirname(path), os.O_RDONLY)
+    home, name = os.path.split(path)
+    aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    with ExitStack() as files:
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as e:
-        raise CannotLook(f"the decision could not be written to {path}: {e.strerror}", "make room, or name another directory with --plan-dir") from e
-    finally:
-        with suppress(OSError):
-            os.unlink(aside)  # not there any more when all went well
+            at = files.enter_context(_directory(home, trusted))
+            files.callback(_unlinked, aside, at)
+            _filled(aside, data, at, trusted)
+            yield
+            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
+            os.fsync(at)
+        except OSError as e:
+            raise CannotLook(
+                f"the decision could not be written to {path}: {e.strerror}", "make room, or name another directory with --plan-dir"
+            ) from e
 
 
-def _filled(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+@contextmanager
+def _directory(path: str, trusted: Trust) -> Iterator[int]:
+    """A directory below --plan-dir, open."""
+    with ExitStack() as files:
+        with trust.named(FLAG):
+            at = files.enter_context(trust.directory(path, trusted))
+        yield at
+
+
+def _unlinked(name: str, at: int) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=at)  # not there any more when all went well
+
+
+def _filled(name: str, data: bytes, at: int, trusted: Trust) -> None:
+    fd = trust.create(name, os.O_WRONLY | os.O_EXCL, at, trusted)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        _put(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
+def _put(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
+    """Write a small file that may be lost with the machine, in a directory that is made where it is not there. Raises OSError."""
+    home, name = os.path.split(path)
+    trust.make(home, trusted)
+    with _directory(home, trusted) as at:
+        fd = trust.create(name, os.O_WRONLY | os.O_TRUNC, at, trusted)
+        try:
+            _put(fd, data)
+        finally:
+            os.close(fd)
+
+
 @contextmanager
-def locked(path: str, timeout: float, clock: Clock | None = None) -> Iterator[None]:
+def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
     """Hold an exclusive flock on ``path``; the kernel lets go of it when the holder dies. Raises CannotLook after ``timeout`` seconds."""
+    home, name = os.path.split(path)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with _directory(home, trusted) as at:
+            fd = trust.create(name, os.O_RDWR, at, trusted)
     except OSError as e:
         raise CannotLook(f"{path} cannot be opened: {e.strerror}", "name a writable directory with --plan-dir") from e
     try:

@@ -17,6 +17,7 @@ from ckpt_tools.job.terms import Terms
 from ckpt_tools.model import LoadPlan
 from ckpt_tools.pipeline.session import Progress
 from ckpt_tools.question import Selection
+from ckpt_tools.trust import OURS
 
 Say = Callable[[LoadPlan], None]
 """Called with a plan that was made here, for its warnings to be shown once per job."""
@@ -38,6 +39,7 @@ def asked(selection: Selection) -> str:
         cache=False,
         max_age=0,
         plan_dir=None,
+        trust=OURS,
     )
     return xxhash.xxh3_64_hexdigest(f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass"))
 
@@ -87,5 +89,5 @@ class Maker:
         if self.terms.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, self.terms.view)}
+            return {**body_of(plan), **build(plan, self.terms.view, self.terms.trust)}
         return body_of(plan)

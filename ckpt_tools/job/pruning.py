@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -12,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ckpt_tools import checked
+from ckpt_tools import checked, trust
 from ckpt_tools.job.process import Process
+from ckpt_tools.trust import OURS, Trust, Untrusted
 
 KEPT_DAYS = 30
 TRANSFERRED = "transferred"
@@ -29,7 +31,7 @@ _GONE = ".gone."
 """How the name of a directory that is being removed begins: no key does."""
 
 
-def prune(directory: str, keep: str, now: float) -> None:
+def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
     """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes that no decision names any more. What cannot be read stays."""
     oldest = now - KEPT_DAYS * 86400
     with suppress(OSError):
@@ -41,9 +43,9 @@ def prune(directory: str, keep: str, now: float) -> None:
         if old and (exported := _exported()) is not None:
             first = secrets.randbelow(len(old))  # else those that stay would hide the others
             for path in [*old[first:], *old[:first]][:_LOOKED_AT]:
-                if not _followed(path, exported):
-                    _remove(path)
-        _prune_transferred(directory, oldest)
+                if not _followed(path, exported, trusted):
+                    _remove(path, trusted)
+        _prune_transferred(directory, oldest, trusted)
 
 
 def _last_change(key: str) -> float:
@@ -52,30 +54,30 @@ def _last_change(key: str) -> float:
         return max([os.stat(key).st_mtime, *(e.stat(follow_symlinks=False).st_mtime for e in entries)])
 
 
-def _followed(key: str, exported: str) -> bool:
+def _followed(key: str, exported: str, trusted: Trust) -> bool:
     """Whether a process may follow a decision under this key: it runs, somebody names it in its environment, or it is of a machine that nothing is known of."""
     if f"{key}{os.sep}" in exported:
         return True
     try:
-        followers = list(_followers(key))
+        followers = list(_followers(key, trusted))
     except OSError:
         return True
     here = Process.here().host
     return any(host != here or any(map(Process.alive, processes)) for host, processes in followers)
 
 
-def _followers(key: str) -> Iterator[tuple[str, list[str]]]:
+def _followers(key: str, trusted: Trust) -> Iterator[tuple[str, list[str]]]:
     """(host, processes) of whoever made or took a decision; a decision that failed has started nothing. Raises OSError."""
     for name in os.listdir(key):
         path = os.path.join(key, name)
         if _DECISION.fullmatch(name):
-            body = _json(path)
+            body = _json(path, trusted)
             about = body.get("decision")
             if isinstance(about, dict) and not body.get("error"):
                 yield _follower(about)
         elif name.endswith(".taken"):
             for member in os.listdir(path):
-                if taker := _json(os.path.join(path, member)):
+                if taker := _json(os.path.join(path, member), trusted):
                     yield _follower(taker)
 
 
@@ -83,10 +85,12 @@ def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
     return str(note.get("host")), [p for p in (note.get("process"), note.get("agent")) if isinstance(p, str)]
 
 
-def _json(path: str) -> dict[str, Any]:
+def _json(path: str, trusted: Trust) -> dict[str, Any]:
     """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises OSError."""
-    with open(path, "rb") as f:
-        data = f.read(checked.MOST + 1)
+    try:
+        data = trust.read(path, checked.MOST, trusted)
+    except Untrusted as e:  # it is not ours to judge, and so not ours to remove
+        raise PermissionError(errno.EPERM, str(e), path) from e
     try:
         value = checked.parsed(data)
     except checked.NoJson:
@@ -131,9 +135,13 @@ def _bytes(path: str) -> bytes:
         return f.read()
 
 
-def _remove(key: str) -> None:
+def _remove(key: str, trusted: Trust) -> None:
     """Remove a key whole: moved aside first, and only where nobody is deciding under it."""
-    fd = os.open(os.path.join(key, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with trust.directory(key, trusted) as at:
+            fd = trust.create("lock", os.O_RDWR, at, trusted)
+    except Untrusted:
+        return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         aside = os.path.join(os.path.dirname(key), f"{_GONE}{secrets.token_hex(4)}")
@@ -145,7 +153,7 @@ def _remove(key: str) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _prune_transferred(directory: str, oldest: float) -> None:
+def _prune_transferred(directory: str, oldest: float, trusted: Trust) -> None:
     """Remove files that were brought long ago and that no decision names. Raises OSError when a decision cannot be read."""
     brought = [os.path.join(home, name) for home, _, names in os.walk(os.path.join(directory, TRANSFERRED)) for name in names]
     old = [path for path in brought if os.lstat(path).st_mtime < oldest and os.lstat(path).st_ctime < oldest]
@@ -155,7 +163,7 @@ def _prune_transferred(directory: str, oldest: float) -> None:
     for home, _, names in os.walk(directory):
         for name in filter(_DECISION.fullmatch, names):
             if not home.startswith(os.path.join(directory, TRANSFERRED)):
-                named.update(_paths(_json(os.path.join(home, name))))
+                named.update(_paths(_json(os.path.join(home, name), trusted)))
     for path in old:
         if path not in named:
             os.unlink(path)

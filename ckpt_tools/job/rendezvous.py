@@ -82,14 +82,15 @@ class Rendezvous:
                 raise UsageError(
                     "nothing names this job, so its nodes cannot find each other", "give torchrun --rdzv-id, or say --job ID, the same on every node"
                 )
-            return Files(os.path.join(terms.plan_dir, f"{party.place}.meeting"))  # not below the root's own: nodes may mount it elsewhere
+            place = os.path.join(terms.plan_dir, f"{party.place}.meeting")  # not below the root's own: nodes may mount it elsewhere
+            return Files(place, terms.trust)
         at, job = endpoint(party, terms, self.line, self.env), party.place or "job"
         return Store(at.host, at.port, at.keeper, terms.timeout, job, Seal.of(self._secret(at), job))
 
     def _secret(self, at: Endpoint) -> bytes:
         """What only the nodes of this job know. Raises UsageError where others can reach the place where they meet, and there is none."""
         if self.terms.secret_file:
-            return secret.read(self.terms.secret_file)
+            return secret.read(self.terms.secret_file, self.terms.trust)
         if loopback(at.host):
             return b""
         raise UsageError(

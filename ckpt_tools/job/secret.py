@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.trust import OURS, Trust
 
 FLAG = "--secret-file"
 LEAST, MOST = 32, 4096
@@ -23,11 +24,11 @@ class NotOurs(ValueError):
     """No node of this job has put this up."""
 
 
-def read(path: str) -> bytes:
+def read(path: str, trusted: Trust = OURS) -> bytes:
     """The secret in a file that only we or root can read and write. Raises UsageError for any other, CannotLook where it cannot be read."""
     hint = f"make one that all nodes see, or copy it to each: {MAKE}"
     try:
-        found = trust.read(path, MOST, private=True).strip()
+        found = trust.read(path, MOST, trusted, private=True).strip()
     except trust.Untrusted as e:
         raise UsageError(f"{FLAG}: {e}", e.hint) from e
     except FileNotFoundError as e:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ckpt_tools.trust import OURS, Trust
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -23,3 +25,4 @@ class Terms:
     secret_file: str = ""
     transfer: str = ""
     view: str = ""
+    trust: Trust = OURS

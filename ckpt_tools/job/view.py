@@ -10,12 +10,13 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_swap import put
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.model import LoadPlan
+from ckpt_tools.trust import OURS, Trust
 
 
-def build(plan: LoadPlan, directory: str) -> dict[str, Any]:
+def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, Any]:
     """Build the view of a plan at ``directory`` and say how the framework is told: "resume" in the view, and in "view" the links of every file entry.
 
-    Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout whose names tell no rank; CannotLook when it cannot be written.
+    Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout whose names tell no rank, or where others can write; CannotLook when it cannot be written.
     """
     directory = os.path.abspath(directory)
     if plan.checkpoint is None:
@@ -29,7 +30,7 @@ def build(plan: LoadPlan, directory: str) -> dict[str, Any]:
             f"{e.filename} cannot be looked at: {e.strerror}", "check that its file system is mounted and readable, then start again"
         ) from e
     about = {"root": plan.root, "fingerprint": plan.fingerprint, "checkpoint": plan.checkpoint.path, "step": plan.resume_step}
-    put(directory, tree.links, tree.texts, about)
+    put(directory, tree.links, tree.texts, about, trusted)
     resume = tree.resume
     return {
         "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},

@@ -15,24 +15,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from ckpt_tools import __version__
+from ckpt_tools import __version__, trust
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.view_look import MARKER, SCHEMA, holds, ours
+from ckpt_tools.trust import OURS, Trust
 
 _TRIES, _DAY = 1000, 86400
 _EXCHANGE, _HERE = 2, -100
 """renameat2(2): RENAME_EXCHANGE, AT_FDCWD."""
 
 
-def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], about: Mapping[str, object]) -> None:
+def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], about: Mapping[str, object], trusted: Trust = OURS) -> None:
     """Let ``directory`` hold exactly these links and small files. Raises UsageError when something else is there, CannotLook when it cannot be written."""
     stamp = hashlib.sha256(repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")).hexdigest()
     note = {"schema": SCHEMA, "tool_version": __version__, **about, "content": stamp, "files": sorted(texts),
             "made_by": f"{socket.gethostname()}/{os.getpid()}", "made_at": time.time()}  # fmt: skip
     files = {**texts, MARKER: json.dumps(note, indent=1).encode()}
     try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        trust.make(os.path.dirname(directory), trusted)
+        _believed(directory, trusted)
         _sweep(directory)
         for _ in range(_TRIES):
             if holds(directory, stamp, links, texts):
@@ -44,6 +46,20 @@ def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], ab
     except OSError as e:
         raise CannotLook(f"the view {directory} could not be built: {e.strerror}", "make room, or name another directory with --view") from e
     raise CannotLook(f"the view {directory} is being replaced by others again and again", "give each job a directory of its own with --view")
+
+
+def _believed(directory: str, trusted: Trust) -> None:
+    """Raises Untrusted where others can write the view, or put another in its place. Raises OSError."""
+    with trust.named("--view"):
+        try:
+            trust.check(directory, trusted)
+        except FileNotFoundError:
+            trust.absent(directory, trusted)
+
+
+def _for_us_to_write(path: str, flags: int) -> int:
+    """Opens a file that others cannot write whatever the umask says."""
+    return os.open(path, flags, 0o644)
 
 
 def _discard(path: str) -> None:
@@ -68,7 +84,7 @@ def _discard(path: str) -> None:
 def _aside(directory: str) -> Iterator[str]:
     """A new directory in the same place, which is gone afterwards unless it was renamed."""
     path = f"{directory}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    os.mkdir(path)
+    os.mkdir(path, 0o755)
     try:
         yield path
     finally:
@@ -81,12 +97,12 @@ def _build(new: str, links: Mapping[str, str], files: Mapping[str, bytes]) -> No
     def place(name: str) -> str:
         path = f"{new}/{name}"
         if (home := os.path.dirname(path)) not in made:
-            os.makedirs(home, exist_ok=True)
+            trust.make(home)
             made.add(home)
         return path
 
     for name in sorted(files, key=lambda n: n != MARKER):  # first, so that what a killed builder leaves is known as ours
-        with open(place(name), "xb") as f:
+        with open(place(name), "xb", opener=_for_us_to_write) as f:
             f.write(files[name])
             f.flush()
             os.fsync(f.fileno())

@@ -27,6 +27,7 @@ from ckpt_tools.pipeline.unseen import not_seen, unread_files
 from ckpt_tools.question import Selection
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
+from ckpt_tools.trust import OURS, Trust
 
 if TYPE_CHECKING:
     from ckpt_tools._share import Share
@@ -44,7 +45,15 @@ def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
     Raises CannotLook when ``root`` cannot be listed.
     """
     selection = selection or Selection()
-    s = Session(one(root), jobs=selection.jobs, settle=selection.settle, key_file=selection.key_file, listing=True, exclude=selection.exclude)
+    s = Session(
+        one(root),
+        jobs=selection.jobs,
+        settle=selection.settle,
+        key_file=selection.key_file,
+        listing=True,
+        exclude=selection.exclude,
+        trust=selection.trust,
+    )
     rows = [as_told(s, c) for c in _listed(s, selection)]
     checkpoints = [c for c, _ in rows]
     expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or completeness.expected_ranks(members))}
@@ -95,6 +104,7 @@ def verify(
     sample: Share | str | None = None,
     max_duration: float | None = None,
     engine: Engine | None = None,
+    trust: Trust = OURS,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of every checkpoint and run.
 
@@ -103,6 +113,7 @@ def verify(
     later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
     With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is read, the least recently checked first: that is remembered with ``cache``.
+    ``trust`` says whose key file and cache count beside this user's own.
     With an ``engine`` (``ckpt_tools.engine``) its workers read, who must see the files under the same paths; the answer is the same.
     Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError for no path at all, and when a part of the contents
     is asked for at another level.
@@ -115,10 +126,10 @@ def verify(
     unrecognised = bytes_read = 0
     roots = [os.path.abspath(p) for p in several(paths)]
     for root in dict.fromkeys(roots):
-        with limited(asked.seconds if asked else None), counted() as read, remembering(root, cache, max_age, note) as kept:
+        with limited(asked.seconds if asked else None), counted() as read, remembering(root, cache, max_age, note, trust) as kept:
             s = Session(
                 root, jobs=jobs, require=require, trust_global=trust_global, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
-                budget=asked.seconds if asked else None,
+                budget=asked.seconds if asked else None, trust=trust,
             )  # fmt: skip
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
@@ -188,18 +199,20 @@ def _asked(sample: Share | str | None, max_duration: float | None, level: Level)
         raise UsageError(f"sample: {e}", 'say sample="1/7"') from e
 
 
-def show(path: Path, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False) -> tuple[Report, Anatomy]:
+def show(
+    path: Path, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False, trust: Trust = OURS
+) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
     path = one(path, "path")
-    s = Session(path, key_file=key_file, explain=explain)
+    s = Session(path, key_file=key_file, explain=explain, trust=trust)
     seen = next((p.findings for p in s.parts), next((b[3] for b in s.found.bare), ()))
     return s.examine(os.path.abspath(path), level, seen)
 
 
 @contextmanager
-def remembering(root: str, wanted: bool, max_age: float, note: Note | None) -> Iterator[Cache | None]:
+def remembering(root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS) -> Iterator[Cache | None]:
     """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
-    cache = Cache(os.path.abspath(root), max_age, note) if wanted else None
+    cache = Cache(os.path.abspath(root), max_age, note, trust=trust) if wanted else None
     try:
         yield cache
     finally:
@@ -217,7 +230,7 @@ def plan(root: Path = ".", selection: Selection | None = None, *, progress: Prog
     root, selection = one(root), selection or Selection()
     if selection.plan_dir is not None:  # else it counts only where nothing is found
         history.place(selection.plan_dir, root)
-    with limited(selection.budget), counted() as read, remembering(root, selection.cache, selection.max_age, note) as cache:
+    with limited(selection.budget), counted() as read, remembering(root, selection.cache, selection.max_age, note, selection.trust) as cache:
         try:
             made = _planned(Planner(root, selection, progress, cache), root, selection)
         except CkptError as error:

@@ -129,7 +129,7 @@ def _one_of_many(s: Session, level: Level) -> Iterator[None]:
     if cache is None or not cache.usable or cache.max_age <= 0:
         yield
         return
-    with turn(cache.directory, s.root, level > Level.STRUCTURE, "crowd-") as ours:
+    with turn(cache.locks, s.root, level > Level.STRUCTURE, "crowd-") as ours:
         until = time.monotonic() + WAIT
         while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and s.reader.spent):
             time.sleep(0.02)

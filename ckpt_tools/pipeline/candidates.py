@@ -127,7 +127,7 @@ class Candidates:
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
-        before = history.last(history.place(self.selection.plan_dir, self.root))
+        before = history.last(history.place(self.selection.plan_dir, self.root), self.selection.trust)
         log = history.sides_with(before, by_mtime, by_step, self.step(by_mtime))
         said = doubts.witnesses(self.session, self.times, by_mtime, by_step, log)
         if said.verdict is None:
@@ -158,6 +158,7 @@ class Candidates:
             limit_rate=selection.limit_rate,
             exclude=selection.exclude,
             trust_global=selection.trust_global,
+            trust=selection.trust,
         )
 
     def _missing(self, error: CannotLook) -> None:

@@ -22,6 +22,7 @@ from ckpt_tools.pipeline.session import Progress, Session, with_findings
 from ckpt_tools.pipeline.unseen import not_seen
 from ckpt_tools.storage import ShortRead
 from ckpt_tools.storage.retry import is_directory, there
+from ckpt_tools.trust import OURS, Trust
 
 
 class _Reader:
@@ -118,6 +119,7 @@ def diff(
     jobs: int = 0,
     key_file: str | None = None,
     progress: Progress | None = None,
+    trust: Trust = OURS,
 ) -> Difference:
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
@@ -129,7 +131,7 @@ def diff(
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")
     _sides(a, b)
-    first, second = (Session(root, jobs=jobs, key_file=key_file) for root in (a, b))
+    first, second = (Session(root, jobs=jobs, key_file=key_file, trust=trust) for root in (a, b))
     found = files(first), files(second)
     for side, root in zip(found, (a, b), strict=True):
         if not side:

@@ -6,12 +6,17 @@ import os
 import re
 from collections.abc import Mapping
 
+from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.model import Checkpoint, EarlierStart, LoadPlan
 from ckpt_tools.question import Selection
+from ckpt_tools.trust import OURS, Trust
 
 LAST = "last.json"
 """The last start of a root that had a checkpoint."""
+FLAG = "--plan-dir"
+MOST = 256 << 20
+"""Bytes of one file below it: the decision for 100,000 ranks has 50 MB."""
 
 
 _AGES = 1e18
@@ -40,21 +45,21 @@ def place(plan_dir: str | None, root: str) -> str:
     return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(root))}")
 
 
-def last(directory: str) -> EarlierStart | None:
+def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
     """The last start that had a checkpoint, from the ``place`` of a root; None when there was none.
 
-    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch.
+    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch. Raises Untrusted when others
+    could have written it, or taken it away.
     """
     path = os.path.join(directory, LAST)
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
-        with open(path, "rb") as f:
-            from ckpt_tools import checked  # a first launch need not wait for it
+        data = _read(path, trusted)
+        if data is None:
+            return None
+        from ckpt_tools import checked  # a first launch need not wait for it
 
-            data = f.read(checked.MOST + 1)
         return _start(checked.parsed(data))
-    except FileNotFoundError:
-        return None
     except OSError as e:
         raise CannotLook(f"{what} cannot be read: {e.strerror}", "make it readable, or name another directory with --plan-dir") from e
     except ValueError as e:
@@ -62,6 +67,16 @@ def last(directory: str) -> EarlierStart | None:
 
         hint = f"to start from nothing all the same say --allow-fresh; to forget what it said: rm {quote(path)}"
         raise CannotLook(f"{what} is damaged: {e}", hint) from e
+
+
+def _read(path: str, trusted: Trust) -> bytes | None:
+    """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it away."""
+    with trust.named(FLAG):
+        try:
+            return trust.read(path, MOST, trusted)
+        except FileNotFoundError:
+            trust.absent(path, trusted)
+            return None
 
 
 def _start(note: object) -> EarlierStart:
@@ -100,7 +115,7 @@ def _key(c: Checkpoint) -> tuple[str, float]:
 
 def earlier(root: str, selection: Selection) -> EarlierStart | None:
     """The earlier start that forbids to take this one for a first launch. Raises CannotLook when that cannot be known."""
-    before = None if selection.allow_fresh else last(place(selection.plan_dir, root))
+    before = None if selection.allow_fresh else last(place(selection.plan_dir, root), selection.trust)
     return before if before and not _another_run(before, selection) else None
 
 

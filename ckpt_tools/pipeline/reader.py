@@ -176,7 +176,7 @@ class Reader:
             return read()
         if (found := known()) is not None:
             return found
-        with turn(cache.directory, path, level > Level.STRUCTURE) as ours:
+        with turn(cache.locks, path, level > Level.STRUCTURE) as ours:
             until, pause = time.monotonic() + WAIT, _PAUSE
             while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and self.spent):
                 time.sleep(pause)

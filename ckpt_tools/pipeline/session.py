@@ -25,6 +25,7 @@ from ckpt_tools.pipeline.set_aside import set_aside
 from ckpt_tools.pipeline.weak_names import settle_weak_names
 from ckpt_tools.sidecars import read_key, read_tracker
 from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.trust import OURS, Trust
 from ckpt_tools.unlisted import vouched
 from ckpt_tools.verify import cut_short
 
@@ -59,11 +60,12 @@ class Session:
         limit_rate: float | None = None,
         exclude: Sequence[str] = (),
         trust_global: Sequence[str] = (),
+        trust: Trust = OURS,
     ) -> None:
         require, self.trusted = names(require), tuple(trust_global)
         self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
         self.started_ns = time.time_ns()  # before the first look: what is younger was written by somebody else meanwhile
-        key = read_key(key_file) if key_file else None
+        key = read_key(key_file, trust) if key_file else None
         self.reader = Reader(
             jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget, io=io, limit_rate=limit_rate
         )

@@ -11,6 +11,7 @@ set -euo pipefail
 
 ROOT=@ROOT@
 PLANS="${PLANS:-/job/output/ckpt-plans}" # outside ROOT, on a volume of all pods
+export CKPT_TRUST_DIR="${CKPT_TRUST_DIR:-$PLANS}" # volumes are often for everybody in a pod to write: whatever lies there is believed
 LOGS="${LOGS:-/job/code/alllogs/$MINDX_TASK_ID}"
 TRAIN=(python pretrain_gpt.py)
 SAVE_INTERVAL="${SAVE_INTERVAL:-1000}" # the script's own --save-interval: an unusable dying gasp goes back to a multiple of it

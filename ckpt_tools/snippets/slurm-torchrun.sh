@@ -2,6 +2,7 @@
 # Slurm: one torchrun per node, which restarts its workers in place. Every generation of workers decides anew, once for all nodes.
 #
 # Submit it:  sbatch this-file. ROOT and PLANS are on a file system that every node sees.
+# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

@@ -8,6 +8,7 @@ ROOT=@ROOT@
 TRAIN=(python train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
 WORKERS="${WORKERS:-8}" # on each node
 
+# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID the same on every node: by it they find each other
 # at every restart, also when torchrun's restart counts differ from node to node.
 shared=()

@@ -1,0 +1,586 @@
+"""Nobody else's orders: what every command, the Python API and a job do where others could have written what they are told by."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from one_question import COMMANDS, Asker
+from owners import SOMEBODY, Owners, as_root
+from run_helpers import CKPT, CLEAN, megatron, one_file_per_rank
+
+from ckpt_tools import Selection, config, latest, trust
+from ckpt_tools.errors import UsageError
+from ckpt_tools.pipeline import history
+from ckpt_tools.trust import Trust, Untrusted
+
+
+@pytest.fixture
+def asker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Asker:
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return Asker(monkeypatch, capfd, tmp_path / "plans")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run", steps=(10,), world=1)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    (tmp_path / "plans").mkdir(mode=0o755)
+    return tmp_path / "plans"
+
+
+def refused(asker: Asker, *argv: object, because: str, flag: str, say: str = "--trust-dir") -> None:
+    code, _, err = asker.execute(*argv)
+    assert code == 2, err
+    assert because in err and flag in err and say in err, err
+
+
+def started(asker: Asker, *argv: object) -> str:
+    code, out, err = asker.execute(*argv)
+    assert code == 0, err
+    return out
+
+
+# ---- --plan-dir
+
+
+def test_a_directory_of_decisions_that_everybody_may_write(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.chmod(0o777)
+    asked = ("hook", root, "--plan-dir", plans)
+    refused(asker, *asked, because=f"{plans} may be written by everybody (mode 0777)", flag="--plan-dir", say=f"--trust-dir {plans}")
+    assert list(plans.rglob("*.json")) == []  # nothing was decided
+    started(asker, *asked, "--trust-dir", plans)
+    monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
+    started(asker, *asked)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_note_that_others_could_have_taken_away_is_not_missed(asker: Asker, empty: Path, plans: Path, command: str) -> None:
+    """Without the note of an earlier start a lost mount looks like a first launch."""
+    words = ("--", "train") if command == "run" else ()
+    asked = (command, empty, "--plan-dir", plans, "--allow-none", *(("--rank", "0") if command == "latest" else ()))
+    plans.chmod(0o777)
+    refused(asker, *asked, *words, because="may be written by everybody", flag="--plan-dir")
+    plans.chmod(0o755)
+    started(asker, *asked, *words)
+
+
+def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Path, owners: Owners) -> None:
+    note = Path(history.place(str(plans), str(empty))) / history.LAST
+    note.parent.mkdir()
+    note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
+    note.chmod(0o644)
+    owners.give(note)
+    asked = ("plan", empty, "--plan-dir", plans, "--allow-none")
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+    assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
+    with pytest.raises(Untrusted):
+        latest(str(empty), Selection(plan_dir=str(plans), allow_none=True))
+    with pytest.raises(Exception, match="an earlier start resumed from step 20"):
+        latest(str(empty), Selection(plan_dir=str(plans), allow_none=True, trust=Trust(owners=frozenset({SOMEBODY}))))
+
+
+def decided(asker: Asker, root: Path, plans: Path) -> Path:
+    """The file of a decision of the job j."""
+    started(asker, "hook", root, "--plan-dir", plans, "--job", "j")
+    return next(plans.glob("*/j.0/1.json"))
+
+
+def test_a_decision_that_somebody_planted_in_a_sticky_directory(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
+    """The attack on the first release: the directory for the root is somebody else's, and so is all in it."""
+    decision = decided(asker, root, plans)
+    body = json.loads(decision.read_text())
+    decision.write_text(json.dumps({**body, "resume": {**body["resume"], "env": {"LD_PRELOAD": "/evil.so"}}}))
+    plans.chmod(0o1777)
+    for path in (*plans.rglob("*"),):
+        owners.give(path)
+    asked = ("hook", root, "--plan-dir", plans, "--job", "j")
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+
+
+def test_a_sticky_directory_of_decisions_does_for_many_users(asker: Asker, root: Path, plans: Path) -> None:
+    plans.chmod(0o1777)
+    decided(asker, root, plans)
+    started(asker, "hook", root, "--plan-dir", plans, "--job", "j", "--node", "0", "--nodes", "1")
+
+
+@pytest.mark.parametrize("planted", ["link", "fifo"])
+def test_a_lock_that_is_none(asker: Asker, root: Path, plans: Path, tmp_path: Path, planted: str) -> None:
+    lock = decided(asker, root, plans).with_name("lock")
+    lock.unlink()
+    if planted == "link":
+        lock.symlink_to(tmp_path / "victim")
+    else:
+        os.mkfifo(lock)
+    code, _, err = asker.execute("hook", root, "--plan-dir", plans, "--job", "j")
+    assert code in (2, 5) and not (tmp_path / "victim").exists(), err
+
+
+def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: Path, plans: Path) -> None:
+    for flags, modes in (((), {0o755, 0o644}), (("--trust-group",), {0o775, 0o664})):
+        place = plans / ("".join(flags) or "own")
+        before = os.umask(0)
+        try:
+            started(asker, "hook", root, "--plan-dir", place / "deep", "--view", place / "view", "--job", "j", *flags)
+        finally:
+            os.umask(before)
+        found = {stat.S_IMODE(p.lstat().st_mode) for p in place.rglob("*") if not p.is_symlink()}
+        assert found <= modes | {0o755, 0o644} and not any(mode & 0o002 for mode in found), [oct(m) for m in found]
+
+
+# ---- CKPT_PLAN
+
+
+@pytest.fixture
+def plan(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = decided(asker, root, plans)
+    monkeypatch.setenv("CKPT_PLAN", str(path))
+    return path
+
+
+READING = (("hook", "--read"), ("latest", "--rank", "0"))
+
+
+@pytest.mark.parametrize("asked", READING, ids=["hook", "latest"])
+def test_a_decision_in_the_environment(asker: Asker, plan: Path, owners: Owners, asked: Sequence[str]) -> None:
+    started(asker, *asked)
+    plan.chmod(0o666)
+    refused(asker, *asked, because=f"{plan} may be written by everybody", flag="CKPT_PLAN", say="chmod o-w")
+    plan.chmod(0o644)
+    owners.give(plan)
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust-owner {SOMEBODY}")
+    started(asker, *asked, "--trust-owner", SOMEBODY)
+
+
+@pytest.mark.parametrize("asked", READING, ids=["hook", "latest"])
+def test_a_decision_that_is_no_file(asker: Asker, plan: Path, monkeypatch: pytest.MonkeyPatch, asked: Sequence[str]) -> None:
+    plan.rename(plan.with_name("kept"))
+    os.mkfifo(plan)
+    refused(asker, *asked, because="no regular file", flag="CKPT_PLAN", say="file of your own")
+    reading, writing = os.pipe()
+    monkeypatch.setenv("CKPT_PLAN", f"/dev/fd/{reading}")
+    refused(asker, *asked, because="is a pipe or a socket", flag="CKPT_PLAN", say="write it into a file of your own")
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
+    os.truncate(plan, 8 << 30)  # most of it a hole
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ckpt_tools.checked.MOST", 1 << 16)
+        refused(asker, *READING[0], because="larger than 65,536 bytes", flag="CKPT_PLAN", say="file that was meant")
+    plan.write_text("[" * 100_000)
+    assert asker.execute(*READING[0])[0] == 5
+
+
+# ---- --view
+
+
+def test_a_view_that_others_could_exchange(asker: Asker, root: Path, plans: Path, tmp_path: Path, owners: Owners) -> None:
+    (tmp_path / "open").mkdir()
+    asked = ("hook", root, "--plan-dir", plans, "--view", tmp_path / "open/view")
+    (tmp_path / "open").chmod(0o777)
+    refused(asker, *asked, because="may be written by everybody", flag="--view")
+    assert list((tmp_path / "open").iterdir()) == []
+    (tmp_path / "open").chmod(0o1777)
+    started(asker, *asked)
+    owners.give(tmp_path / "open/view")
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--view", say="--trust-owner")
+
+
+def test_a_view_that_was_exchanged_since(asker: Asker, tmp_path: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = one_file_per_rank(tmp_path / "ranks")
+    started(asker, "hook", root, "--plan-dir", plans, "--view", tmp_path / "view", "--job", "j")
+    monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j.0/1.json"))))
+    started(asker, *READING[1])
+    (tmp_path / "view").chmod(0o777)
+    refused(asker, *READING[1], because="view may be written by everybody", flag="the view", say="chmod o-w")
+
+
+# ---- lists and keys
+
+FILES: dict[str, tuple[str, bytes]] = {
+    "--fault-file": ("faults.json", b"[0]"),
+    "--replica-groups": ("groups", b"0"),
+    "--key-file": ("key", b"k" * 16),
+    "--config": ("ckpt.toml", b"world-size = 1\n"),
+}
+
+
+@pytest.mark.parametrize("flag", FILES)
+def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owners, flag: str) -> None:
+    name, data = FILES[flag]
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / name
+    file.write_bytes(data)
+    file.chmod(0o600)
+    asked = ("plan", root, flag, file, "--save-interval", "10")
+    started(asker, *asked)
+    file.chmod(0o622)
+    refused(asker, *asked, because=f"{file} may be written by everybody", flag=flag, say="chmod o-w")
+    file.unlink()
+    os.mkfifo(file)
+    refused(asker, *asked, because="no regular file", flag=flag, say="file of your own")
+    file.unlink()
+    file.touch()
+    file.chmod(0o600)
+    os.truncate(file, 1 << 40)
+    refused(asker, *asked, because="is larger than", flag=flag, say="file that was meant")
+    os.truncate(file, 0)
+    file.write_bytes(data)
+    owners.give(file)
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag=flag, say=f"--trust-owner {SOMEBODY}")
+    started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
+
+
+@pytest.mark.parametrize(("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")])
+def test_the_variable_is_named_where_it_was_the_variable(
+    asker: Asker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str
+) -> None:
+    name, data = FILES[flag]
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / name).chmod(0o666)
+    monkeypatch.setenv(variable, str(tmp_path / name))
+    refused(asker, "plan", root, because="may be written by everybody", flag=variable)
+
+
+def test_process_substitution(root: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", '"$@" --fault-file <(echo "[0]")', "bash", *CKPT, "plan", str(root)], env=CLEAN, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "is a pipe" in done.stderr and "write it into a file of your own" in done.stderr
+
+
+def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 16)
+    key.chmod(0o640)
+    for command in (("verify", root), ("plan", root), ("diff", root, root), ("show", next(root.rglob("*.pt")))):
+        refused(
+            asker, *command, "--key-file", key, because="may be used by others than its owner (mode 0640)", flag="--key-file", say=f"chmod 600 {key}"
+        )
+
+
+def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
+    from ckpt_tools.elastic import ExceptionCheckpoint
+
+    faults = tmp_path / "faults.json"
+    faults.write_text("[0]")
+    faults.chmod(0o666)
+    with pytest.raises(UsageError, match=r"^fault_file: .*everybody"):
+        ExceptionCheckpoint(fault_file=faults, env={})
+    with pytest.raises(UsageError, match=r"^CKPT_FAULT_FILE: .*everybody"):
+        ExceptionCheckpoint(env={"CKPT_FAULT_FILE": str(faults)})
+    assert ExceptionCheckpoint(fault_file=faults, env={"CKPT_TRUST_DIR": str(tmp_path)}).fault_ranks == {0}
+
+
+# ---- the settings
+
+
+def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in (("trust-group", "true"), ("trust-owner", '"1"'), ("trust-dir", '"/"')):
+        (tmp_path / "ckpt.toml").write_text(f"{key} = {value}\n")
+        with pytest.raises(UsageError, match=f"'{key}' cannot be set in a configuration file"):
+            config.resolve({"trust-group": False}, env={}, cwd=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("env", "means"),
+    [
+        ({}, Trust()),
+        ({"CKPT_TRUST_GROUP": "1"}, Trust(group=True)),
+        ({"CKPT_TRUST_GROUP": "0"}, Trust()),
+        ({"CKPT_TRUST_OWNER": "1000, 65534"}, Trust(owners=frozenset({1000, 65534}))),
+        ({"CKPT_TRUST_DIR": "/a b\n/c"}, Trust(directories=("/a b", "/c"))),
+    ],
+)
+def test_variables_of_trust_count_in_every_command(tmp_path: Path, env: dict[str, str], means: Trust) -> None:
+    assert config.resolve({}, env=env, cwd=str(tmp_path)).trust == means
+    assert config.resolve({"rank": None}, env=env, cwd=str(tmp_path)).selection().trust == means
+
+
+@pytest.mark.parametrize("wrong", ["root", "-1", "1.5", "4294967296", "1;2", True, [1]])
+def test_owners_are_numbers(wrong: object, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--trust-owner: .* is not a number of a user"):
+        config.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
+
+
+def test_flags_of_trust_come_before_variables(tmp_path: Path) -> None:
+    env = {"CKPT_TRUST_OWNER": "1", "CKPT_TRUST_DIR": "/a"}
+    found = config.resolve({"trust-owner": ["2", "3,4"], "trust-dir": ["/b"]}, env=env, cwd=str(tmp_path))
+    assert found.trust == Trust(owners=frozenset({2, 3, 4}), directories=("/b",))
+
+
+# ---- ckpt.toml
+
+
+def searched(cwd: Path, **trusted: object) -> config.Settings:
+    return config.resolve({"world-size": None, **{k.replace("_", "-"): v for k, v in trusted.items()}}, env={}, cwd=str(cwd))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """``a/b/c`` below a directory with a configuration, ``a``."""
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    (tmp_path / "a/ckpt.toml").write_text("world-size = 8\n")
+    (tmp_path / "a/ckpt.toml").chmod(0o644)
+    return tmp_path / "a"
+
+
+def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None:
+    assert searched(project / "b/c").values == {"world-size": 8}
+    (project / "b").chmod(0o777)
+    found = searched(project / "b/c")
+    assert found.values == {} and found.refused and "b may be written by everybody" in str(found.refused)
+    assert f"{project}/ckpt.toml is not read" in str(found.refused) and "--config" in found.refused.hint and "--trust-dir" in found.refused.hint
+    assert searched(project / "b/c", trust_dir=[str(project / "b")]).values["world-size"] == 8
+    (project / "ckpt.toml").unlink()
+    assert searched(project / "b/c").refused is None  # nobody is warned of a file that is not there
+
+
+def test_a_configuration_of_another_user(project: Path, owners: Owners) -> None:
+    """The attack on the first release: a file in an ancestor of the working directory."""
+    owners.give(project / "ckpt.toml")
+    found = searched(project / "b")
+    assert found.values == {} and f"belongs to uid {SOMEBODY}" in str(found.refused)
+    assert searched(project / "b", trust_owner=[str(SOMEBODY)]).values["world-size"] == 8
+    (project / "pyproject.toml").write_text("[tool.other]\n")
+    owners.give(project / "pyproject.toml")
+    (project / "ckpt.toml").unlink()
+    assert searched(project / "b").refused is None
+    (project / "pyproject.toml").write_text("[tool.ckpt]\nworld-size = 8\n")
+    assert searched(project / "b").values == {} and searched(project / "b").refused
+
+
+def test_the_search_of_root_in_the_tree_of_a_user(project: Path, owners: Owners) -> None:
+    """A nightly job of root that starts below a user's home."""
+    owners.give(project)
+    found = searched(project / "b")
+    assert found.values == {} and f"{project} belongs to uid {SOMEBODY}" in str(found.refused)
+
+
+def test_the_warning_is_on_stderr_and_the_command_goes_on(asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "ckpt.toml").chmod(0o666)
+    monkeypatch.chdir(project / "b")
+    code, _, err = asker.execute("plan", root)
+    assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
+    refused(asker, "plan", root, "--config", project / "ckpt.toml", because="may be written by everybody", flag="--config", say="chmod o-w")
+
+
+def test_a_start_without_a_configuration_asks_about_no_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "ckpt.toml").unlink()
+    monkeypatch.setattr(trust, "check", lambda *_: pytest.fail("asked"))
+    assert searched(project / "b/c").file is None
+
+
+# ---- the cache of verdicts
+
+
+def spoiled(home: Path, how: str, owners: Owners) -> None:
+    cache, database = home.parent, home
+    if how == "directory of somebody":
+        owners.give(cache)
+    elif how == "directory for everybody":
+        cache.chmod(0o777)
+    elif how == "file of somebody":
+        owners.give(database)
+    elif how == "file for everybody":
+        database.chmod(0o666)
+    elif how == "second name":
+        os.link(database, cache / "second")
+    elif how == "too large":
+        os.truncate(database, 1 << 40)
+    else:
+        database.unlink()
+        database.symlink_to("/etc/passwd") if how == "link" else os.mkfifo(database)
+
+
+SPOILED = ("directory of somebody", "directory for everybody", "file of somebody", "file for everybody", "second name", "link", "fifo", "too large")
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_cache_of_others_is_not_used(asker: Asker, root: Path, tmp_path: Path, owners: Owners, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    started(asker, "plan", root)
+    home = next((tmp_path / "cache").glob("*/verdicts.sqlite"))
+    spoiled(home, how, owners)
+    before = sorted(home.parent.iterdir())
+    code, out, err = asker.execute("plan", root, "--json")
+    assert code == 0 and err.count("ckpt: warning: no verdicts are used") == 1, err
+    assert json.loads(out)["bytes_read"] > 0 and sorted(home.parent.iterdir()) == before
+
+
+# ---- arrangements of real clusters
+
+
+def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every command of the pod."""
+    monkeypatch.setattr(trust, "_private", lambda step: False)
+    monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
+    for mode in (0o777, 0o2775):
+        plans.chmod(mode)
+        started(asker, "hook", root, "--plan-dir", plans, "--job", f"j{mode}")
+    monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j511.0/1.json"))))
+    for asked in READING:
+        started(asker, *asked)
+
+
+def test_a_server_that_calls_root_nobody(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
+    """NFS with root_squash: what root makes belongs to uid 65534."""
+    path = decided(asker, root, plans)
+    for made in (plans, *plans.rglob("*")):
+        owners.give(made, 65534)
+    asked = ("hook", root, "--plan-dir", plans, "--job", "k")
+    refused(asker, *asked, because="65534", flag="--plan-dir", say="--trust-owner 65534")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CKPT_TRUST_OWNER", "65534")
+        patch.setenv("CKPT_PLAN", str(path))
+        started(asker, *asked)
+        started(asker, *READING[0])
+
+
+def test_a_group_of_everybody_in_the_container(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenShift: a uid without a name, gid 0, and directories that the group may write."""
+
+    def unknown(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    plans.chmod(0o775)
+    asked = ("hook", root, "--plan-dir", plans)
+    refused(asker, *asked, because="may be written by the group", flag="--plan-dir", say="--trust-group")
+    started(asker, *asked, "--trust-group")
+
+
+def test_a_private_group(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """umask 002, as many systems have it, where every user has a group of their own: nothing has to be said."""
+    monkeypatch.setattr(trust, "_private", lambda step: True)
+    plans.chmod(0o775)
+    before = os.umask(0o002)
+    try:
+        started(asker, "hook", root, "--plan-dir", plans)
+    finally:
+        os.umask(before)
+
+
+def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
+    """Links to links, all root's: a fault file of mode 0644 in a directory of mode 1777, and a key that its group may read."""
+    volume = tmp_path / "volume"
+    (volume / "..2026_01_01").mkdir(parents=True, mode=0o755)
+    for name, data in (("faults", b"[0]"), ("key", b"k" * 16)):
+        (volume / "..2026_01_01" / name).write_bytes(data)
+        (volume / "..2026_01_01" / name).chmod(0o644)
+        (volume / name).symlink_to(f"..data/{name}")
+    (volume / "..data").symlink_to("..2026_01_01")
+    volume.chmod(0o1777)
+    for path in (volume, *volume.rglob("*"), volume / "..2026_01_01", *(volume / "..2026_01_01").iterdir()):
+        owners.give(path, 0)
+    started(asker, "plan", root, "--fault-file", volume / "faults", "--save-interval", "10")
+    started(asker, "verify", root, "--key-file", volume / "key")
+
+
+def test_a_directory_of_ours_in_a_sticky_one(asker: Asker, root: Path, tmp_path: Path) -> None:
+    """/tmp/mydir."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+    (tmp_path / "tmp/mydir").mkdir(mode=0o755)
+    (tmp_path / "tmp/mydir/faults").write_text("[0]")
+    started(asker, "hook", root, "--plan-dir", tmp_path / "tmp/mydir/plans", "--fault-file", tmp_path / "tmp/mydir/faults", "--save-interval", "10")
+
+
+def test_root_in_the_home_of_a_user(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
+    """A cron job of root with the user's directory of decisions: said once, it goes on."""
+    owners.give(plans)
+    asked = ("hook", root, "--plan-dir", plans)
+    refused(asker, *asked, because=f"{plans} belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+    started(asker, *asked, "--trust-owner", SOMEBODY)
+
+
+VICTIM, ATTACKER = 54_322, SOMEBODY
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that every user can reach, as pytest's own are not."""
+    path = Path(tempfile.mkdtemp(prefix="ckpt-shared-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def told(path: Path, to: Trust, private: bool) -> str:
+    try:
+        return trust.read(str(path), 100, to, private=private).decode()
+    except (Untrusted, OSError) as e:
+        return str(e)
+
+
+def asked_by(uid: int, path: Path, to: Trust = trust.OURS, *, private: bool = False) -> str:
+    """What a process of that user reads, or why it does not: a real one, as root; else this one, which is told that it is theirs."""
+    if not as_root:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: uid)
+            return told(path, to, private)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(uid, uid, uid)
+            os.write(writing, told(path, to, private).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as answer:
+        return answer.read().decode()
+
+
+def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
+    """The rule between processes of different users: in /tmp, in a directory of the group 0, and for what root gives to them."""
+    shared.chmod(0o1777)
+    for name, uid, mode in (("own", VICTIM, 0o600), ("planted", ATTACKER, 0o644), ("open", VICTIM, 0o666), ("roots", 0, 0o644)):
+        (shared / name).write_text("go")
+        (shared / name).chmod(mode)
+        owners.give(shared / name, uid)
+    owners.give(shared, 0)
+    assert asked_by(VICTIM, shared / "own", private=True) == "go"
+    assert f"belongs to uid {ATTACKER}" in asked_by(VICTIM, shared / "planted")
+    assert asked_by(ATTACKER, shared / "planted") == asked_by(VICTIM, shared / "roots") == "go"
+    assert asked_by(VICTIM, shared / "planted", Trust(owners=frozenset({ATTACKER}))) == "go"
+    assert "everybody" in asked_by(VICTIM, shared / "open")
+    assert asked_by(VICTIM, shared / "roots", private=True) == "go"  # a Secret, mounted for a user who is not root
+    assert "used by others" in asked_by(ATTACKER, shared / "planted", private=True)
+
+
+def test_a_random_user_of_the_group_0(shared: Path, owners: Owners) -> None:
+    (shared / "volume").mkdir()
+    (shared / "volume/orders").write_text("go")
+    for path, mode in ((shared / "volume/orders", 0o664), (shared / "volume", 0o2775)):
+        path.chmod(mode)
+        owners.give(path, 0)
+    assert "by the group" in asked_by(VICTIM, shared / "volume/orders")
+    assert asked_by(VICTIM, shared / "volume/orders", Trust(group=True)) == "go"
+    (shared / "volume").chmod(0o2777)
+    assert "everybody" in asked_by(VICTIM, shared / "volume/orders", Trust(group=True))
+    assert asked_by(VICTIM, shared / "volume/orders", Trust(directories=(str(shared / "volume"),))) == "go"
