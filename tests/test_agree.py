@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import CKPT, CLEAN, SAY, broken, megatron
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.boards import Files
@@ -37,32 +38,26 @@ class Nodes:
         self.disks = [megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)]
         self.shared, self.tmp = tmp / "shared", tmp
 
-    def start(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def line(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "") -> tuple[list[str], dict[str, str]]:
+        """The words of one node's command, and its own environment."""
         where = ["--rendezvous", meet] if meet else ["--plan-dir", str(self.shared), "--job", "j"]
-        words = [
-            *CKPT,
-            "run",
-            str(self.disks[n]),
-            "--agree",
-            "--nodes",
-            "2",
-            "--node",
-            str(n),
-            "--world-size",
-            str(WORLD),
-            "--timeout",
-            "1000",
-            *where,
-            *options,
-        ]
-        env = {**CLEAN, "XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen([*inside, *words, "--", *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        nodes = ["--agree", "--nodes", "2", "--node", str(n), "--world-size", str(WORLD), "--timeout", "1000"]
+        words = ["run", str(self.disks[n]), *nodes, *where, *options, "--", *command]
+        return words, {"XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
+
+    def start(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()) -> subprocess.Popen[str]:
+        words, env = self.line(n, *options, command=command, meet=meet)
+        return subprocess.Popen([*inside, *CKPT, *words], env={**CLEAN, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, *options: str, meet: str = "") -> list[tuple[int, dict[str, str], str]]:
         """(exit code, variables the command saw, stderr) of each node."""
-        running = [self.start(n, *options, meet=meet) for n in range(2)]
-        out = [(p.communicate(timeout=1000), p.returncode) for p in running]
-        return [(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out]
+
+        def one(n: int) -> subprocess.CompletedProcess[str]:
+            words, env = self.line(n, *options, meet=meet)
+            return ckpt(*words, env=env)
+
+        with ThreadPoolExecutor(2) as pool:
+            return [(done.returncode, json.loads(done.stdout)[1] if done.stdout else {}, done.stderr) for done in pool.map(one, range(2))]
 
 
 def together(answers: list[tuple[int, dict[str, str], str]]) -> dict[str, str]:
@@ -324,8 +319,6 @@ def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
 
 
 def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     def member(i: int) -> str:
         m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
         m.join()
@@ -342,8 +335,6 @@ def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     from ckpt_tools.job.meeting import failure
 
     def member(i: int) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -512,11 +513,9 @@ import multiprocessing, os, signal, sys
 import torch
 from ckpt_tools.elastic import ExceptionCheckpoint
 
-root, groups, dying, partial, replicas = sys.argv[1], eval(sys.argv[2]), eval(sys.argv[3]), sys.argv[4] == "1", int(sys.argv[5])
+groups = eval(sys.argv[1])
 
-step_done = multiprocessing.get_context("fork").Barrier(4)  # in place of the all-reduce of a real step
-
-def train(rank):
+def train(rank, step_done, root, dying, partial, replicas):
     state = {"iteration": 0, "weight": torch.zeros(8)}
     def save(iteration):
         directory = f"{root}/iter_{iteration:07d}/mp_rank_{rank % 2:02d}"
@@ -539,40 +538,51 @@ def train(rank):
                 save(iteration)
             step_done.wait()
 
-children = {}
-for rank in range(4):
-    pid = os.fork()
-    if not pid:
-        try:
-            train(rank)
-        except ConnectionError:
-            os._exit(1)
-        os._exit(0)
-    children[rank] = pid
-print([os.waitstatus_to_exitcode(os.waitpid(children[rank], 0)[1]) for rank in range(4)])
+def run(*job):
+    step_done = multiprocessing.get_context("fork").Barrier(4)  # in place of the all-reduce of a real step
+    children = {}
+    for rank in range(4):
+        pid = os.fork()
+        if not pid:
+            try:
+                train(rank, step_done, *job)
+            except ConnectionError:
+                os._exit(1)
+            os._exit(0)
+        children[rank] = pid
+    return [os.waitstatus_to_exitcode(os.waitpid(children[rank], 0)[1]) for rank in range(4)]
+
+print([run(*job) for job in eval(sys.argv[2])])
 """
+
+DEATHS = [
+    ({2: "kill"}, False, 1, 7),
+    ({0: "exit", 3: "kill"}, False, 1, 7),
+    ({0: "exit", 2: "kill"}, False, 1, 5),
+    ({0: "kill", 2: "exit", 3: "exit"}, False, 1, 5),
+    ({2: "exit"}, True, 1, 7),  # and so rank 3 has no file either
+    ({0: "exit"}, True, 1, 5),  # the only one of its group that would have saved
+    ({0: "exit"}, True, 2, 7),
+]
+
+
+@pytest.fixture(scope="module")
+def died(tmp_path_factory):
+    """For each of DEATHS where its job saved, and the exit codes of its ranks: torch is loaded once for all."""
+    roots = [tmp_path_factory.mktemp("job") for _ in DEATHS]
+    jobs = [(str(root), *death[:3]) for root, death in zip(roots, DEATHS, strict=True)]
+    done = subprocess.run([sys.executable, "-c", LOOP, str(PAIRS), str(jobs)], capture_output=True, text=True,
+                          cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return list(zip(roots, literal_eval(done.stdout), strict=True))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
-@pytest.mark.parametrize(
-    ("dying", "partial", "replicas", "step"),
-    [
-        ({2: "kill"}, False, 1, 7),
-        ({0: "exit", 3: "kill"}, False, 1, 7),
-        ({0: "exit", 2: "kill"}, False, 1, 5),
-        ({0: "kill", 2: "exit", 3: "exit"}, False, 1, 5),
-        ({2: "exit"}, True, 1, 7),  # and so rank 3 has no file either
-        ({0: "exit"}, True, 1, 5),  # the only one of its group that would have saved
-        ({0: "exit"}, True, 2, 7),
-    ],
-)
-def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, dying, partial, replicas, step):
+@pytest.mark.parametrize("which", range(len(DEATHS)))
+def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
     torch = pytest.importorskip("torch")
-    root = tmp_path / "ckpt"
-    root.mkdir()
-    done = subprocess.run([sys.executable, "-c", LOOP, str(root), str(PAIRS), str(dying), str(int(partial)), str(replicas)], capture_output=True, text=True,
-                          cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
-    assert done.stdout.strip() == str([{"exit": 9, "kill": -9}.get(dying.get(r, ""), 1) for r in range(4)]), done.stderr
+    (root, codes), (dying, partial, replicas, step) = died[which], DEATHS[which]
+    assert codes == [{"exit": 9, "kill": -9}.get(dying.get(r, ""), 1) for r in range(4)]
     assert {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")} == {
         r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)
     }
