@@ -224,7 +224,11 @@ def test_a_decision_of_the_first_node_sets_no_variables(tmp_path: Path, monkeypa
     for at, value in (
         (["resume", "env"], {"LD_PRELOAD": "/tmp/evil.so"}),
         (["resume", "env"], {"PATH": "/tmp"}),
+        (["resume", "env"], {"CKPT_TAG": "evil"}),
         (["resume", "args"], "--load"),
+        (["resume", "args"], ["--load", "/etc"]),
+        (["resume", "args", "+"], "--exec=evil"),
+        (["resume", "path"], "/etc"),
         (["resume", "path"], "relative"),
         (["ranks"], []),
         (["ranks", 0, "files"], []),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ckpt_tools import pipeline
 from ckpt_tools.cache import Note
 from ckpt_tools.checked import wrong
-from ckpt_tools.job import said, schema
+from ckpt_tools.job import derived, said, schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.party import Party
@@ -78,6 +78,7 @@ class Maker:
         if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
             wrong(at, "a decision that is still to be written down")
         schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
+        derived.check(body, self.decisions.root)
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""

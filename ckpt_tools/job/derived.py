@@ -1,0 +1,77 @@
+"""What a decision tells a framework, held against its layout: nothing is passed to a command that the layout of the chosen checkpoint would not say itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from ckpt_tools.checked import Invalid
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import Checkpoint, Kind, Part, Resume
+
+_UP = 3
+"""Directories between a checkpoint's own and the one above all that its layout's templates match, at most."""
+_FEW = 4
+
+
+def check(body: Mapping[str, Any], root: str) -> None:
+    """Raises Invalid unless the path, arguments and variables of a decision about ``root`` are what its layout makes of its checkpoint and files."""
+    said, chosen = body.get("resume") or {}, body["checkpoint"]
+    resume = Resume(said.get("path"), tuple(said.get("args") or ()), dict(said.get("env") or {}))
+    if chosen is None:
+        if resume != Resume(None):
+            raise Invalid("resume tells a framework to load something, and there is no checkpoint")
+        return
+    layout = BY_NAME.get(chosen.get("layout"))
+    if chosen.get("kind", "periodic") not in {str(k) for k in Kind}:
+        raise Invalid(f"checkpoint.kind must be one of those that ckpt knows, not {chosen.get('kind')!r}")
+    if layout is None:
+        raise Invalid(f"checkpoint.layout must be one of those that ckpt knows, not {chosen.get('layout')!r}")
+    if not any(layout.resume(c, path) == resume for c, path in _possible(body, _inside(resume, root))):
+        raise Invalid(f"resume tells a framework what the layout {layout.name} does not: {list(resume.args)} {resume.env} {resume.path!r}")
+
+
+def _inside(resume: Resume, root: str) -> list[str]:
+    """Directories below the root that are told, and what they are told to have in them: behind a link, a checkpoint really lies elsewhere."""
+    top = root if os.path.isdir(root) else os.path.dirname(root)
+    words = [w for w in (resume.path, *resume.args, *resume.env.values()) if w]
+    names = [w for w in words if "/" not in w and w not in (".", "..") and not w.startswith("-")]
+    told = [w for w in words if w == os.path.normpath(w) and f"{w}/".startswith(f"{top.rstrip('/')}/")]
+    return [*told, *(os.path.join(at, name) for at in told for name in names)]
+
+
+def _possible(body: Mapping[str, Any], inside: Sequence[str]) -> Iterator[tuple[Checkpoint, str | None]]:
+    """The chosen checkpoint with each place that its run may have, and the one path that its framework may be given."""
+    chosen, files = body["checkpoint"], _files(body)
+    home = (body.get("view") or {}).get("checkpoint") or chosen["path"]
+    bases = dict.fromkeys((*_above(home), *_above(os.path.dirname(files[0])), *inside))
+    homes = dict.fromkeys(("", *_above(home), *inside))
+    paths = (None, *files) if len(files) <= _FEW else (None,)
+    kind, run, generation = Kind(chosen.get("kind", "periodic")), chosen.get("run") or "", chosen.get("generation")
+    step, epoch, first, within = (chosen.get(name) for name in ("step", "epoch", "epoch_base", "step_in_epoch"))
+    for base, own, path in product(bases, homes, paths):
+        part = Part(files[0], chosen["layout"], "", "", run, base, own, step=step, epoch=epoch)
+        c = Checkpoint(chosen["layout"], run, kind, (part,), home, 0, step, epoch, first, within, generation)
+        yield c, path
+
+
+def _files(body: Mapping[str, Any]) -> list[str]:
+    """Where the files to load are to be opened, each once; links in the view where there is one."""
+    view = body.get("view")
+    if view:
+        found = [*view["shared"], *(link for links in view["ranks"].values() for link in links)]
+    else:
+        found = [f["path"] for f in body.get("shared") or ()] + [f["path"] for r in body.get("ranks") or () for f in r["files"]]
+    return list(dict.fromkeys(found)) or [body["checkpoint"]["path"]]
+
+
+def _above(path: str) -> Iterator[str]:
+    """A directory and some above it; of ``ckpt_3``, which holds one rank, also what it has in common with ``ckpt_4``."""
+    for _ in range(_UP + 1):
+        yield path
+        if numbered := re.fullmatch(r"(.+)_[0-9]+", path):
+            yield numbered[1]
+        path = os.path.dirname(path)
