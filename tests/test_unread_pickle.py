@@ -16,7 +16,6 @@ from run_helpers import megatron
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import _judged
 from ckpt_tools.formats import _machine as machine
 from ckpt_tools.model import Verdict
 
@@ -32,7 +31,7 @@ def _payloads() -> ModuleType:
 
 P = _payloads()
 BAD = b"cos\nmkdir\n(X\1\0\0\0xtR."
-OPS, BYTES, LONG = 2000, 20_000, 100_000
+OPS, LONG = 2000, 100_000
 P2 = b"\x80\2"
 PADDING = {
     "empty opcodes": P2 + b"N0" * OPS + BAD,
@@ -50,7 +49,7 @@ PADDING = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds, a thousand times smaller."""
     monkeypatch.setattr(machine, "MAX_OPS", OPS)
-    monkeypatch.setattr(_judged, "LIMIT", BYTES)
+    monkeypatch.setattr(machine, "MAX_MADE", OPS)
 
 
 def seen(path: Path, level: Level = Level.STRUCTURE) -> tuple[Verdict, set[str]]:

@@ -12,13 +12,16 @@ from ckpt_tools.formats._globals import Named, judge, python3
 from ckpt_tools.formats._known_globals import CALLING
 from ckpt_tools.formats._legacy_magic import legacy_magic
 from ckpt_tools.formats._machine import GETATTR
-from ckpt_tools.formats._pickle import LIMIT, Call, Global, Key, NeedMore, Pickled, read_pickle
+from ckpt_tools.formats._pickle import WINDOW, Call, Global, Key, Long, NeedMore, Pickled, read_from, read_pickle
 from ckpt_tools.model import Finding
 from ckpt_tools.storage import Source
 
 _FIRST = 64 * 1024
 _LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _MANY = 32
+_HOLDING = (dict, tuple, list, set, frozenset, Call, Key)
+_VALUES = 500_000
+"""Values given to calls that are gone through; of more it is taken that every name of the pickle is among them."""
 _LEGACY = 5  # pickles of a legacy file
 
 
@@ -27,30 +30,24 @@ def read_judged(
 ) -> Generator[Finding, None, Pickled]:
     """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset of the file. Raises Damage.
 
-    ``whole`` reads all bytes at once; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
+    ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
     What the pickle names is judged also when it is damaged further on.
     """
-    names, n = _Names(), min(stop - start, LIMIT if whole else first)
-    data = source.read(start, n)
-    while True:
-        try:
-            pickled = read_pickle(data, base=start, seen=names.seen, called=names.called)
-            break
-        except NeedMore as e:
-            if start + e.upto <= stop and e.upto <= LIMIT:
-                n = min(stop - start, LIMIT, max(4 * len(data), e.upto))
-                data += source.read(start + len(data), n - len(data))
-                continue
-            yield from _judged(names.told(data), anatomy, harmless)
-            if start + e.upto <= stop:
-                raise Damage("unread-pickle", f"the pickle has more than {LIMIT:,} bytes; the rest was not read", start + LIMIT) from None
-            if stop == source.size:
-                raise Damage("truncated", "the file ends before its pickle does", stop) from None
-            raise
-        except Damage:
-            yield from _judged(names.told(data), anatomy, harmless)
-            raise
-    told = names.told(data, pickled)
+    names = _Names()
+    head = source.read(start, min(stop - start, WINDOW if whole else first))
+    try:
+        pickled = read_from(source, start, stop, head, names.seen, names.called)
+    except NeedMore:
+        yield from _judged(names.told(head), anatomy, harmless)
+        if stop == source.size:
+            raise Damage("truncated", "the file ends before its pickle does", stop) from None
+        raise
+    except Damage:
+        yield from _judged(names.told(head), anatomy, harmless)
+        raise
+    for name, at in pickled.twice:
+        yield finding("duplicate-key", f"the pickle gives one dict the key {name!r} twice; the later value wins", offset=at)
+    told = names.told(head, pickled)
     yield from _nested(pickled, told, 3)
     yield from _judged(told, anatomy, harmless)
     return pickled._replace(end=start + pickled.end)
@@ -82,9 +79,11 @@ class _Names:
             value = stack.pop()
             if type(value) is Global:
                 found.add(value)
-            elif id(value) not in visited:
+            elif isinstance(value, _HOLDING) and id(value) not in visited:
                 visited.add(id(value))
                 stack.extend(_inside(value))
+            if len(visited) > _VALUES:
+                return {*self.seen, *self.called}
         return found
 
 
@@ -108,11 +107,11 @@ def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> 
 def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
     """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
     calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
-    odd = next((c for c in calls if not c.args or type(c.args[0]) is not bytes or not legacy_magic(c.args[0][:HEAD])), None)
+    odd = next((c for c in calls if not c.args or not isinstance(c.args[0], bytes) or not legacy_magic(c.args[0][:HEAD])), None)
     if odd is not None:
         yield finding("unsafe-pickle", "the pickle hands torch.load something else than a legacy torch file", offset=odd.offset)
     # Each bytes object once: a stream may hand out the same one again and again.
-    hidden = list({id(c.args[0]): c for c in calls if c.args and type(c.args[0]) is bytes}.values())
+    hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
     for call in hidden[:_MANY] if depth else ():
         for p in _pickles(call.args[0], names, call.offset):
             if isinstance(p, Finding):
@@ -127,15 +126,17 @@ def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled |
     """The pickles that ``torch.load`` reads of a legacy file; what those before some damage name is seen."""
     at = 0
     for _ in range(_LEGACY):
-        found, pickled, wrong = _Names(), None, None
+        found, pickled, wrong, end = _Names(), None, None, None
         try:
             pickled = read_pickle(data, at, seen=found.seen, called=found.called)
         except Damage as e:
-            wrong = e.finding
+            wrong, end = e.finding, e
         names += found.told(data[at : at + 2], pickled, offset)
         if pickled is None:
             if wrong is not None and wrong.code == "unread-pickle":
                 yield replace(wrong, offset=offset)
+            elif type(data) is Long and isinstance(end, NeedMore):
+                yield finding("unread-pickle", "the pickle hides a file whose pickles are longer than what is read of it", offset=offset)
             return
         yield pickled
         at = pickled.end

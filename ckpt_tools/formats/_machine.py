@@ -10,12 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._stubs import Call, Dict, Global, Key, NeedMore, Persistent, Pickled
+from ckpt_tools.formats._stubs import Call, Dict, Global, Key, Long, NeedMore, Number, Persistent, Pickled, salted
 
 LIMIT = 512 << 20
-"""Bytes of one pickle that callers should read at most."""
+"""Bytes of one frame at most."""
 MAX_OPS = 5_000_000
-"""Opcodes of one pickle read at most: one byte may buy an object of 64 bytes. A tensor in a state_dict takes about 35."""
+"""Opcodes of one pickle read at most. A tensor in a state_dict takes about 35."""
+MAX_MADE = 4_000_000
+"""What one pickle may make and copy at most, in units of about 40 bytes of memory: one byte may buy an object of 200."""
+LONG, BEGINNING = 1 << 20, 4096
+"""Bytes of a text from which on it is passed over, and how many of them are kept: a legacy torch file that is hidden in one needs less than 1000."""
+_LINE = 16 << 20
+_DEEP = 100_000
+"""Levels of marks. Picklers recurse, so they end at a few thousand."""
 
 _MAPPINGS = {("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")}
 _BUILTIN = ("builtins", "__builtin__")
@@ -25,56 +32,58 @@ _BYTES = {(m, "bytes") for m in _BUILTIN}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
 _MANY = 16  # arguments of a call
-_SMALL = 1 << 60  # smaller ints hash to themselves; multiples of 2**61-1 would all collide
+_SMALL = 4096  # ints below are few enough to hash to themselves
+_HOLE: Any = object()
+_GAP, _HOLES = 1024, 1 << 16
+"""How far beyond the memo's end an entry may be put, and how many may be left out: picklers number them one by one."""
 
 
 def key(value: Any) -> Any:
-    """``value`` as a dict key whose hash costs nothing: itself or a Key."""
+    """``value`` as a dict key whose hash and whose search cost nothing that the stream could inflate: itself or a Key."""
     kind = type(value)
+    if kind is str:
+        return value
     if kind is int:
-        return value if -_SMALL < value < _SMALL else Key(value)
-    return Key(value) if isinstance(value, (tuple, list, dict, set, frozenset)) and kind is not Global else value
+        return value if 0 <= value < _SMALL else Number(value) if value.bit_length() <= 64 else Key(value)
+    if kind is float:
+        return key(int(value)) if value.is_integer() and abs(value) < 1 << 63 else Number(value)
+    return Key(value) if isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global else value
 
 
 class Machine:
     """One run over one pickle."""
 
     __slots__ = (
-        "base",
-        "called",
-        "calls",
-        "data",
-        "frame",
-        "left",
-        "memo",
-        "metastack",
-        "op",
-        "persistents",
-        "pos",
-        "seen",
-        "stack",
-        "start",
-        "text",
-    )
+        "base", "called", "calls", "data", "far", "first", "frame", "holes", "left", "memo", "metastack", "op", "persistents", "pos", "seen", "stack", "start",
+        "text", "ticks", "twice",
+    )  # fmt: skip
 
     def __init__(self, data: bytes, start: int, base: int, seen: dict[Global, int], called: dict[Global, int] | None = None) -> None:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-        self.left = MAX_OPS  # values that may still be copied
+        # A list, because a stream could choose numbers that a dict searches for ever; what is far from the others lies apart.
+        self.memo: list[Any] = []
+        self.holes, self.far = 0, dict[str, Any]()
+        self.ticks = iter(range(MAX_OPS))
+        self.left = MAX_MADE
+        self.first = base
         self.text = len(data)  # bytes that _codecs.encode may still make: enough to encode every str of the stream once
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
         self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
+        self.twice: list[tuple[str, int]] = []
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:
-        """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream."""
+        """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream.
+
+        After NeedMore it goes on where it was, once it was fed.
+        """
         data, size, memo, metastack, at = self.data, len(self.data), self.memo, self.metastack, self.pos
         stack = self.stack
         try:
-            for _ in range(MAX_OPS):
+            for _ in self.ticks:
                 if at >= size:
                     raise NeedMore(at + 1, self.base + at)
                 if 0 <= self.frame <= at:
@@ -85,23 +94,24 @@ class Machine:
                 op = data[at]
                 # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out they take a third of the time of a call.
                 if op == 0x72 and at + 4 < size:  # LONG_BINPUT
-                    memo[data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24] = stack[-1]
+                    i = data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24
+                    memo.append(stack[-1]) if i == len(memo) else self.put(i, stack[-1])
                     at += 5
                 elif op == 0x4B and at + 1 < size:  # BININT1
                     stack.append(data[at + 1])
                     at += 2
                 elif op == 0x68 and at + 1 < size:  # BINGET
-                    stack.append(memo[data[at + 1]])
+                    i = data[at + 1]
+                    stack.append(self.get(i) if i >= len(memo) or memo[i] is _HOLE else memo[i])
                     at += 2
                 elif op == 0x28:  # MARK
-                    metastack.append(stack)
-                    stack = []
+                    stack = self.mark(stack)
                     at += 1
                 elif op == 0x71 and at + 1 < size:  # BINPUT
-                    memo[data[at + 1]] = stack[-1]
+                    memo.append(stack[-1]) if data[at + 1] == len(memo) else self.put(data[at + 1], stack[-1])
                     at += 2
                 elif op == 0x94:  # MEMOIZE
-                    memo[len(memo)] = stack[-1]
+                    self.put(len(memo) - self.holes + len(self.far), stack[-1])
                     at += 1
                 elif op == 0x74:  # TUPLE
                     items, stack = stack, metastack.pop()
@@ -110,8 +120,10 @@ class Machine:
                 elif op == 0x86:  # TUPLE2
                     stack[-2:] = [(stack[-2], stack[-1])]
                     at += 1
-                elif op == 0x58 and at + 4 < size and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")) <= size:  # BINUNICODE
-                    stack.append(str(data[at + 5 : end], "utf-8", "surrogatepass"))
+                elif (
+                    op == 0x58 and at + 4 < size and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")) <= min(size, at + LONG)
+                ):  # BINUNICODE
+                    stack.append(self.string(data[at + 5 : end]))
                     at = end
                 else:
                     self.op, self.pos, self.stack = at, at + 1, stack
@@ -121,18 +133,51 @@ class Machine:
                     step(self)
                     at, stack = self.pos, self.stack
         finally:
-            self.op = at
+            self.op, self.stack = at, stack
         raise self.complex()
+
+    def feed(self, data: bytes) -> None:
+        """Go on with the bytes from ``op`` on."""
+        self.base, self.start = self.base + self.op, self.start - self.op
+        self.frame = self.frame - self.op if self.frame >= 0 else -1
+        self.data, self.pos, self.op = data, 0, 0
+        self.text += len(data)
+
+    def forget(self) -> None:
+        """Let go of all that was made: an exception keeps this machine as long as somebody keeps the exception."""
+        for made in (self.stack, self.metastack, self.memo, self.far, self.persistents, self.calls):
+            made.clear()
+
+    def put(self, i: int, value: Any) -> None:
+        """Into the memo."""
+        gap = i - len(self.memo)
+        if gap == 0:
+            self.memo.append(value)
+        elif -gap <= len(self.memo) and gap < 0:
+            self.holes -= self.memo[i] is _HOLE
+            self.memo[i] = value
+        elif 0 < gap < _GAP and self.holes < _HOLES:
+            self.memo += [_HOLE] * gap
+            self.holes += gap
+            self.memo.append(value)
+        else:
+            self.charge(4)
+            self.far[salted(i)] = value
+
+    def get(self, i: int) -> Any:
+        """From the memo. Raises KeyError."""
+        return self.memo[i] if 0 <= i < len(self.memo) and self.memo[i] is not _HOLE else self.far[salted(i)]
 
     def stop(self, op: int) -> Pickled:
         if op != 0x2E:
             raise self.bad(f"there is no opcode 0x{op:02x}")
         if self.metastack or len(self.stack) != 1 or self.frame not in (-1, self.pos):
             raise self.bad("it stops before its end")
-        return Pickled(self.stack[0], self.pos, self.persistents, self.calls)
+        return Pickled(self.stack[0], self.base + self.pos - self.first, self.persistents, self.calls, self.twice)
 
     def complex(self) -> Damage:
-        return Damage("unread-pickle", f"the pickle has more than {MAX_OPS:,} opcodes; the rest was not read", self.base + self.op)
+        why = f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept; the rest was not read"
+        return Damage("unread-pickle", why, self.base + self.op)
 
     def bad(self, why: str) -> Damage:
         return Damage("bad-pickle", f"the pickle is damaged: {why}", self.base + self.op)
@@ -141,6 +186,27 @@ class Machine:
         self.left -= n
         if self.left < 0:
             raise self.complex()
+
+    def string(self, raw: bytes) -> str:
+        """A text of at most LONG bytes."""
+        out = str(raw, "utf-8", "surrogatepass")
+        self.charge(len(raw) // 32 + 2 if out.isascii() else len(raw) // 8 + 2)
+        return out
+
+    def binary(self, n: int) -> bytes:
+        """The next ``n`` bytes; of very many only the first."""
+        if n <= LONG:
+            self.charge(n // 32 + 2)
+            return self.take(n)
+        self.charge(BEGINNING // 32 + 2)
+        at = self.pos
+        out = Long(self.take(BEGINNING))
+        self.pos = at + n
+        return out
+
+    def made(self, n: int, value: Any) -> Any:
+        self.charge(n)
+        return value
 
     def take(self, n: int) -> bytes:
         at, end = self.pos, self.pos + n
@@ -156,10 +222,19 @@ class Machine:
 
     def line(self) -> bytes:
         end = self.data.find(b"\n", self.pos)
+        if end < 0 and len(self.data) - self.pos > _LINE:
+            raise self.complex()
         if end < 0:
             raise NeedMore(len(self.data) + 1, self.base + self.op)
+        self.charge((end - self.pos) // 32 + 1)
         out, self.pos = self.data[self.pos : end], end + 1
         return out
+
+    def mark(self, stack: list[Any]) -> list[Any]:
+        self.metastack.append(stack)
+        if len(self.metastack) > _DEEP:
+            raise self.complex()
+        return []
 
     def marked(self) -> list[Any]:
         items, self.stack = self.stack, self.metastack.pop()
@@ -170,6 +245,7 @@ class Machine:
             if Call in (type(module), type(name)):
                 raise Damage("unsafe-pickle", "the pickle names a global by what a call gives: it hides what it imports", self.base + self.op)
             raise self.bad("a global's name is not a string")
+        self.charge((len(module) + len(name)) // 32 + 8)
         out = Global(module, name)
         self.seen.setdefault(out, self.base + self.op)
         return out
@@ -199,11 +275,14 @@ class Machine:
                 return args[0]
             if func in _BYTES and not args:  # protocol 2 has no other way to write b""
                 return b""
+            if func == _ENCODE and args and type(args[0]) is Long:
+                return args[0]
             if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
                 self.text -= len(args[0])
                 return args[0].encode("latin-1")
         else:
             self.called.setdefault(named, self.base + self.op)
+        self.charge(4)
         call = Call(func, args, kwargs, self.base + self.op, named)
         self.calls.append(call)
         return call
@@ -213,6 +292,7 @@ class Machine:
         if type(func) is Global:
             return func
         if type(func) is Call:
+            self.charge(len(func.named.name[:500]) // 32 + 8)
             return func.named if func.func in GETATTR else Global(func.named.module, f"{func.named.name[:500].removesuffix('()')}()")
         pid = func.pid if type(func) is Persistent else None
         if type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global:  # torch.load answers with the class itself
@@ -231,6 +311,7 @@ class Machine:
             self.called.setdefault(target.named, self.base + self.op)
 
     def mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
+        self.charge(4)
         out = Dict(func)
         for a in args[func.name == "defaultdict" :][:1]:
             self.charge(len(a) if isinstance(a, (list, dict)) else 0)
@@ -241,17 +322,20 @@ class Machine:
         return out
 
     def persistent(self, pid: Any) -> Persistent:
+        self.charge(3)
         self.persistents.append(Persistent(pid, self.base + self.op))
         return self.persistents[-1]
 
     def empty_set(self) -> set[Any]:
-        self.charge(4)  # an empty set takes four times the memory of other values
+        self.charge(6)
         return set()
 
-    def append(self, target: Any, items: list[Any]) -> None:
+    def append(self, target: Any, items: list[Any]) -> Any:
+        """Put some more into a list, a set or what stands for one; returns it."""
         if type(target) is list:
             target.extend(items)
         elif type(target) is set:
+            self.charge(2 * len(items))
             target.update(map(key, items))
         elif type(target) is Call:  # a deque, a list's subclass …
             self.touched(target)
@@ -259,6 +343,7 @@ class Machine:
             target.items.extend(items)
         else:
             raise self.bad("it appends to something that is not a list")
+        return target
 
     def setitems(self, target: Any, items: list[Any]) -> None:
         if type(target) is Call:
@@ -267,8 +352,13 @@ class Machine:
             target = target.entries
         if not isinstance(target, dict) or len(items) % 2:
             raise self.bad("it sets an item of something that is not a dict")
+        self.charge(len(items))
         for i in range(0, len(items), 2):
             k = items[i]
+            if type(k) is not str:
+                self.charge(4)
+            elif k in target and len(self.twice) < _MANY:
+                self.twice.append((k[:200], self.base + self.op))
             target[k if type(k) is str else key(k)] = items[i + 1]
 
     def build(self) -> None:

@@ -12,10 +12,16 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ckpt_tools.formats._machine import LIMIT, MAX_OPS, Machine, Step, key
-from ckpt_tools.formats._stubs import Call, Dict, Global, Key, NeedMore, Persistent, Pickled
+from ckpt_tools.formats._base import Damage
+from ckpt_tools.formats._machine import LONG, MAX_MADE, MAX_OPS, Machine, Step
+from ckpt_tools.formats._stubs import Call, Dict, Global, Key, Long, NeedMore, Number, Persistent, Pickled
+from ckpt_tools.storage import Source
 
-__all__ = ["LIMIT", "MAX_OPS", "Call", "Dict", "Global", "Key", "NeedMore", "Persistent", "Pickled", "read_pickle"]
+__all__ = [
+    "MAX_MADE", "MAX_OPS", "WINDOW", "Call", "Dict", "Global", "Key", "Long", "NeedMore", "Number", "Persistent", "Pickled", "read_from", "read_pickle",
+]  # fmt: skip
+WINDOW = 4 << 20
+"""Bytes of a pickle in memory, unless a single line of it is longer."""
 
 
 def read_pickle(
@@ -26,7 +32,32 @@ def read_pickle(
     ``seen`` collects every global that the pickle names, with the file offset of its first mention, also when the pickle is damaged
     further on: an unpickler makes the calls before it meets the damage. ``called`` collects those that it calls.
     """
-    machine = Machine(data, start, base, {} if seen is None else seen, called)
+    return _run(Machine(data, start, base, {} if seen is None else seen, called))
+
+
+def read_from(source: Source, start: int, stop: int, head: bytes, seen: dict[Global, int], called: dict[Global, int] | None = None) -> Pickled:
+    """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what was read of it. Raises ShortRead, too.
+
+    A window goes over the file: neither its bytes nor long texts in it are all in memory.
+    """
+    machine = Machine(head, 0, start, seen, called)
+    while True:
+        try:
+            return _run(machine)
+        except NeedMore as e:
+            at, need = machine.base + machine.op, machine.base + e.upto
+            if need > stop:
+                machine.forget()
+                raise
+            known = len(machine.data) - machine.op
+            n = max(4 * known, min(4 * len(machine.data), WINDOW), need - at)  # what is known and not enough is a line
+            machine.feed(source.read(at, min(n, stop - at)))
+        except Damage:
+            machine.forget()
+            raise
+
+
+def _run(machine: Machine) -> Pickled:
     collecting = gc.isenabled()
     gc.disable()  # everything made here stays: going through it again and again would take a third of the time
     try:
@@ -52,7 +83,16 @@ _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f
 
 def _text(raw: bytes) -> str | bytes:
     """A Python 2 ``str``: text if it is ASCII, as names are; bytes otherwise."""
-    return raw.decode("ascii") if raw.isascii() else raw
+    return raw.decode("ascii") if raw.isascii() and type(raw) is bytes else raw
+
+
+def _unicode(m: Machine, n: int) -> str | bytes:
+    return m.string(m.take(n)) if n <= LONG else m.binary(n)
+
+
+def _long(m: Machine, n: int) -> int | bytes:
+    raw = m.binary(n)
+    return raw if type(raw) is Long else int.from_bytes(raw, "little", signed=True)
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -108,6 +148,7 @@ def _fixed(opcode: bytes, layout: str) -> None:
         if at + n > len(m.data):
             m.take(n)  # raises NeedMore
         m.pos = at + n
+        m.charge(1)
         m.stack.append(unpack(m.data, at)[0])
 
     STEPS[opcode[0]] = step
@@ -122,13 +163,13 @@ for _op, _layout in _INTS.items():
 for _op, _value in _CONSTANTS.items():
     _constant(_op, _value)
 for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):  # BINUNICODE (here only when cut off), SHORT_BINUNICODE, BINUNICODE8
-    _pushes(_op, lambda m, n=_n: str(m.take(m.uint(n)), "utf-8", "surrogatepass"))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: _unicode(m, m.uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):  # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
-    _pushes(_op, lambda m, n=_n: m.take(m.uint(n)))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: m.binary(m.uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"T", 4), (b"U", 1)):  # BINSTRING, SHORT_BINSTRING
-    _pushes(_op, lambda m, n=_n: _text(m.take(m.uint(n))))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: _text(m.binary(m.uint(n))))  # type: ignore[misc]
 for _op, _n in ((b"\x8a", 1), (b"\x8b", 4)):  # LONG1, LONG4
-    _pushes(_op, lambda m, n=_n: int.from_bytes(m.take(m.uint(n)), "little", signed=True))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: _long(m, m.uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"\x82", 1), (b"\x83", 2), (b"\x84", 4)):  # EXT: a number that the reader's copyreg maps to a global
     _pushes(_op, lambda m, n=_n: m.name("copyreg", f"extension {m.uint(n)}"))  # type: ignore[misc]
 for _op in (b"I", b"L"):
@@ -136,15 +177,15 @@ for _op in (b"I", b"L"):
 _pushes(b"F", lambda m: float(m.line()))
 _pushes(b"S", _quoted)
 _pushes(b"V", lambda m: m.line().decode("raw-unicode-escape"))
-_pushes(b"]", lambda _: [])
-_pushes(b"}", lambda _: {})
+_pushes(b"]", lambda m: m.made(2, []))
+_pushes(b"}", lambda m: m.made(2, {}))
 _pushes(b"\x8f", lambda m: m.empty_set())
-_pushes(b"l", lambda m: m.marked())
-_pushes(b"\x91", lambda m: frozenset(map(key, m.marked())))
-_pushes(b"\x85", lambda m: (m.stack.pop(),))
+_pushes(b"l", lambda m: m.made(2, m.marked()))
+_pushes(b"\x91", lambda m: frozenset(m.append(m.empty_set(), m.marked())))
+_pushes(b"\x85", lambda m: m.made(1, (m.stack.pop(),)))
 _pushes(b"2", lambda m: m.stack[-1])
-_pushes(b"g", lambda m: m.memo[_slot(m)])
-_pushes(b"j", lambda m: m.memo[m.uint(4)])
+_pushes(b"g", lambda m: m.get(_slot(m)))
+_pushes(b"j", lambda m: m.get(m.uint(4)))
 _pushes(b"c", lambda m: m.name(str(m.line(), "utf-8"), str(m.line(), "utf-8")))
 _pushes(b"P", lambda m: m.persistent(str(m.line(), "utf-8")))
 _pushes(b"Q", lambda m: m.persistent(m.stack.pop()))
@@ -153,11 +194,12 @@ _pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))
 
 @_does(b"p")
 def _put(m: Machine) -> None:
-    m.memo[_slot(m)] = m.stack[-1]
+    m.put(_slot(m), m.stack[-1])
 
 
 @_does(b"\x87")
 def _tuple3(m: Machine) -> None:
+    m.charge(1)
     m.stack[-3:] = [(m.stack[-3], m.stack[-2], m.stack[-1])]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ckpt_tools.formats._base import Damage
@@ -62,6 +64,34 @@ class Key:
         self.value = value
 
 
+_SALT = os.urandom(8).hex()
+
+
+def salted(value: float) -> str:
+    """A number as a text that nobody can foresee: numbers hash to themselves, so a stream could choose some whose search in a dict takes for ever."""
+    return f"{_SALT}{value!r}"
+
+
+class Number(Key):
+    """A number as a dict key: as equal as its value, at a place in the dict that the stream cannot choose."""
+
+    __slots__ = ("mark",)
+
+    def __init__(self, value: float) -> None:
+        super().__init__(value)
+        self.mark = salted(value)
+
+    def __hash__(self) -> int:
+        return hash(self.mark)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self.mark == other.mark
+
+
+class Long(bytes):
+    """The beginning of a long text or of many bytes; the rest was passed over."""
+
+
 class NeedMore(Damage):
     """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next opcode."""
 
@@ -77,3 +107,5 @@ class Pickled(NamedTuple):
     end: int
     persistents: list[Persistent]
     calls: list[Call]
+    twice: Sequence[tuple[str, int]] = ()
+    """Keys that one dict was given twice, with the offset of the second time: the first few."""

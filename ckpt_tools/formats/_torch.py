@@ -101,6 +101,9 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
                 yield s
             elif first.nbytes != s.nbytes:
                 yield finding("storage-size", f"the pickle gives storage {s.key[:80]!r} two different sizes", offset=s.offset)
+            elif first.dtype != s.dtype:
+                why = f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take {first.dtype} for both"
+                yield finding("storage-dtypes", why, offset=s.offset)
         elif s is not None:
             yield s
 
@@ -156,7 +159,7 @@ def _sizes(value: Any, what: str) -> tuple[int, ...]:
 def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
     """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is the storage. Each is read once."""
     data = call.args[0] if call.func == _FROM_BYTES and call.args else None
-    if type(data) is not bytes:
+    if not isinstance(data, bytes):
         return None
     if id(data) not in known:
         head, at, value = data[:4096], 0, None  # real ones need less than 1000

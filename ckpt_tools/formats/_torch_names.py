@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy
-from ckpt_tools.formats._stubs import Call, Global, Key, Persistent
+from ckpt_tools.formats._stubs import Call, Global, Key, Number, Persistent
 from ckpt_tools.model import Finding, Tensor
 
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
@@ -16,17 +17,27 @@ _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 _SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}  # COO; CSR and its kin
 _NESTED = ("buffer", "sizes", "strides", "storage_offsets")
 _DEEP = 256  # levels of containers below which tensors are not listed
+_MANY = 500_000  # containers that are walked: a tensor takes two or three
 _CONTAINERS = (dict, list, tuple, Call, Persistent)
 FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
 
 
 def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-    """Walk the value without recursion, each container once, each edge once; names are bounded in number, depth and total length."""
+    """Walk the value without recursion, each container once, each edge once; names and containers are bounded in number, depth and total length."""
     visited: set[int] = set()
-    budget = 64 << 20  # characters of names: real files have a few megabytes
-    stack: list[tuple[str, Any, int]] = [(root, value, 0)]
-    while stack:
-        path, v, depth = stack.pop()
+    left = 64 << 20  # characters of names: real files have a few megabytes
+    levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [(root, iter((("", value),)))]
+    while levels:
+        above, inside = levels[-1]
+        found = next(inside, None)
+        if found is None:
+            levels.pop()
+            continue
+        path, v = _joined(above, found[0]), found[1]
+        left -= len(path)
+        if left < 0 or len(visited) > _MANY:
+            yield finding("too-complex", "the pickle's tensors have more names than are listed")
+            return
         tensor = made.get(id(v))
         if tensor is not None:
             anatomy.tensors.append(replace(tensor, name=path))
@@ -35,17 +46,17 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         if id(v) in visited:
             continue
         visited.add(id(v))
-        below = list(_children(v) if tensor is None else _parts(v))
-        if below and depth > _DEEP:
+        below = _children(v) if tensor is None else _parts(v)
+        first = next(below, None)
+        if first and len(levels) > _DEEP + 1:
             yield finding("too-complex", f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are not listed")
             return
-        for k, c in reversed(below):
-            name = (f"{path}.{k}" if path and k else path or k)[:4096]
-            budget -= len(name)
-            stack.append((name, c, depth + 1))
-        if budget < 0:
-            yield finding("too-complex", "the pickle's tensors have more names than are listed")
-            return
+        if first:
+            levels.append((path, chain((first,), below)))
+
+
+def _joined(above: str, name: str) -> str:
+    return (f"{above}.{name}" if above and name else above or name)[:4096]
 
 
 def _children(v: Any) -> Iterator[tuple[str, Any]]:
@@ -93,6 +104,8 @@ def _parts(v: Call) -> Iterator[tuple[str, Any]]:
 
 def text(key: Any) -> str:
     """A dict key as a printable name of at most 256 characters."""
+    if type(key) is Number:
+        key = key.value
     if type(key) is Key and type(key.value) is tuple and len(key.value) < 10:
         out = f"({', '.join(map(_plain, key.value))})"
     else:

@@ -142,6 +142,9 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
         if r.size != s.nbytes:
             why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
             yield finding("storage-size", why, offset=r.place)
+        if r.method != STORED and r.size:
+            why = f"record {folder + s.key[:80]!r} is compressed: torch.load(mmap=True) would take its {r.stored:,} compressed bytes for numbers"
+            yield finding("compressed-storage", why, offset=r.place)
         places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
     named = keys_of(pickled)
     for other, r in by_name.items():
