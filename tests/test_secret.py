@@ -421,6 +421,38 @@ def test_a_port_that_is_taken_is_said() -> None:
         Store("127.0.0.1", taken.getsockname()[1], True, 30, "job", SEAL)
 
 
+def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
+    """It reads and replaces what it wants, and sends garbage beside it: the nodes meet all the same, or say that somebody else wrote there."""
+    pytest.importorskip("torch")
+    import torch.distributed
+
+    port = free_port()
+    stores = [Store("127.0.0.1", port, n == 0, 60, "job", SEAL) for n in range(2)]
+    outsider = torch.distributed.PrefixStore("ckpt/job", torch.distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False))
+    half_open = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+    for s, garbage in zip(half_open, (b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"x"), strict=False):
+        s.sendall(garbage)
+
+    def member(me: int) -> object:
+        try:
+            with meeting(stores[me], me, 2, 600) as m:
+                return m.exchange({"n": me + 1}, _sum, SUMS)["sum"]
+        except CkptError as error:
+            return error
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(member, range(2))) == [3, 3]
+            outsider.set("join.1", b"{}")
+            error = member(0)
+        assert isinstance(error, UsageError) and "of another secret" in str(error)
+        heard = bytes(outsider.get("offer"))
+        assert SEAL.opened("offer", heard) and SEAL.key not in heard and RANDOM.encode() not in heard
+    finally:
+        for s in half_open:
+            s.close()
+
+
 # -- the lines ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -514,7 +546,8 @@ def test_garbage_and_half_open_connections_do_nothing(first: Lines, said: bytes)
     second.close()
 
 
-def test_a_flood_of_connections_is_bounded_and_throws_out_no_node(first: Lines) -> None:
+def test_a_flood_of_connections_is_bounded_and_throws_out_no_node(first: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "STRANGERS", 16)
     second = node("2")
     assert follow(second, first)
     flood = []

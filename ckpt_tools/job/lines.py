@@ -21,10 +21,10 @@ from ckpt_tools.job.secret import Seal, shown
 NAME = 32
 """Characters of a name and of a number that was never used."""
 PROOF = 64
-STRANGERS = 64
+STRANGERS = 256
 """Connections that have shown nothing yet, at most; of more, the oldest go."""
 _ANSWER = NAME + NAME + PROOF
-_AT_ONCE = 16
+_AT_ONCE, _BACKLOG = 16, 1024
 _CONNECT_SECONDS = 1.0
 
 
@@ -86,6 +86,9 @@ class Lines:
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not for a node that ends meanwhile; strangers wake nobody."""
+        if self._ready.get_map() is None:  # closed
+            time.sleep(seconds)
+            return
         end = time.monotonic() + seconds
         while not self._serve(max(0.0, end - time.monotonic())) and time.monotonic() < end:
             pass

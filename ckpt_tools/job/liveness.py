@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from ckpt_tools.pipeline.history import safe
 
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 class Watch(Protocol):
     """``name`` is what a process calls itself, a number that was never used."""
@@ -60,7 +62,7 @@ class Locks:
     def announce(self, name: str) -> None:
         path = self._path(name)
         with suppress(OSError):  # a file system without locks
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, _OPEN | os.O_CREAT, 0o644)
             self._mine = fd, path
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -80,7 +82,7 @@ class Locks:
         """None when that cannot be known."""
         try:
             if name not in self._others:
-                self._others[name] = os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
+                self._others[name] = os.open(self._path(name), _OPEN)
             fd = self._others[name]
             fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that those who look do not take each other for the holder
             fcntl.lockf(fd, fcntl.LOCK_UN)
