@@ -91,7 +91,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
         import tomli as toml
     try:
         table = toml.loads(data.decode())
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UsageError(f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE") from e
     if not project:
         return table

@@ -304,6 +304,10 @@ class Resume:
 
 RESUME_VARIABLES = frozenset({"CKPT_LOAD_DIR", "CKPT_TAG"})
 """What ``Resume.env`` of any layout may set."""
+RESUME_WORDS = frozenset(
+    {"--load", "--ckpt-step", "--resume", "--resume_from_checkpoint", "--ckpt_path", "--load_dir", "--tag", "--universal-checkpoint"}
+)
+"""Flags that ``Resume.args`` of our own layouts may hold."""
 
 
 @dataclass(frozen=True, slots=True)

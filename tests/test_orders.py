@@ -584,3 +584,30 @@ def test_a_random_user_of_the_group_0(shared: Path, owners: Owners) -> None:
     (shared / "volume").chmod(0o2777)
     assert "everybody" in asked_by(VICTIM, shared / "volume/orders", Trust(group=True))
     assert asked_by(VICTIM, shared / "volume/orders", Trust(directories=(str(shared / "volume"),))) == "go"
+
+
+# ---- what a decision may say
+
+
+@pytest.mark.parametrize(
+    ("resume", "wrong"),
+    [
+        ({"path": "/elsewhere"}, "resume.path /elsewhere"),
+        ({"path": "{root}/../elsewhere"}, "resume.path"),
+        ({"path": "/"}, "resume.path"),
+        ({"args": ["--load", "/elsewhere"]}, "resume.args: /elsewhere"),
+        ({"args": ["--load", "{root}", "--trust-remote-code"]}, "'--trust-remote-code', which no layout says"),
+        ({"env": {"CKPT_LOAD_DIR": "/elsewhere"}}, "resume.env.CKPT_LOAD_DIR"),
+        ({"env": {"LD_PRELOAD": "/elsewhere.so"}}, "resume.env"),
+    ],
+)
+def test_a_decision_leads_to_what_was_planned(asker: Asker, plan: Path, root: Path, resume: dict[str, object], wrong: str) -> None:
+    body = json.loads(plan.read_text())
+    text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
+    plan.write_text(text)
+    refused(asker, *READING[0], because=wrong, flag="CKPT_PLAN", say="see who wrote this file")
+
+
+def test_a_configuration_of_brackets(asker: Asker, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "ckpt.toml").write_text("a = " + "[" * 100_000)
+    assert asker.execute("plan", root, "--config", "ckpt.toml")[0] == 2

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ckpt_tools import trust
 from ckpt_tools.model import Part
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,7 +75,7 @@ def _aside(top: int, path: str) -> Iterator[tuple[str, int]]:
 @contextmanager
 def _opened(top: str, below: str) -> Iterator[int]:
     """A directory, made where it is not there; below ``top`` no link is followed."""
-    os.makedirs(top, exist_ok=True)
+    trust.make(top)
     fd = os.open(top, _DIRECTORY)
     try:
         for name in filter(None, below.split("/")):

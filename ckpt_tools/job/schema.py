@@ -6,12 +6,12 @@ Fields that nothing here names are let through, because a later version may add 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools.checked import Invalid, NoJson, count, fields, listed, named, nothing_or, number, path, shallow, text, whole, wrong
 from ckpt_tools.checked import parsed as json_of
-from ckpt_tools.model import RESUME_VARIABLES
+from ckpt_tools.model import RESUME_VARIABLES, RESUME_WORDS
 
 Body = dict[str, Any]
 
@@ -33,6 +33,7 @@ def check(body: Mapping[str, object]) -> None:
         return  # nobody starts by it
     _start(body)
     _linked(body)
+    _told(body)
 
 
 def variable(value: object, at: str) -> None:
@@ -101,6 +102,47 @@ def _linked(body: Mapping[str, Any]) -> None:
     for rank, links in view["ranks"].items():
         if len(links) != len(loads.get(rank, [])):
             raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))} files")
+
+
+def _told(body: Mapping[str, Any]) -> None:
+    """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or is a directory above a file."""
+    if body["checkpoint"] is None or not (resume := body.get("resume")):
+        return
+    tops = [body["decision"]["root"], body["checkpoint"]["path"], *([body["view"]["root"]] if body.get("view") else [])]
+    loads = [f["path"] for f in _files(body)]
+
+    def near(path: str) -> bool:
+        return (
+            path.strip("/") != ""
+            and ".." not in path.split("/")
+            and (any(_below(path, top) for top in tops) or any(load.startswith(path) for load in loads))
+        )
+
+    if resume.get("path") is not None and not near(resume["path"]):
+        raise Invalid(f"resume.path {resume['path']} leads to nothing that was planned")
+    directory = (resume.get("env") or {}).get("CKPT_LOAD_DIR")
+    if directory is not None and not near(directory):
+        raise Invalid(f"resume.env.CKPT_LOAD_DIR {directory} leads to nothing that was planned")
+    _words(resume.get("args") or (), str(body["checkpoint"].get("layout")), near)
+
+
+def _words(args: Sequence[str], layout: str, near: Callable[[str], bool]) -> None:
+    """Arguments are those that the layout itself would say; what a layout of the user's own says is for ckpt.toml."""
+    from ckpt_tools.layouts import LAYOUTS
+
+    if layout not in {known.name for known in LAYOUTS}:
+        return
+    for before, word in zip(("", *args), args, strict=False):
+        if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":  # a directory may have such a name
+            raise Invalid(f"resume.args holds {word!r}, which no layout says")
+        if word.startswith("/") and not near(word):
+            raise Invalid(f"resume.args: {word} leads to nothing that was planned")
+
+
+def _files(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from body.get("shared") or ()
+    for row in body.get("ranks") or ():
+        yield from row["files"]
 
 
 def _links(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
