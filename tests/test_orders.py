@@ -250,6 +250,21 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
+def test_strategy_files_beside_the_checkpoints_and_elsewhere(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
+    """Those in ROOT are as good as the checkpoints; those elsewhere say whose files a rank loads."""
+    (elsewhere := tmp_path / "strategy").mkdir()
+    for place in (elsewhere, root):
+        (place / "src_strategy_0.ckpt").write_bytes(b"no strategy")
+    elsewhere.chmod(0o777)
+    said = "--strategy-dir"
+    refused(asker, "plan", root, said, elsewhere, because="may be written by everybody", flag=f"{said}: ", say=f"--trust-dir {elsewhere}")
+    elsewhere.chmod(0o755)
+    owners.give(elsewhere / "src_strategy_0.ckpt")
+    refused(asker, "plan", root, said, elsewhere, because=f"belongs to uid {SOMEBODY}", flag=f"{said}: ", say="--trust-owner")
+    for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
+        assert "damaged or no strategy file" in asker.execute("plan", root, said, *words)[2]
+
+
 @pytest.mark.parametrize(("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")])
 def test_the_variable_is_named_where_it_was_the_variable(
     asker: Asker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from ckpt_tools import trust
+from ckpt_tools._cache_place import inside
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Damage
 from ckpt_tools.formats._strategy_groups import Strategy, from_json, stage_groups
@@ -15,6 +17,7 @@ from ckpt_tools.formats.mindspore_strategy import FORMAT
 from ckpt_tools.listing import entries_of
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
 from ckpt_tools.storage.retry import patiently
+from ckpt_tools.trust import Trust
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -55,6 +58,22 @@ def strategy_groups(directory: str, world_size: int) -> Groups:
             text = f"no file is of pipeline stage {stage} (ranks {stage * count} to {stage * count + count - 1})"
             raise _wrong(directory, text, "copy the file of one of these ranks there, or say --replica-groups instead")
     return tuple(tuple(stage * count + rank for rank in group) for stage in range(stages) for group in groups[stage])
+
+
+def believed(directory: str, root: str, trusted: Trust) -> None:
+    """Raises Untrusted where strategy files lie outside ROOT and others could have written them: they say whose files a rank loads.
+
+    Those in ROOT were written as the checkpoints were.
+    """
+    if inside(directory, root):
+        return
+    try:
+        with trust.named("--strategy-dir"):
+            trust.check(directory, trusted)
+            for entry in entries_of(directory):
+                trust.check(entry.path, trusted)
+    except OSError:
+        return  # strategy_groups says what cannot be read
 
 
 def _grouped(found: Sequence[tuple[str, Strategy]]) -> dict[tuple[str, int | None], Groups]:
