@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import math
+import pickle
 import random
 import struct
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_files
 from helpers import FIXTURES, Fixture, bad, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ from ckpt_tools.formats import Anatomy, _dcp_hf, _dcp_map, dcp, mcore_integrity
 from ckpt_tools.formats._base import structure
 from ckpt_tools.formats._dcp_tiling import untiled
 from ckpt_tools.model import Box, Finding, Guard, Tensor, Verdict
-from ckpt_tools.pipeline import verify
+from ckpt_tools.pipeline import plan, verify
 from ckpt_tools.regions import regions_of
 from ckpt_tools.storage import BytesSource
 
@@ -134,6 +136,23 @@ def test_every_protocol_is_read(protocol: int) -> None:
     anatomy, found = read(data)
     assert bad(found) == []
     assert list(anatomy.members) == ["__0_0.distcp"]
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_members_of_enumerations_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
+    """As Python 3.11.0 to 3.11.3 pickles them, and so Debian 12: ``getattr(class, name)`` in place of ``class(value)``."""
+    encoding = importlib.import_module("torch.distributed.checkpoint.metadata")._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(encoding, "__reduce_ex__", lambda self, _: (getattr, (type(self), self._name_)))
+    save(tmp_path, small_files.dcp(10))
+    metadata = (tmp_path / ".metadata").read_bytes()
+    assert b"getattr" in metadata and b"TORCH_CONTIGUOUS_FORMAT" in metadata
+    assert bad(read(metadata)[1]) == [] and {f.report.verdict for f in verify([str(tmp_path)]).files} == {Verdict.OK}
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    old = pickle.dumps(pickle.loads(metadata), protocol=protocol)
+    assert b"getattr" in old and bad(read(old)[1]) == []
+    for name in (b"TORCH_CONTIGUOUS_FORMAX", b"__class________________"):
+        assert {"bad-header"} <= {f.code for f in bad(read(metadata.replace(b"TORCH_CONTIGUOUS_FORMAT", name))[1])}
 
 
 def put_class(module: str, name: str, **attributes: Any) -> Any:

@@ -9,6 +9,7 @@ from helpers import bad, look
 
 from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.formats._globals import Global, Trust, python3, trust
+from ckpt_tools.formats._known_globals import _ENUMERATIONS, EXACT
 from ckpt_tools.model import Finding, Severity
 
 PLAIN = BY_NAME["pickle_plain"]
@@ -279,3 +280,11 @@ def test_what_frameworks_write_is_known(dotted: str) -> None:
 )  # fmt: skip
 def test_their_neighbours_are_not(dotted: str) -> None:
     assert trust(Global(*dotted.split(":"))) in (Trust.UNLISTED, Trust.DANGEROUS)
+
+
+def test_members_of_known_enumerations_are_known_by_their_names() -> None:
+    assert _ENUMERATIONS <= EXACT
+    for of in _ENUMERATIONS:
+        module, _, name = of.rpartition(".")
+        assert trust(Global(module, f"{name}.MEMBER")) is Trust.KNOWN
+        assert trust(Global(module, f"{name}.__class__")) is not Trust.KNOWN and trust(Global(module, f"{name}.MEMBER.x")) is not Trust.KNOWN

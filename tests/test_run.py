@@ -93,7 +93,8 @@ def test_exit_codes_signals_and_streams_are_the_commands_own(root: Path, plans: 
 
 
 def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) -> None:
-    done = ckpt("run", root, "--plan-dir", plans, "--", "no-such-command-here")
+    path = {"PATH": "/usr/bin:/bin"}  # a PATH with a directory that is closed to us has another answer
+    done = ckpt("run", root, "--plan-dir", plans, "--", "no-such-command-here", env=path)
     assert done.returncode == 127 and "cannot be started" in done.stderr and done.stdout == ""
     (tmp_path / "plain").write_text("no program")
     assert ckpt("run", root, "--plan-dir", plans, "--", tmp_path / "plain").returncode == 126

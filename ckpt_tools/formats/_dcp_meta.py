@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Damage
+from ckpt_tools.formats._machine import GETATTR
 from ckpt_tools.formats._stubs import Call, Global
 from ckpt_tools.formats._tensors import near_miss
 from ckpt_tools.formats._torch import ITEMSIZE
@@ -40,6 +41,7 @@ ATTRIBUTES = {
     "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
 }
 LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn", "jagged")
+MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 MAX_RANK = 64
 HUGE = 1 << 62
 
@@ -79,6 +81,13 @@ class Segment(NamedTuple):
 
 def is_class(value: Any, name: str) -> bool:
     return type(value) is Call and type(value.func) is Global and value.func.name == name and value.func.module in CLASSES[name]
+
+
+def is_member(value: Call, name: str) -> bool:
+    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles members of enumerations."""
+    if value.func in GETATTR:
+        return value.named in {(module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS}
+    return is_class(value, name) and value.args in ((0,), (1,), (2,))
 
 
 def state(value: Any, name: str, what: str) -> dict[Any, Any]:
@@ -162,7 +171,7 @@ def _properties(fqn: str, p: Any) -> Iterator[Finding]:
         known = layout.func == Global("torch.serialization", "_get_layout") and type(layout.args) is tuple and len(layout.args) == 1
         ok = ok and known and type(layout.args[0]) is str and layout.args[0].removeprefix("torch.") in LAYOUTS
     if type(memory) is Call:
-        ok = ok and (is_class(memory, "_MEM_FORMAT_ENCODING") or is_class(memory, "MEM_FORMAT_ENCODING")) and memory.args in ((0,), (1,), (2,))
+        ok = ok and any(is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
     if not ok:
         yield finding("bad-header", f"the layout or memory format of {fqn[:200]!r} is none that torch knows", offset=p.offset)
 

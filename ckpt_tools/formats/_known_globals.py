@@ -124,6 +124,22 @@ _OMEGACONF = words(
 EXACT: frozenset[str] = (
     _STDLIB | _NUMPY | _TORCH | _DCP | _MEGATRON | _DEEPSPEED | _TRANSFORMERS | _LIGHTNING | _OMEGACONF | words("tokenizers.", "AddedToken Tokenizer")
 )
+_ENUMERATIONS: frozenset[str] = (
+    frozenset(f"{package}.metadata._MEM_FORMAT_ENCODING" for package in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"))
+    | words("", "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING uuid.SafeUUID omegaconf.base.SCMode")
+    | words("torch.distributed.checkpoint.planner.", "WriteItemType LoadItemType")
+    | words("torch.distributed._shard.checkpoint.planner.", "WriteItemType LoadItemType")
+    | words("torch.amp.grad_scaler.", "OptState")
+    | words("torch.cuda.amp.grad_scaler.", "OptState")
+    | words("megatron.core.rerun_state_machine.", "RerunDiagnostic RerunMode RerunState RerunValidationStatus")
+    | words("transformer_engine.common.recipe.", "Format")
+    | words("deepspeed.runtime.zero.", "config.ZeroStageEnum offload_config.OffloadDeviceEnum offload_config.OffloadStateTypeEnum")
+    | words("transformers.training_args.", "OptimizerNames ParallelMode")
+    | words("transformers.trainer_utils.", "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption")
+    | words("", "transformers.debug_utils.DebugOption trl.trainer.dpo_config.FDivergenceType")
+    | words("accelerate.utils.dataclasses.", "DistributedType DynamoBackend PrecisionType SageMakerDistributedType")
+)
+"""Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the class and its name."""
 _PREFIXES = re.compile(
     r"numpy\.dtypes\.\w+DType"
     r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"  # a whole model: layers are built without a call, their attributes set
@@ -141,4 +157,5 @@ CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | wor
 
 def known(full: str) -> bool:
     """Whether a dotted name is one that frameworks write."""
-    return full in EXACT or _PREFIXES.fullmatch(full) is not None
+    of, _, member = full.rpartition(".")
+    return full in EXACT or (of in _ENUMERATIONS and not member.startswith("_")) or _PREFIXES.fullmatch(full) is not None
