@@ -179,7 +179,7 @@ def test_no_call_into_what_fickling_lists_is_ok(module: str) -> None:
     [
         "random:_os.system", "logging:os.system", "torch.serialization:os.system", "mine:np.load", "mine:helpers.subprocess.run", "mine:_sys.modules",
         "mine:pd.read_pickle", "mine:thing.__globals__", "mine:Thing.__init__.__globals__", "pathlib:Path.unlink", "pathlib:PosixPath.write_text",
-        "mine:torch.hub.load", "mine:random.SystemRandom", "six.moves.builtins:eval", "mine:pickle", "mine:_os", "torch._utils:importlib.import_module",
+        "mine:torch.hub.load", "mine:random.SystemRandom", "six.moves.builtins:eval", "mine:pickle", "mine:_os", "mine.__main__:x", "torch._utils:importlib.import_module",
         "mine:a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r",
     ],
 )  # fmt: skip
@@ -223,6 +223,7 @@ WAYS = {
     "a method": P2 + b"cbuiltins\ngetattr\n(cmine\nThing\nU\1xtR)R.",
     "handed on": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(cmine\nthing\nNNNtR.",
     "handed on in a list": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(NN](cmine\nthing\neNtR.",
+    "__newobj__ of a class reached": P2 + b"ccopy_reg\n__newobj__\n(cbuiltins\ngetattr\n(cmine\nThing\nU\1xtRtR.",
     "made by a class": P2 + b"cdecimal\nDecimal\n)R)R.",
 }
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -144,3 +145,19 @@ def test_a_file_that_was_not_read_to_its_end_is_never_planned(level: Level, tmp_
         plan(str(root), Selection(level=level))
     made = plan(str(root), Selection(level=level, skip_unreadable=True))
     assert made.resume_step == 10
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(("top", "name"), [("model/", "data/model.pkl"), ("", "arrays.pickle"), ("model/", "data/weights.pt")])
+def test_pickles_in_other_archives(top: str, name: str, method: int, tmp_path: Path) -> None:
+    """Packages, exported programs, and zips of other programs hold pickles that their own loaders read."""
+    for inner, code in (P2 + BAD, "unsafe-pickle"), (PADDING["empty opcodes"], "unread-pickle"), (P.archive(P2 + BAD), "unsafe-pickle"):
+        if name.endswith(".pt") != inner.startswith(b"PK"):
+            continue
+        path = tmp_path / "x.zip"
+        with zipfile.ZipFile(path, "w", method) as z:
+            for n, data in ((f"{top}archive_format", b"pt2"), (f"{top}version", b"3\n"), (f"{top}{name}", inner)):
+                z.writestr(n, data)
+        verdict, codes = seen(path)
+        assert code in codes
+        assert verdict in (Verdict.BROKEN, Verdict.UNKNOWN)

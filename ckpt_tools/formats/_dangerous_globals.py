@@ -94,6 +94,7 @@ def dangerous(modules: list[str], names: list[str]) -> bool:
         _runs([*modules, *names])
         or not DEEP.isdisjoint(modules[modules[0] == "builtins" :])
         or not _BARE.isdisjoint(names)
+        or "__main__" in modules[1:]  # a package's program: importing it runs it
         or (len(names) > 1 and any(map(DUNDER.fullmatch, names)))
         or (modules[0] in ("pathlib", "_io", "io") and len(names) > 1)  # a method of what is known: it opens, writes or deletes
         or _reaches(names)

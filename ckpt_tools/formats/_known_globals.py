@@ -149,7 +149,8 @@ _PREFIXES = re.compile(
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
     "",
-    "torch._utils._rebuild_wrapper_subclass torch._utils._rebuild_parameter_with_state copyreg._reconstructor torch._dynamo.eval_frame.OptimizedModule"
+    "torch._utils._rebuild_wrapper_subclass torch._utils._rebuild_parameter_with_state copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__"
+    " torch._dynamo.eval_frame.OptimizedModule"
     " torch._dynamo.eval_frame.OptimizeContext numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor",
 )
 """Of these names, and of those that torch allows, the ones that call what they are given."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Anatomy, Damage, Format
+from ckpt_tools.formats._base import Anatomy, Damage, Format, inside, structure
 from ckpt_tools.formats._judged import read_judged
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._scalars import scalars
@@ -54,7 +55,38 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script)
     if "data.pkl" in by_name:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script)
-    elif not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
+    else:
+        yield from other_pickles(source, records)
+        yield from _no_pickle(by_name)
+
+
+def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding]:
+    """What the pickles and the torch files among the records of an archive of another kind would run; all else about them is their own loader's business."""
+    for r in records:
+        if not r.name.endswith((".pkl", ".pickle", ".pt", ".pth")) or r.payload < 0:
+            continue
+        inner = Anatomy()
+        try:
+            if r.method == STORED:
+                found = [*inside(source, r.payload, r.stored, _either, inner)]
+            else:
+                found = [*structure(BytesSource(_inflated(source, r)), inner, _either)]
+        except Damage as e:
+            found = [e.finding]
+        yield from (replace(f, offset=r.place) for f in found if f.code in ("unsafe-pickle", "unread-pickle"))
+
+
+def _either(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A torch.save archive, or a pickle alone."""
+    if source.read(0, min(4, source.size)) == b"PK\3\4":
+        yield from _check(source, anatomy)
+    else:
+        yield from read_judged(source, 0, source.size, anatomy)
+
+
+def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
+    """What an archive without torch's own pickle is."""
+    if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
         yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
     elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
         yield finding("needs-trust", "a torch.export archive: its program and its libraries were not looked at")

@@ -28,6 +28,7 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if unsummed(records):
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    yield from torch_zip.other_pickles(source, records)
     protect(records, anatomy, frozenset(records) if unsummed(records) else ())
 
 
@@ -38,7 +39,7 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
     limits=(
-        "what the records hold is not interpreted",
+        "what the records hold is not interpreted, apart from the names in pickles",
         "attributes, comments and the version of the writer are in the directory only, so a flipped bit in them cannot be seen",
     ),
     reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py; numpy/lib/_npyio_impl.py",
