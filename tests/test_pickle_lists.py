@@ -222,6 +222,7 @@ WAYS = {
     "APPEND": P2 + b"cbuiltins\ngetattr\n(cmine\nThing\nU\1xtRNa.",
     "a method": P2 + b"cbuiltins\ngetattr\n(cmine\nThing\nU\1xtR)R.",
     "handed on": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(cmine\nthing\nNNNtR.",
+    "handed to a scheduler": P2 + b"ctorch.optim.lr_scheduler\nLambdaLR\n(Ncmine\nthing\ntR.",
     "handed on in a list": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(NN](cmine\nthing\neNtR.",
     "__newobj__ of a class reached": P2 + b"ccopy_reg\n__newobj__\n(cbuiltins\ngetattr\n(cmine\nThing\nU\1xtRtR.",
     "made by a class": P2 + b"cdecimal\nDecimal\n)R)R.",
@@ -264,7 +265,7 @@ def test_what_is_followed_is_unsafe_where_it_cannot_be(data: bytes) -> None:
         "torch.distributed.checkpoint.metadata:Metadata", "argparse:Namespace", "megatron.core.transformer.enums:AttnBackend", "numpy:dtype",
         "megatron.core.enums:ModelType.encoder_or_decoder", "deepspeed.runtime.zero.config:ZeroStageEnum", "numpy._core.multiarray:_reconstruct",
         "numpy.core.multiarray:scalar", "datetime:datetime", "pathlib:PosixPath", "pathlib._local:PosixPath", "omegaconf.dictconfig:DictConfig",
-        "lightning.fabric.utilities.data:AttributeDict", "torch.nn.modules.conv:Conv2d", "torch.optim.adamw:AdamW", "signal:Signals",
+        "lightning.fabric.utilities.data:AttributeDict", "torch.nn.modules.conv:Conv2d", "torch.optim.lr_scheduler:StepLR", "torch.distributed._mesh_layout:_MeshLayout", "torch.optim.adamw:AdamW", "signal:Signals",
         "numpy.dtypes:UInt32DType", "torch.storage:_load_from_bytes", "transformers.training_args:TrainingArguments", "collections:deque",
     ],
 )  # fmt: skip
@@ -275,7 +276,7 @@ def test_what_frameworks_write_is_known(dotted: str) -> None:
 @pytest.mark.parametrize(
     "dotted",
     [
-        "torch.optim.lr_scheduler:LambdaLR", "torch.nn.modules.conv:math.floor", "megatron.core.enums:os", "argparse:ArgumentParser",
+        "torch.optim.swa_utils:AveragedModel", "torch.nn.modules.conv:math.floor", "megatron.core.enums:os", "argparse:ArgumentParser",
         "torch.nn.modules.conv:_ntuple", "numpy.random._pickle:os", "collections:abc", "datetime:datetime.now", "argparse:Namespace.x",
     ],
 )  # fmt: skip

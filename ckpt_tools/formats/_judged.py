@@ -9,7 +9,7 @@ from typing import Any
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import HEAD, Anatomy, Damage
 from ckpt_tools.formats._globals import Named, judge, python3
-from ckpt_tools.formats._known_globals import CALLING
+from ckpt_tools.formats._known_globals import calls_arguments
 from ckpt_tools.formats._legacy_magic import legacy_magic
 from ckpt_tools.formats._machine import GETATTR
 from ckpt_tools.formats._pickle import WINDOW, Call, Global, Key, Long, NeedMore, Pickled, read_from, read_pickle
@@ -72,7 +72,7 @@ class _Names:
 
     def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
         """What is given to calls that call what they are given. Each value is gone through once, however often it is shared."""
-        calling = {g for g in self.called if str(python3(g, protocol)) in CALLING}
+        calling = {g for g in self.called if calls_arguments(str(python3(g, protocol)))}
         stack: list[Any] = [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
         found, visited = set[Global](), set[int]()
         while stack:

@@ -47,6 +47,8 @@ _TORCH = (
     | words("torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox")
     | words("torch._dynamo.", "decorators._DimRange hooks.Hooks repro.after_dynamo.WrapBackendDebug")
     | words("", "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config contextlib.nullcontext")
+    | words("torch.nn.functional.", "relu gelu silu elu leaky_relu selu softplus tanh sigmoid mish hardswish softmax log_softmax")
+    | words("torch.distributed._mesh_layout.", "_MeshLayout _FlatLayout")
     | words("torch.jit._pickle.", "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id restore_type_tag")
     | words("torch.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
     | words("torch.cuda.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
@@ -144,7 +146,7 @@ _PREFIXES = re.compile(
     r"numpy\.dtypes\.\w+DType"
     r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"  # a whole model: layers are built without a call, their attributes set
     r"|torch\.nn\.(parameter|backends\.thnn)\.[A-Z]\w*"
-    r"|torch\.optim\.(?!lr_scheduler|swa_utils)[a-z_]+\.[A-Z]\w*"
+    r"|torch\.optim\.(?!swa_utils)[a-z_]+\.[A-Z]\w*"
     r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
@@ -154,6 +156,11 @@ CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | wor
     " torch._dynamo.eval_frame.OptimizeContext numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor",
 )
 """Of these names, and of those that torch allows, the ones that call what they are given."""
+
+
+def calls_arguments(full: str) -> bool:
+    """Whether a name that is allowed or known calls what it is given: a scheduler that is made calls its function."""
+    return full in CALLING or full.startswith("torch.optim.lr_scheduler.")
 
 
 def known(full: str) -> bool:
