@@ -16,6 +16,7 @@ from ckpt_tools.formats._zip import STORED, Record, protect, read_record, read_z
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import BytesSource, Source
 
+_ZIP = b"PK\3\4"
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
 """Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte may buy an object of 64, and those of a
 state_dict deflate to a quarter. torch stores its pickles, so only repacked files have a compressed one."""
@@ -67,8 +68,10 @@ def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding
             continue
         inner = Anatomy()
         try:
-            if r.method == STORED:
-                found = [*inside(source, r.payload, r.stored, _either, inner)]
+            if r.method == STORED and source.read(r.payload, min(4, r.stored)) == _ZIP:
+                found = [*inside(source, r.payload, r.stored, _check, inner)]
+            elif r.method == STORED:
+                found = [*_judged(source, r.payload, r.payload + r.stored, inner)]
             else:
                 found = [*structure(BytesSource(_inflated(source, r)), inner, _either)]
         except Damage as e:
@@ -78,10 +81,18 @@ def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding
 
 def _either(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """A torch.save archive, or a pickle alone."""
-    if source.read(0, min(4, source.size)) == b"PK\3\4":
+    if source.read(0, min(4, source.size)) == _ZIP:
         yield from _check(source, anatomy)
     else:
-        yield from read_judged(source, 0, source.size, anatomy)
+        yield from _judged(source, 0, source.size, anatomy)
+
+
+def _judged(source: Source, start: int, stop: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """What a pickle names, also where it is damaged further on."""
+    try:
+        yield from read_judged(source, start, stop, anatomy)
+    except Damage as e:
+        yield e.finding
 
 
 def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
