@@ -84,6 +84,9 @@ def opened(path: str, trust: Trust = OURS, *, private: bool = False) -> Iterator
 
 
 def _regular(info: os.stat_result, path: str) -> None:
+    """Raises OSError for a directory, which was never an order, and Untrusted for what may wait for somebody, or act, when it is read."""
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(info.st_mode):
         raise Untrusted(f"{path} is no regular file", "name a file of your own")
 
