@@ -705,3 +705,28 @@ def test_layouts_do_not_leak(tmp_path: Path) -> None:
     assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"two"}
     use(())
     assert "two" not in {c.layout for c in scan(str(tmp_path)).checkpoints}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{name}{name}{name}.pt",
+        "{prefix}_{name}_{name}_{run}.pt",
+        "{tp}{pp}{ep}{dp}.pt",
+        "{tp}[_]{pp}[a]{ep}[.-]{dp}.pt",
+        "[" * 9 + "a" + "]" * 9,
+        "a" * 1025,
+    ],
+)
+def test_a_template_that_reads_a_name_in_too_many_ways_is_refused(template: str) -> None:
+    """A hostile name would be tried in each of them."""
+    with pytest.raises(ValueError, match=r"longer than|any text|nothing between|nests"):
+        user.load([{"name": "theirs", "piece": [{"template": template}]}])
+
+
+@pytest.mark.parametrize("template", ["{prefix}-{name}_{step}.pt", "{tp}_{pp}_{ep}_{dp}_{cp}.pt", "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt"])
+def test_templates_that_do_not_are_taken(template: str) -> None:
+    try:
+        assert user.load([{"name": "theirs", "piece": [{"template": template}]}])
+    finally:
+        use(())

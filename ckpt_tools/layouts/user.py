@@ -10,7 +10,7 @@ from typing import Any
 from ckpt_tools.codes import finding
 from ckpt_tools.layouts import LAYOUTS, use
 from ckpt_tools.layouts._agree import first, named_steps
-from ckpt_tools.layouts._base import COORDS, Layout, Metadata, Piece, Steps, compile_template
+from ckpt_tools.layouts._base import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
 from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume
 
 _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "reshardable": bool, "committed": bool, "commit": str, "needs": list,
@@ -18,6 +18,9 @@ _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "res
 _PIECE = {"template": str, "role": str, "formats": list, "kind": str, "replicated_over": list, "sharded": bool, "shared": bool, "single": bool,
           "required": bool, "loaded": bool, "unfinished": bool}  # fmt: skip
 
+_LONGEST, _MOST_TEXTS, _MOST_TOGETHER, _DEEPEST = 1024, 2, 3, 8
+_TEXT = re.compile(r"\{(?:" + "|".join(TEXTS) + r")\}")
+_RUN = re.compile(r"(?:[][0-9]*\{[^}]*\}){" + str(_MOST_TOGETHER + 1) + "}")
 _TOLD = ("{path}", "{base}", "{step}", "{epoch}")
 _ARGUMENT = re.compile(r"(?<!\$)\{\w+\}")  # ${HOME} is the shell's
 
@@ -101,6 +104,8 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
 
 def _names(template: str) -> None:
     """Every name in a template by itself, as directories and files are matched. Raises ValueError or re.error."""
+    if len(template) > _LONGEST:
+        raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
     for name in template.split("/"):
         if name in ("", ".", ".."):
             raise ValueError("a template is a path below the run's directory")
@@ -109,7 +114,22 @@ def _names(template: str) -> None:
             rest = shorter
         if odd := re.search(r"[][{}<>]", rest):
             raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
+        _bounded(name)
         re.compile(compile_template(name))
+
+
+def _bounded(name: str) -> None:
+    """Raises ValueError where a name of a tree could be read in so many ways that trying them takes for ever."""
+    if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
+        raise ValueError(f"{name!r} has {texts} fields of any text, where {_MOST_TEXTS} can be told apart")
+    if _RUN.search(re.sub(r"\[[^][{}]*\]", "", name)):
+        raise ValueError(f"{name!r} has more than {_MOST_TOGETHER} fields with nothing between them")
+    depth = deepest = 0
+    for c in name:
+        depth += (c == "[") - (c == "]")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise ValueError(f"{name!r} nests {deepest} deep, where {_DEEPEST} is enough for any name")
 
 
 def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, metadata: Metadata) -> Steps:
