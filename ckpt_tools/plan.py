@@ -75,6 +75,23 @@ class _Gap(NamedTuple):
     groupless: bool = False
 
 
+class _Placed:
+    """Parts that no rank is named for, by their places in the grid: whoever asks for one need not go through all."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.anywhere = [p for p in parts if not p.coords]
+        self.by_axes: dict[tuple[str, ...], dict[tuple[int, ...], list[tuple[int, Part]]]] = {}
+        for i, p in enumerate(parts):
+            if p.coords:
+                axes, at = zip(*p.coords, strict=True)
+                self.by_axes.setdefault(axes, {}).setdefault(at, []).append((i, p))
+
+    def of(self, rank: int, where: Mapping[str, int]) -> list[Part]:
+        """Those of a rank that stands at ``where``, in the order of the parts; what has no place belongs to the first rank."""
+        found = [row for axes, known in self.by_axes.items() for row in known.get(tuple(where.get(a, -1) for a in axes), ())]
+        return [*(self.anywhere if rank == 0 else ()), *(p for _, p in sorted(found, key=lambda row: row[0]))]
+
+
 @dataclass
 class _Work:
     """One assignment under way: as for ``assign``, and for each reason the ranks that have no file."""
@@ -102,12 +119,13 @@ class _Work:
             if p.rank is not None:
                 by_rank.setdefault(p.rank, []).append(p)
         placed = [p for p in parts if p.rank is None]
+        at_place = _Placed(placed)
         for rank in range(self.topology.world_size) if self.selection.ranks is None else self.selection.ranks:
             where = self.topology.coordinates(rank) if placed else {}
             # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
-            own = sorted(by_rank.get(rank, []), key=lambda p: (order[p.piece], dict(p.coords).get("node", rank) != rank, _world_age(p))) or [
-                p for p in placed if (p.coords and all(where.get(a) == at for a, at in p.coords)) or (not p.coords and rank == 0)
-            ]
+            own = sorted(
+                by_rank.get(rank, []), key=lambda p: (order[p.piece], dict(p.coords).get("node", rank) != rank, _world_age(p))
+            ) or at_place.of(rank, where)
             piece = layout.piece((own or parts)[0].piece)
             group = self.groups.of(rank, piece)
             load = self._load(rank, own, by_rank, placed, group)

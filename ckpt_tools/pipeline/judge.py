@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice
 from math import prod
 from shlex import quote
 
@@ -21,6 +23,7 @@ from ckpt_tools.pipeline.across import changed
 from ckpt_tools.pipeline.ahead import by_crowd
 from ckpt_tools.pipeline.crowd import LEAST
 from ckpt_tools.pipeline.duplicates import same_content
+from ckpt_tools.pipeline.neighbours import Neighbours
 from ckpt_tools.pipeline.newest import UNKNOWN
 from ckpt_tools.pipeline.owners import contradictions
 from ckpt_tools.pipeline.session import Session
@@ -246,8 +249,7 @@ class Judge:
         for p in parts:
             self.session.report(p, self.names)
         ranks = {p.rank for p in parts}
-        same = [o for o in self.checkpoints if o is not self.named and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
-        near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:3]
+        near = list(islice((o for o in self._same_kind.around(c, (c.layout, c.run, c.kind)) if o is not self.named), 3))
         neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
         for p in neighbours:
             self.session.report(p, self.names)
@@ -270,11 +272,24 @@ class Judge:
             if odd.path in mine:
                 yield odd.path, changed(odd, typical, self.session)
 
+    @cached_property
+    def _same_kind(self) -> Neighbours:
+        return Neighbours(self.checkpoints, lambda o: (o.layout, o.run, o.kind))
+
+    @cached_property
+    def _same_run(self) -> Neighbours:
+        return Neighbours(self.checkpoints, lambda o: o.run)
+
+    @cached_property
+    def _full(self) -> Neighbours:
+        return Neighbours([o for o in self.checkpoints if any(p.size > 0 for p in o.parts)], lambda o: (o.layout, o.run))
+
     def _elsewhere(self, c: Checkpoint, known: set[str]) -> list[Part]:
         """Files of the run's other checkpoints, nearest first, that may be what a planned file is a copy of."""
-        run = [o for o in self.checkpoints if o is not self.named and (o.layout, o.run) == (c.layout, c.run)]
         out: list[Part] = []
-        for o in sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
+        for o in self._full.around(c, (c.layout, c.run)):
+            if o is self.named:
+                continue
             out += (p for p in o.parts if p.path not in known and p.size > 0)
             if len(out) > max(_ELSEWHERE, 4 * len(c.parts)):
                 break
@@ -309,8 +324,8 @@ class Judge:
 
     def _evidence(self, c: Checkpoint, rank_: int, part: Part, bad: Mapping[str, Sequence[Finding]]) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
-        others = sorted((o for o in self.checkpoints if o is not self.named and o.run == c.run), key=lambda o: abs(o.mtime_ns - c.mtime_ns))
-        for o in (c, *others):
+        others = (o for o in self._same_run.around(c, c.run) if o is not self.named)
+        for o in chain((c,), others):
             for p in o.parts:
                 cut = any(f.code == "signature-changed" for f in bad.get(p.path, ()))  # what is left of its tensors proves nothing
                 if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path and not cut:

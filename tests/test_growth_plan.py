@@ -1,0 +1,126 @@
+"""What a plan costs grows as the directory does, whatever lies in it: calls are counted at two sizes, never seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import small_files
+
+from ckpt_tools import pipeline
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model import Checkpoint, Kind
+from ckpt_tools.pipeline import judge
+from ckpt_tools.pipeline.neighbours import Neighbours
+from ckpt_tools.question import Selection
+
+OLD = 1_700_000_000
+ONE = small_files.megatron(10, 0, 1, 1, 1)
+MEGATRON = "iter_{:07d}/mp_rank_{:02d}/model_optim_rng.pt"
+
+
+def put(path: Path, data: bytes = b"", minute: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (OLD + 60 * minute,) * 2)
+
+
+def files(name: str, data: bytes = b"", apart: int = 0) -> Callable[[Path, int], None]:
+    """As many files as asked for; ``{i}`` in their names counts them, ``{}`` of Megatron's name are step and rank."""
+
+    def make(root: Path, n: int) -> None:
+        for i in range(1, n + 1):
+            put(root / name.format(i=i, n=n), data, apart * i)
+
+    return make
+
+
+def beside(name: str, data: bytes = b"", size: int = 0) -> Callable[[Path, int], None]:
+    """The same beside a checkpoint; each is ``size`` bytes long, most of which take no room."""
+
+    def make(root: Path, n: int) -> None:
+        put(root / MEGATRON.format(10, 0), ONE)
+        for i in range(n):
+            put(root / name.format(i=i), data)
+            if size:
+                os.truncate(root / name.format(i=i), size)
+
+    return make
+
+
+def links(to: str) -> Callable[[Path, int], None]:
+    def make(root: Path, n: int) -> None:
+        put(root / MEGATRON.format(10, 0), ONE)
+        for i in range(n):
+            os.symlink(to if i % 30 == 0 else f"link{i - 1}", root / f"link{i}")
+
+    return make
+
+
+TREES: dict[str, Callable[[Path, int], None]] = {
+    "empty files of steps": files("iter_{i:07d}/mp_rank_00/model_optim_rng.pt"),
+    "empty files of ranks": files("iter_0000010/mp_rank_{i:02d}/model_optim_rng.pt"),
+    "empty bare files": files("model_{i}.pt"),
+    "empty files of MindSpore": files("net-1_{i}.ckpt"),
+    "empty directories of ranks": files("rank_{i}/net-1_3.ckpt"),
+    "empty shards": files("model-{i:05d}-of-{n:05d}.safetensors"),
+    "empty optimizer states": files("global_step10/zero_pp_rank_{i}_mp_rank_00_optim_states.pt"),
+    "empty directories of the Trainer": files("checkpoint-{i}/model.safetensors"),
+    "empty bundles": files("ckpt-{i}.index"),
+    "runs": files("run{i}/" + MEGATRON.format(10, 0), ONE),
+    "steps": files("iter_{i:07d}/mp_rank_00/model_optim_rng.pt", ONE, 6),
+    "ranks of one size": files("iter_0000010/mp_rank_{i:02d}/model_optim_rng.pt", b"x" * 100),
+    "files of one size": files("net-1_{i}.ckpt", b"x" * 100, 6),
+    "prefixes": files("net{i}-1_5.ckpt", b"x" * 100),
+    "generations": files("net_{i}-1_5.ckpt", b"x" * 100, 6),
+    "links": links("iter_0000010"),
+    "links to nothing": links("nowhere"),
+    "set-aside files": beside("iter_0000010/mp_rank_00/model_optim_rng.pt.bak{i}", ONE),
+    "set-aside directories": beside("backup_{i}/" + MEGATRON.format(10, 0), ONE),
+    "unfinished saves": beside("iter_{i:07d}_tmp/mp_rank_00/model_optim_rng.pt", ONE),
+    "unfinished files": beside("step_{i}.pt.tmp", ONE),
+    "unknown files": beside("junk{i}.dat", b"junk"),
+    "large unknown files": beside("junk{i}", b"junk", 65 << 20),
+}
+SMALL = 40
+
+
+def calls(root: Path) -> int:
+    """Calls of Python functions and of C functions that a plan makes."""
+    count = 0
+
+    def hook(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(hook)
+    try:
+        pipeline.plan(str(root), Selection(jobs=1))
+    except CkptError:
+        pass
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_plan_grows_as_the_directory_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "_ELSEWHERE", 8)  # what is compared with each candidate has an end, and these trees are small
+    counted = []
+    for size in (1, SMALL, 4 * SMALL):  # the first one imports what is imported once
+        TREES[name](tmp_path / str(size), size)
+        counted.append(calls(tmp_path / str(size)))
+    assert counted[2] < 6 * counted[1], counted
+
+
+def test_neighbours_are_those_that_sorting_finds() -> None:
+    """Nearest first, and of those that are equally near in the order in which they were given."""
+    times = [5, 1, 9, 5, 3, 7, 5, 1, 100, 0]
+    all_ = [Checkpoint("megatron", "run", Kind.PERIODIC, (), f"/{i}", t) for i, t in enumerate(times)]
+    near = Neighbours(all_, lambda c: c.run)
+    for c in all_:
+        assert list(near.around(c, "run")) == sorted(all_, key=lambda o: abs(o.mtime_ns - c.mtime_ns))
+    assert list(near.around(all_[0], "other")) == []
