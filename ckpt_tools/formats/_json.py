@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 64 << 20
 """Bytes of text; the largest that real checkpoints hold are vocabularies of some 35 MB (tokenizer.json of 262k words)."""
-MAX_MEMORY = 320 << 20
-"""Bytes that the values may take in memory, estimated before they are made."""
+MAX_MEMORY = 280 << 20
+"""Bytes that the text and its values may take in memory, estimated before they are made."""
 MAX_DEPTH = 500
 """Levels of nesting; Python's own reader gives up at about 1000."""
 MAX_DIGITS = 4300
@@ -46,7 +46,7 @@ def _strip_strings(data: bytes) -> bytes:
 def _bound(data: bytes) -> None:
     """Refuse what would cost the reader gigabytes or too deep a recursion; counts brackets outside strings."""
     quotes = data.count(b'"')
-    cost = quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
+    cost = 2 * len(data) + quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
     if cost + data.count(b"{") * 72 > MAX_MEMORY:
         cost -= data.count(b"[") * 72  # brackets in strings cost nothing
         bare = _strip_strings(data) if quotes < 1 << 24 else data

@@ -142,16 +142,17 @@ class Cursor:
         """A tensor's description. It ends at its first closing brace, or, with keys that hold objects, at one of the next."""
         self.token("{")
         self.at -= 1
-        self.value = close = self.at
-        why = "no closing brace"
-        while (close := self.text.find("}", close, self.at + MAX_ENTRY) + 1) > 0:
+        self.value = self.at
+        close, why = self.text.find("}", self.at, self.at + MAX_ENTRY) + 1, "no closing brace"
+        for part in (self.text[self.at : close], self.text[self.at : self.at + MAX_ENTRY]) if close else ():
             try:
-                entry: dict[str, Any] = self.decoder.decode(self.text[self.at : close])
+                entry, length = self.decoder.raw_decode(part)
             except (ValueError, RecursionError) as e:
                 why = str(e)
                 continue
-            self.at = close
-            return entry
+            self.at += length
+            made: dict[str, Any] = entry
+            return made
         raise self.bad(f"the description of tensor {name[:200]!r} is invalid: {why}")
 
     def skip(self) -> str:

@@ -13,8 +13,10 @@ from ckpt_tools.formats._zipend import End
 from ckpt_tools.model import Finding, Guard
 from ckpt_tools.storage import Source
 
-MAX_DIRECTORY = 256 << 20
-"""Bytes of central directory read at most: three million records."""
+MAX_DIRECTORY = 64 << 20
+"""Bytes of central directory read at most."""
+MAX_RECORDS = 300_000
+"""Records at most: each takes some 700 bytes of memory, and a state_dict has one for each tensor."""
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _TOP = 0xFFFFFFFF
 _PYTHON = (0x0314, 0x032D)  # zipfile's own version on Unix: 2.0, and 4.5 for ZIP64
@@ -51,6 +53,8 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end."""
     if end.size > MAX_DIRECTORY:
         raise Damage("too-complex", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
+    if end.entries > MAX_RECORDS:
+        raise Damage("too-complex", f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read", end.directory)
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
         where = end.directory + at

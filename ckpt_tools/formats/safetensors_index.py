@@ -16,7 +16,8 @@ from ckpt_tools.formats._base import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats._json_cursor import Cursor
 from ckpt_tools.formats._limited import limited
 from ckpt_tools.formats._shards import Map, compare
-from ckpt_tools.formats._tensors import MAX_NAME, MAX_TENSORS, near_miss, remember
+from ckpt_tools.formats._tensors import MAX_INDEXED as MAX_TENSORS
+from ckpt_tools.formats._tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import Source
 
