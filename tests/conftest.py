@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from owners import Owners
 
 HOME = pytest.StashKey[str]()
@@ -20,6 +21,13 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 SAVED = 1_735_689_600
 """When all fixtures were saved, in seconds since the epoch. A clone gives them its own times, which are seconds ago: what is
 judged then is a save under way, and two minutes later, in the middle of a test, a finished one."""
+
+# The same examples in every run, none remembered from the one before, and no time limit for one: luck and load decide no verdict.
+# The nightly run looks for others, with --hypothesis-profile=searching.
+_BUSY = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("steady", derandomize=True, **_BUSY)
+settings.register_profile("searching", **_BUSY)
+settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
