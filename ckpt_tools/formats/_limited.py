@@ -28,4 +28,7 @@ def limited(findings: Iterable[Finding]) -> Iterator[Finding]:
         if n > MANY:
             yield finding(code, f"and {n - MANY:,} more of this kind")
     if damage:
-        raise damage
+        try:
+            raise damage
+        finally:
+            del damage  # else it and this frame keep each other, and all that was read

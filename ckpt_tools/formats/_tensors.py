@@ -14,7 +14,7 @@ PROGRESS = frozenset(_WORDS.split())
 """Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): always kept, whatever else there is."""
 MAX_SCALARS = 64
 MAX_TEXT = 256
-MAX_TENSORS, MAX_INDEXED, MAX_NAME = 300_000, 1_000_000, 4096
+MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
 """More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes of objects."""
 _PAGE = 4096
 _CODES = {"bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q"}
