@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.append(str(BENCHMARKS))  # last: its small_files is another than that of the tests
 import attack  # noqa: E402 - a script beside the package
 from _scene import Answer, Scene, scene  # noqa: E402
 

@@ -20,7 +20,7 @@ from ckpt_tools.model import Finding, Level
 from ckpt_tools.storage import Source
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests
 
 
 def _script(name: str) -> ModuleType:
