@@ -535,3 +535,13 @@ def test_a_part_comes_back_with_the_directories_of_this_node(tmp_path: Path) -> 
     root = str(tmp_path)
     part = wire.unpacked(json.loads(json.dumps(wire.packed(PART, ROOT))), root)
     assert part == PART._replace(base=root, home=f"{root}/iter_0000020")
+
+
+def test_what_is_made_on_the_way_is_not_for_others_to_write(tmp_path: Path, carry: Callable[[str], list[str]]) -> None:
+    old = os.umask(0)
+    try:
+        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "a/to"), BELOW, 600)
+    finally:
+        os.umask(old)
+    made = [tmp_path / "a", *(p for p in (tmp_path / "a").rglob("*") if p.is_dir())]
+    assert len(made) == 4 and all(not p.stat().st_mode & 0o022 for p in made)

@@ -122,8 +122,15 @@ def below(value: object, at: str) -> None:
     """A relative name of something below a directory: nothing in it leads up, out or nowhere."""
     short(_NAME)(value, at)
     names = str(value).split("/")
-    if not all(names) or {".", ".."} & set(names) or re.search(r"[\x00-\x1f\x7f]", str(value)):
+    if not all(names) or {".", ".."} & set(names):
         wrong(at, "a relative name without . and ..")
+
+
+def plain(value: object, at: str) -> None:
+    """The same, as a word of a command: without line breaks and other controls."""
+    below(value, at)
+    if re.search(r"[\x00-\x1f\x7f]", str(value)):
+        wrong(at, "a name without control characters")
 
 
 def here_or_below(value: object, at: str) -> None:
@@ -135,7 +142,7 @@ def here_or_below(value: object, at: str) -> None:
 def place(value: object, at: str) -> None:
     """An absolute path on another node, which becomes a word of --transfer."""
     path(value, at)
-    below(str(value)[1:], at)
+    plain(str(value)[1:], at)
 
 
 def rank(value: object, at: str) -> None:
@@ -227,7 +234,7 @@ _PART = only({
     "prefix": _word, "kind": among([str(k) for k in Kind]), "rank": nothing_or(rank), "coords": few(_pair(_word, rank), 64), "step": _maybe,
     "epoch": _maybe, "step_in_epoch": _maybe, "generation": _maybe, "unfinished": truth, "size": count, "mtime_ns": whole, "findings": few(_maybe, 0),
 })  # fmt: skip
-_OFFERED = few(only({"node": _node, "below": below, "part": _PART, "ranks": few(rank, MAX_RANK)}), MAX_RANK)
+_OFFERED = few(only({"node": _node, "below": plain, "part": _PART, "ranks": few(rank, MAX_RANK)}), MAX_RANK)
 
 
 def identity(value: object, at: str) -> None:
