@@ -158,17 +158,24 @@ def absent(path: str, trust: Trust = OURS) -> None:
 
 def make(path: str, trust: Trust = OURS) -> None:
     """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group may. Raises OSError."""
+    mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
     try:
-        os.mkdir(path, 0o775 if trust.group else 0o755)
+        _made(path, mode)
+    except FileNotFoundError:
+        if above in ("", path):
+            raise
+        if not os.path.isdir(above):  # else another process has made it meanwhile: nodes start together
+            make(above, trust)
+        _made(path, mode)
+
+
+def _made(path: str, mode: int) -> None:
+    """Make one directory, or find it there."""
+    try:
+        os.mkdir(path, mode)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
-    except FileNotFoundError:
-        above = os.path.dirname(path)
-        if above in ("", path) or os.path.isdir(above):
-            raise
-        make(above, trust)
-        make(path, trust)
 
 
 def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:

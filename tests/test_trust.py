@@ -265,3 +265,19 @@ def test_a_refusal_names_the_setting_once(own: Path) -> None:
     with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
         trust.read(str(own / "orders"), 9)
     assert e.value.exit_code == 2 and "--trust-dir" in e.value.hint
+
+
+def test_a_directory_that_another_process_makes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes start together: between the look and the making, another one makes the directory above."""
+    real, path = os.mkdir, tmp_path / "shared/j.meeting"
+
+    def late(name: str, mode: int = 0o777, **more: int) -> None:
+        try:
+            real(name, mode, **more)
+        except FileNotFoundError:
+            real(os.path.dirname(name), 0o755)  # what the other process does now
+            raise
+
+    monkeypatch.setattr(os, "mkdir", late)
+    trust.make(str(path))
+    assert path.is_dir()
