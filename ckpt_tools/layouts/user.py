@@ -93,7 +93,7 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
         _names(template)
         piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(kind), tuple(t.get("replicated_over", ())),
                       mark=not t.get("loaded", True) and "formats" not in t, **{k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t})  # fmt: skip
-    except (ValueError, re.error) as e:
+    except (ValueError, OverflowError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
         raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
