@@ -19,7 +19,7 @@ class Code(NamedTuple):
     since: str = "0.1.0"
 
 
-NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle", "too-complex"})
+NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
 """Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if it were sound."""
 _RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
 

@@ -52,9 +52,9 @@ class Entry(NamedTuple):
 def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, list[Entry]]:
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end."""
     if end.size > MAX_DIRECTORY:
-        raise Damage("too-complex", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
+        raise Damage("unread-pickle", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
     if end.entries > MAX_RECORDS:
-        raise Damage("too-complex", f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read", end.directory)
+        raise Damage("unread-pickle", f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read", end.directory)
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
         where = end.directory + at
