@@ -18,6 +18,7 @@ from small_files import saved, trainer
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import Level, LoadPlan, Severity
 from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.pipeline.judge import Judge
 from ckpt_tools.question import Selection
 
 DAY = 1_700_000_000
@@ -379,3 +380,11 @@ def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(tm
     shard(tmp_path, THREE)
     copy(tmp_path, optimizer(10, 0), optimizer(20, 0), "original")
     assert plan(str(tmp_path), Selection(max_step=limit)).resume_step == 10
+
+
+def test_a_file_that_is_out_without_a_finding_is_no_copy_to_ask_about() -> None:
+    """A random tree came to this, and ``plan`` to exit 70."""
+    judge = object.__new__(Judge)
+    judge.selection, judge.twins = Selection(skip_unreadable=True), {}
+    asked: Any = None  # nothing of the candidate is needed to see that there is no question
+    assert judge._require_known(asked, asked, {"/run/model.bin": []}, set()) is None

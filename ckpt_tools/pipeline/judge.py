@@ -151,7 +151,7 @@ class Judge:
         """Raises CkptError where the candidate loses for what nobody knows: files that could not be read, or that may not be the copies."""
         if not self.selection.skip_unreadable:
             self._look_first(c, a, bad, concluded)
-        doubtful = [path for path, fs in bad.items() if all((path, f) in self.twins for f in fs)]
+        doubtful = [path for path, fs in bad.items() if fs and all((path, f) in self.twins for f in fs)]
         if not doubtful:
             return
         worse = {path: fs for path, fs in bad.items() if path not in doubtful}
