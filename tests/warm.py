@@ -151,6 +151,7 @@ def serve(place: str) -> list[str]:
                     for fd in streams:
                         os.close(fd)
                 elif key.fileobj is sys.stdin:
+                    shutil.rmtree(os.path.dirname(place), ignore_errors=True)  # also when the tests were killed
                     os._exit(0)
                 elif key.fileobj == woken:
                     os.read(woken, 1 << 10)
