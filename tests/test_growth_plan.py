@@ -88,7 +88,7 @@ TREES: dict[str, Callable[[Path, int], None]] = {
 SMALL = 40
 
 
-def calls(root: Path) -> int:
+def calls(root: Path, settle: float) -> int:
     """Calls of Python functions and of C functions that a plan makes."""
     count = 0
 
@@ -98,7 +98,7 @@ def calls(root: Path) -> int:
 
     sys.setprofile(hook)
     try:
-        pipeline.plan(str(root), Selection(jobs=1))
+        pipeline.plan(str(root), Selection(jobs=1, settle=settle))
     except CkptError:
         pass
     finally:
@@ -106,13 +106,15 @@ def calls(root: Path) -> int:
     return count
 
 
+@pytest.mark.parametrize("settle", [120.0, pytest.param(1e12, id="under-way")])
 @pytest.mark.parametrize("name", TREES)
-def test_a_plan_grows_as_the_directory_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_grows_as_the_directory_does(name: str, settle: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that ended long ago, and of one that may still be written."""
     monkeypatch.setattr(judge, "_ELSEWHERE", 8)  # what is compared with each candidate has an end, and these trees are small
     counted = []
     for size in (1, SMALL, 4 * SMALL):  # the first one imports what is imported once
         TREES[name](tmp_path / str(size), size)
-        counted.append(calls(tmp_path / str(size)))
+        counted.append(calls(tmp_path / str(size), settle))
     assert counted[2] < 6 * counted[1], counted
 
 

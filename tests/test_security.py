@@ -98,6 +98,12 @@ HELD = {
         "test_secret.py::test_garbage_and_half_open_connections_do_nothing",
         "test_secret.py::test_a_flood_of_connections_is_bounded_and_throws_out_no_node",
     ),
+    "N7": ("test_secret.py::test_what_meets_on_this_machine_listens_there_alone",),
+    "N8": (
+        "test_hostile_peer.py::test_a_link_in_place_of_the_file_is_replaced_and_not_followed",
+        "test_hostile_peer.py::test_a_target_that_is_a_link_is_refused",
+        "test_hostile_peer.py::test_what_a_command_makes_and_is_no_file_is_not_taken",
+    ),
     "T1": ("test_pickle.py::test_nothing_runs", "test_pickle.py::test_nothing_is_imported", *attacks("a call")),
     "T2": ("test_pickle.py::test_dangerous_names", *attacks("a call through a module's import", "a call in .metadata")),
     "T3": (
@@ -133,6 +139,7 @@ HELD = {
     "L4": ("test_hook_install.py::test_slurm_a_file_replaced_after_the_decision_stops_the_task",),
     "L5": ("test_pickle.py::test_names_that_need_trust",),
     "L6": ("test_hostile_peer.py::test_what_our_ranks_load_is_what_we_have_found",),
+    "L7": ("test_secret.py::test_on_this_machine_none_is_needed",),
 }
 """Number of a line -> the tests that fail when it stops being true, or when what is called a limit is none any more."""
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from ckpt_tools import completeness
 from ckpt_tools import group as grouping
@@ -23,6 +24,7 @@ from ckpt_tools.pipeline.precedence import ask_where_unclear, in_order, ordered,
 from ckpt_tools.pipeline.session import Progress, Session
 from ckpt_tools.pipeline.steps import step_in_contents
 from ckpt_tools.pipeline.topology import expert_names, find_topology, saved_sizes
+from ckpt_tools.pipeline.under_way import Sizes
 from ckpt_tools.question import Selection
 from ckpt_tools.replicas import Groups
 
@@ -259,12 +261,16 @@ class Candidates:
 
     def under_way(self, c: Checkpoint) -> str:
         """How far a save is that may still be written."""
-        return under_way.state(self.session, c, getattr(self, "checkpoints", ()))
+        return under_way.state(self.session, c, self._usual)
+
+    @cached_property
+    def _usual(self) -> Sizes:
+        return under_way.sizes(getattr(self, "checkpoints", ()))
 
     def empty(self, choice: Choice) -> LoadPlan:
         found = getattr(self, "session", None)
         saves = doubts.unfinished(self.unfinished, None, self.order, self.root, self.under_way)
-        torn = under_way.torn_lately(found, choice.rejected, self.checkpoints) if found and choice.rejected else ()
+        torn = under_way.torn_lately(found, choice.rejected, self._usual) if found and choice.rejected else ()
         warnings = (*self.warnings, *saves, *torn, *self.other_writers())
         return LoadPlan(
             self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,

@@ -208,7 +208,7 @@ class Planner(Candidates):
             *completeness.losses(c, self.expected),
             *tracker_findings(s, run, lost),
             *doubts.unfinished(self.unfinished, c, order, self.root, self.under_way),
-            *under_way.torn_lately(s, choice.rejected, self.checkpoints),
+            *under_way.torn_lately(s, choice.rejected, self._usual),
             *self.other_writers(c),
         ]
         if unread:

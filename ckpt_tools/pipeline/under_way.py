@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt_tools import completeness
 from ckpt_tools.codes import finding
@@ -16,8 +16,24 @@ TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "mis
 """What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
 
 
-def torn_lately(s: Session, rejected: Sequence[Rejected], run: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Candidates that lost because files are too short or not there, and whose last write was seconds ago. ``run`` are the finished checkpoints."""
+Sizes = Mapping[tuple[str, str, str], Counter[int]]
+"""By layout, run and kind: how many of its checkpoints have so many files."""
+
+
+def sizes(run: Iterable[Checkpoint]) -> Sizes:
+    """Of the finished checkpoints. Counted once: each save that may be under way is compared with them."""
+    found: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
+    for c in run:
+        found[_series(c)][len(c.parts)] += 1
+    return found
+
+
+def _series(c: Checkpoint) -> tuple[str, str, str]:
+    return c.layout, c.run, c.kind
+
+
+def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
+    """Candidates that lost because files are too short or not there, and whose last write was seconds ago. They are counted in ``usual``."""
     for r in rejected:
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
@@ -26,16 +42,21 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], run: Sequence[Checkpoi
         if not c.parts or (declared(s, c) is not None and not BY_NAME[c.layout].tracked_early):
             continue  # the framework has said that it was finished
         short = len({f.path for f in errors} & {p.path for p in c.parts})
-        if told := state(s, c, run, short):
+        others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
+        if told := _state(s, c, others, short):
             yield finding("unfinished-save", f"{completeness.label(c)} looks unfinished: {told}", path=c.path)
 
 
-def state(s: Session, c: Checkpoint, run: Sequence[Checkpoint], short: int = 0) -> str:
-    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that was longer ago than --settle. ``short`` files end early."""
+def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
+    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that was longer ago than --settle."""
+    return _state(s, c, usual.get(_series(c), Counter()))
+
+
+def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> str:
+    """``whole``: how many other checkpoints have so many files. ``short`` files of this one end early."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     if not written or not 0 <= (age := (s.now_ns - max(written)) / 1e9) < s.settle:
         return ""
-    whole = Counter(len(o.parts) for o in run if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
     cut = f", {short:,} of them too short" if short else ""
     files = "file" if len(written) == 1 and not whole else "files"
