@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "zeros": (lambda p: secret_file(p, "\0" * 64), "no random bytes"),
     "too long": (lambda p: secret_file(p, RANDOM * 100), "larger than"),
     "not there": (lambda p: None, "is not there"),
-    "a directory": (lambda p: p.mkdir(mode=0o700), "no regular file"),
+    "a directory": (lambda p: p.mkdir(mode=0o700), "is a directory"),
     "a pipe": (_fifo, "no regular file"),
 }
 

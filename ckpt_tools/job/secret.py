@@ -33,6 +33,8 @@ def read(path: str, trusted: Trust = OURS) -> bytes:
         raise UsageError(f"{FLAG}: {e}", e.hint) from e
     except FileNotFoundError as e:
         raise UsageError(f"{FLAG} {path} is not there", hint) from e
+    except IsADirectoryError as e:
+        raise UsageError(f"{FLAG} {path} is a directory", "name the file in it") from e
     except OSError as e:
         raise CannotLook(f"{FLAG} {path} cannot be read: {e.strerror}", "make it readable for this user alone: chmod 600") from e
     if len(found) < LEAST:
