@@ -6,7 +6,6 @@ import gc
 import io
 import json
 import struct
-import sys
 import warnings
 import weakref
 import zipfile
@@ -19,6 +18,7 @@ import pytest
 import small_files
 import torch
 import torch.distributed.checkpoint as saver
+from counted import calls
 from small_files import tf
 
 from ckpt_tools.formats import _json, _tensors, _zipdir
@@ -139,20 +139,9 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
 SMALL = 40
 
 
-def calls(path: Path) -> int:
-    """Calls of Python functions and of C functions that verifying a path makes."""
-    count = 0
-
-    def hook(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(hook)
-    try:
-        verify([str(path)], Level.CONTENT, jobs=1)
-    finally:
-        sys.setprofile(None)
-    return count
+def cost(path: Path) -> int:
+    """Calls that verifying a path makes."""
+    return calls(lambda: verify([str(path)], Level.CONTENT, jobs=1))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -164,7 +153,7 @@ def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
         made = FILES[name](size)
         for file, data in made.items():
             (home / file).write_bytes(data)
-        counted.append(calls(home if len(made) > 1 else home / next(iter(made))))
+        counted.append(cost(home if len(made) > 1 else home / next(iter(made))))
     assert counted[2] < 6 * counted[1], counted
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counted import calls
 
 from ckpt_tools.formats import BY_NAME
 from ckpt_tools.formats import _machine as machine
@@ -115,22 +116,6 @@ def test_the_memo_as_pythons_own() -> None:
 
 
 # -- growth ------------------------------------------------------------------------------------------------------------------------
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Calls of Python functions and of C functions that some work makes."""
-    count = 0
-
-    def hook(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(hook)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 STORMS: dict[str, Callable[[int], bytes]] = {
