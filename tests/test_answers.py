@@ -1,0 +1,91 @@
+"""ckpt answers about every fixture what was recorded: the whole JSON and the exit code of five commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FIXTURES = next(above / "fixtures" for above in Path(__file__).parents if (above / "fixtures").is_dir())
+SHOWN = 5
+"""Differences of one group that are shown in full."""
+ADVICE = """
+{number} answers of {group} have changed. A refactoring changes none. Where it is meant, docs/json.md says
+what may change within a version: fields are only added, and the wording of messages may change. Then
+'python fixtures/make_answers.py {group}' records the answers anew and prints what has changed.
+"""
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_answers", FIXTURES / "make_answers.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make = _script()
+GROUPS = make.groups()
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str]:
+    return make.load()
+
+
+def answers(group: str) -> dict[str, str]:
+    return {str(question): text for question, text in make.answers(make.questions(group))}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_answers_are_those_that_were_recorded(group: str, recorded: dict[str, str]) -> None:
+    different = make.differences(make.of_group(recorded, group), answers(group))
+    if different:
+        advice = ADVICE.format(number=len(different), group=group)
+        pytest.fail("\n\n".join([*different[:SHOWN], advice]), pytrace=False)
+
+
+def test_nothing_is_recorded_of_groups_that_are_gone(recorded: dict[str, str]) -> None:
+    known = tuple(f"{group}/" for group in GROUPS)
+    assert [question for question in recorded if not question.startswith(known)] == []
+
+
+SMALL = "layouts/dcp-hf"
+
+
+def test_a_changed_field_is_seen_and_named(recorded: dict[str, str]) -> None:
+    now = answers(SMALL)
+    question = f"{SMALL}/two/tree: ckpt plan @ --json"
+    said = json.loads(now[question])
+    said["answer"]["resume_step"] = 21
+    different = make.differences(make.of_group(recorded, SMALL), now | {question: json.dumps(said, indent=1)})
+    assert len(different) == 1
+    assert question in different[0]
+    lines = [line for line in different[0].splitlines()[2:] if line[0] in "+-"]
+    assert lines == ['-  "resume_step": 10,', '+  "resume_step": 21,']
+
+
+def test_another_exit_code_another_order_and_a_lost_question_are_seen(recorded: dict[str, str]) -> None:
+    before = make.of_group(recorded, SMALL)
+    first, second, third = sorted(before)[:3]
+    one, two = json.loads(before[first]), json.loads(before[second])
+    one["exit_code"] += 1
+    two["answer"] = dict(reversed(two["answer"].items()))
+    now = before | {first: json.dumps(one, indent=1), second: json.dumps(two, indent=1)}
+    del now[third]
+    heads = [text.splitlines()[0] for text in make.differences(before, now)]
+    assert heads == [f"--- recorded  {question}" for question in (first, second, third)]
+
+
+def test_a_change_in_ckpt_itself_is_seen(recorded: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the command to the diff: commands look less deeply than they were asked to."""
+    execute = make.execute
+    lazy = {"content": "structure"}
+    monkeypatch.setattr(make, "execute", lambda words: execute([lazy.get(word, word) for word in words]))
+    different = make.differences(make.of_group(recorded, SMALL), answers(SMALL))
+    assert different
+    assert all('-  "level": "content",' in d for d in different)
