@@ -68,7 +68,7 @@ def look(
     the report has the level that was reached until then, and what was found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
-    steps = looking(path, level, expect=expect, claims=claims, progress=progress, require=require, key=key, explain=explain, io=io)
+    steps = looking(path, level, expect=expect, claims=claims, progress=progress, require=require, key=key, explain=explain, io=io, hold=True)
     try:
         source, sums, empty = next(steps)
         steps.send(mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty)))
@@ -89,13 +89,17 @@ def looking(
     key: bytes | None = None,
     explain: bool = False,
     io: str = "pread",
+    hold: bool = False,
 ) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent back are its mismatches, which may raise as reading does."""
+    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent back are its mismatches, which may raise as reading does.
+
+    With ``hold`` a small file whose content will be asked for is read at once.
+    """
     name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
     fmt: Format | None = None
     reached = Level.PRESENCE
     try:
-        source = opened(path, io)
+        source = opened(path, io, hold=hold and level >= Level.CONTENT)
     except OSError as e:
         return unreadable(path, e), anatomy
     with source:

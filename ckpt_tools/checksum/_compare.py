@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.checksum._blocks import Blocks, Picked, divided
-from ckpt_tools.checksum._crc import UNIT, InflateError, Progress
+from ckpt_tools.checksum._crc import UNIT, InflateError, Progress, crc_of_deflated
 from ckpt_tools.checksum._crcs import Crc
-from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Sum, Unit, covered
+from ckpt_tools.checksum._sums import Deflated, Extent, Hash, Piece, Sum, Unit, covered
 from ckpt_tools.checksum._work import Outcome, Watch, outcomes
 from ckpt_tools.checksum.cpus import usable
-from ckpt_tools.storage import Source, Stopped
+from ckpt_tools.storage import HeldSource, Source, Stopped
 
 MOST = 32
 """Threads at most, unless somebody asks for more."""
@@ -123,6 +123,9 @@ def mismatches(
     a medium that cannot deliver them shows. ``picked`` of ``blocks`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
     found until then; no thread is left behind.
     """
+    if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):
+        yield from _in_memory(source, sums, gaps, progress, watch)
+        return
     jobs = jobs or default_jobs()
     over, rest = apart(sums, source.size)
     if over:  # one pass in file order by one thread feeds them all
@@ -137,6 +140,46 @@ def mismatches(
         sums = [s for s, _ in over]
     units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
     yield from _compare(source, sums, units, jobs, progress, watch, picked=picked)
+
+
+def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
+    """Whether every sum is a CRC, with one reading, of bytes that a file of this size has."""
+    if not all(isinstance(s.hash, Crc) and s.otherwise is None for s in sums):
+        return False
+    return all(isinstance(p, bytes) or p.offset + p.length <= size for s in sums for p in s.pieces)
+
+
+def _in_memory(source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None) -> Iterator[tuple[Sum, Outcome]]:
+    """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join."""
+    for s in sums:
+        if isinstance(s.hash, Crc) and (value := _crc(s.hash, source, s.pieces, progress)) != s.expected:
+            yield s, value
+    end = 0
+    for start, stop, _ in [*covered(sums), (source.size, source.size, None)] if gaps else ():
+        if start - end >= GAP:
+            if watch:
+                watch(end, source.view(end, start - end))
+            if progress:
+                progress(start - end)
+        end = stop
+
+
+def _crc(crc: Crc, source: HeldSource, pieces: Sequence[Piece], progress: Progress | None) -> Outcome:
+    """The CRC of some pieces, joined."""
+    value = 0
+    for piece in pieces:
+        if isinstance(piece, Extent):
+            value = crc.update(source.view(piece.offset, piece.length), value)
+            if progress:
+                progress(piece.length)
+        elif isinstance(piece, bytes):
+            value = crc.update(piece, value)
+        else:
+            try:
+                value = crc.combine(value, crc_of_deflated(crc, source, piece, progress), piece.size)
+            except InflateError as e:
+                return e
+    return value
 
 
 def _compare(

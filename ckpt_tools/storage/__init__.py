@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import errno
 
+from ckpt_tools.storage._held import HeldSource
 from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
 
-__all__ = ["IO", "BytesSource", "Counter", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened"]
+__all__ = [
+    "IO", "BytesSource", "Counter", "HeldSource", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened",
+]  # fmt: skip
 
 IO = ("auto", "pread", "mmap", "direct")
 """How contents are read: see ``opened`` and docs/environment.md."""
 
 
-def opened(path: str, io: str = "auto") -> LocalSource:
-    """A file, open for reading in one of the ways of ``IO``. Raises OSError."""
+def opened(path: str, io: str = "auto", *, hold: bool = False) -> LocalSource:
+    """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept in memory. Raises OSError."""
     if io == "direct":
         from ckpt_tools.storage._direct import DirectSource
 
         return DirectSource(path)
-    source = LocalSource(path)
+    source = HeldSource(path) if hold else LocalSource(path)
     source.io = io
     return source
 
