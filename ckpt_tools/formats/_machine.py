@@ -31,6 +31,9 @@ GETATTR = {(m, "getattr") for m in _BUILTIN}
 _BYTES = {(m, "bytes") for m in _BUILTIN}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
+_SIZE = ("torch", "Size")
+_PLAIN = {*_MAPPINGS, *_SETS, *_BYTES, _ENCODE, _SIZE}
+_CONSTANTS: dict[int, Any] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
 _MANY = 16  # arguments of a call
 _SMALL = 4096  # ints below are few enough to hash to themselves
 _HOLE: Any = object()
@@ -75,7 +78,7 @@ class Machine:
         self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
         self.twice: list[tuple[str, int]] = []
 
-    def run(self, steps: Sequence[Step | None]) -> Pickled:
+    def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901 - a branch for each frequent opcode: a call would take three times as long
         """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream.
 
         After NeedMore it goes on where it was, once it was fed.
@@ -116,6 +119,19 @@ class Machine:
                 elif op == 0x74:  # TUPLE
                     items, stack = stack, metastack.pop()
                     stack.append(tuple(items))
+                    at += 1
+                elif op == 0x85:  # TUPLE1
+                    self.op = at
+                    self.charge(1)
+                    stack[-1] = (stack[-1],)
+                    at += 1
+                elif op == 0x4D and at + 2 < size:  # BININT2
+                    self.op = at
+                    self.charge(1)
+                    stack.append(data[at + 1] | data[at + 2] << 8)
+                    at += 3
+                elif op in _CONSTANTS:
+                    stack.append(_CONSTANTS[op])
                     at += 1
                 elif op == 0x86:  # TUPLE2
                     stack[-2:] = [(stack[-2], stack[-1])]
@@ -264,28 +280,34 @@ class Machine:
                 func, args = args[0], args[1:]
                 named = func
             self.called.setdefault(func, self.base + self.op)
-            if func in _MAPPINGS:
-                return self.mapping(func, args)
-            if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
-                self.charge(sum(map(len, args)))
-                return {key(v) for a in args for v in a}
+            if func in _PLAIN and (made := self.plain(func, args)) is not _HOLE:
+                return made
             if func in GETATTR and len(args) > 1:
                 named = self.attribute(args)
-            if func == ("torch", "Size") and len(args) == 1 and type(args[0]) is tuple:
-                return args[0]
-            if func in _BYTES and not args:  # protocol 2 has no other way to write b""
-                return b""
-            if func == _ENCODE and args and type(args[0]) is Long:
-                return args[0]
-            if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
-                self.text -= len(args[0])
-                return args[0].encode("latin-1")
         else:
             self.called.setdefault(named, self.base + self.op)
         self.charge(4)
         call = Call(func, args, kwargs, self.base + self.op, named)
         self.calls.append(call)
         return call
+
+    def plain(self, func: Global, args: tuple[Any, ...]) -> Any:
+        """The plain value that one of the calls in ``_PLAIN`` gives; _HOLE where its arguments are not those that picklers write."""
+        if func in _MAPPINGS:
+            return self.mapping(func, args)
+        if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
+            self.charge(sum(map(len, args)))
+            return {key(v) for a in args for v in a}
+        if func == _SIZE and len(args) == 1 and type(args[0]) is tuple:
+            return args[0]
+        if func in _BYTES and not args:  # protocol 2 has no other way to write b""
+            return b""
+        if func == _ENCODE and args and type(args[0]) is Long:
+            return args[0]
+        if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
+            self.text -= len(args[0])
+            return args[0].encode("latin-1")
+        return _HOLE
 
     def origin(self, func: Global | Call | Persistent) -> Global:
         """What to call what is called by: a global, an attribute that getattr gave, or what a call gave."""

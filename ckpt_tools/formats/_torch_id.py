@@ -7,6 +7,7 @@ an ``unordered_set<string>`` of GNU's C++ library yields them, with its hash: ot
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from ckpt_tools.codes import finding
 from ckpt_tools.formats._base import Anatomy
@@ -19,6 +20,8 @@ _MASK = (1 << 64) - 1
 _BUCKETS = (1, 13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061)
 """Numbers of buckets that the set grows through (libstdc++, _Prime_rehash_policy: the next prime of its list from twice the last on)."""
 _MULTIPLIER, _SEED = 0xC6A4A7935BD1E995, 0xC70F6907
+_REMEMBERED = 1 << 16
+"""Characters of names at most whose digest is remembered: the files of a job have the same records."""
 _FEW = 4096  # records whose names are digested though their own checksum already vouches for the digits
 
 
@@ -38,7 +41,7 @@ def serialization_id(source: Source, records: Sequence[Record], own: Record, top
         yield finding("crc-mismatch", "the serialization id does not agree with the records' stored checksums", offset=own.payload + 20)
     off = 20  # digits of the names' half that are not Linux'
     if len(others) <= (_FEW if own.crc else _BUCKETS[-1]):
-        names = b"%020d" % _digest(in_order([_hash(r.name.removeprefix(top).encode("utf-8", "surrogateescape")) for r in others]))
+        names = b"%020d" % _digest_of_names(tuple(r.name.removeprefix(top) for r in others))
         off = sum(a != b for a, b in zip(names, digits[:20], strict=True))
         if off == 1:  # another system's digits would nearly all differ
             why = f"the serialization id's half for the names has a damaged digit: {names.decode()} is right"
@@ -49,6 +52,18 @@ def serialization_id(source: Source, records: Sequence[Record], own: Record, top
     anatomy.explain(own.payload, 20, "serialization id: digest of the names", Guard.UNPROTECTED if off else Guard.STRUCTURE)
     anatomy.explain(own.payload + 20, 20, "serialization id: digest of the checksums")
     return agrees
+
+
+def _digest_of_names(names: tuple[str, ...]) -> int:
+    small = len(names) <= _FEW and sum(map(len, names)) <= _REMEMBERED
+    return _remembered_digest(names) if small else _digest_in_order(names)
+
+
+def _digest_in_order(names: Iterable[str]) -> int:
+    return _digest(in_order([_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
+
+
+_remembered_digest = lru_cache(8)(_digest_in_order)
 
 
 def _digest(values: Iterable[int]) -> int:

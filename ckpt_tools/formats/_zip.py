@@ -21,7 +21,9 @@ from ckpt_tools.storage import Source
 
 STORED, DEFLATED = 0, 8
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
+_SHORT, _WIDE = struct.Struct("<3I"), struct.Struct("<I2Q")  # data descriptors, APPNOTE 4.3.9
 _FLAGS = 0x0001 | 0x0006 | 0x0008 | 0x0800  # encrypted, deflate's effort, data descriptor, UTF-8
+_TORCH_FLAGS = 0x0808
 _NEAR = 256
 
 
@@ -75,11 +77,15 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
             what = f"{e.header - at} bytes belong to no record{_hidden(near, at)}" if e.header > at else "two records overlap"
             yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
         border = directory[i + 1].header if i + 1 < len(directory) else end.directory
-        try:
-            payload = yield from _local(near, e, name, border, torch, anatomy)
-        except Damage as d:
-            yield d.finding
-            payload = -1
+        payload = _as_torch_writes(near, e, border) if torch else -1
+        if payload >= 0:
+            if anatomy.regions is not None:
+                anatomy.explain(e.header, payload - e.header, f"header of {name[:200]!r}")
+        else:
+            try:
+                payload = yield from _local(near, e, name, border, torch, anatomy)
+            except Damage as d:
+                yield d.finding
         records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
         if payload < 0:
             at = border
@@ -87,7 +93,8 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
         at = payload + e.stored
         if e.flags & 8:
             n = yield from _descriptor(near, e, name, at, border)
-            anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
+            if anatomy.regions is not None:
+                anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
             at += n
     if at != end.directory:
         what = f"{end.directory - at} bytes belong to no record{_hidden(near, at)}" if end.directory > at else "a record overlaps the directory"
@@ -99,6 +106,23 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
 def _hidden(near: _Near, at: int) -> str:
     """Whether what lies at ``at``, where no record should, is one that the directory does not name."""
     return ", and begin like a record that the directory does not name" if near.get(at, 4) == b"PK\3\4" else ""
+
+
+def _as_torch_writes(near: _Near, e: Entry, border: int) -> int:
+    """Where the payload begins after a local header of which every byte is as torch writes it, which is where nothing needs a closer look; else -1.
+
+    A stored record whose checksum and sizes follow it in a descriptor, and an extra field that pads its payload to 64 bytes.
+    """
+    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
+        return -1
+    fixed = 30 + len(e.raw)
+    padding = int.from_bytes(near.get(e.header, fixed + 4)[-2:], "little")
+    length = fixed + 4 + padding
+    if e.header + length + e.stored > border:
+        return -1
+    written = _LOCAL.pack(b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), 4 + padding)
+    written += e.raw + b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
+    return e.header + length if near.get(e.header, length) == written else -1
 
 
 def _local(near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, int]:
@@ -114,11 +138,6 @@ def _local(near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: 
         raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
     names = near.get(e.header + 30, n + x)
     late = bool(e.flags & 8)  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
-    if torch and late and (names[:n], flags, method, need, time, date) == (e.raw, e.flags, e.method, e.need, e.time, e.date):
-        plain = not (crc or stored or size or e.wide or e.flags != 0x0808 or e.method) and e.stored == e.size and x >= 4
-        if plain and names[n:] == b"FB" + (x - 4).to_bytes(2, "little") + b"Z" * (x - 4):
-            anatomy.explain(e.header, 30 + n + x, f"header of {name[:200]!r}")
-            return int(payload)  # as torch writes it: nothing below could say anything
     if (names[:n], flags, method) != (e.raw, e.flags, e.method):
         yield bad("name, flags or method")
     if (need, time, date) != (e.need, e.time, e.date):
@@ -168,7 +187,7 @@ def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Gener
             yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
             return 0
     # The signature is optional in the standard, and always there in practice.
-    sizes = struct.pack("<3I", e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF) if n < 20 else struct.pack("<I2Q", e.crc, e.stored, e.size)
+    sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF) if n < 20 else _WIDE.pack(e.crc, e.stored, e.size)
     if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
         yield finding("bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at)
     return n

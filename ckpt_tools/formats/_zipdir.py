@@ -68,7 +68,7 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
         if at > len(data):
             raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
         wide = (stored, size, header).count(_TOP)
-        for kind, value in extras(extra):
+        for kind, value in extras(extra) if extra else ():
             if kind == 1:
                 size, stored, header = _wide(value, (size, stored, header), torch, where)
             elif kind < 0 or (torch and kind not in KNOWN):
