@@ -12,7 +12,7 @@ from _scene import HOME, MARK, Answer, Command, Scene
 Told = tuple[Answer, str]
 
 _HOSTILE = """
-from ckpt_tools.job import agree as _agree
+from ckpt_tools.job import consensus as _agree
 _tell = _agree._Node._tell
 def _changed(value, key=""):
     if isinstance(value, dict):

@@ -128,10 +128,10 @@ def config_seeds() -> list[bytes]:
 
 
 def config() -> Target:
-    from ckpt_tools import config as configuration
     from ckpt_tools.errors import CkptError
     from ckpt_tools.formats import names
     from ckpt_tools.layouts import places_of, use, user
+    from ckpt_tools.settings import resolve as configuration
 
     place = scratch()
     flags: dict[str, object] = dict.fromkeys(v.key for v in configuration.ENV if v.parse)
@@ -192,8 +192,8 @@ def fault_seeds() -> list[bytes]:
 
 
 def fault_file() -> Target:
-    from ckpt_tools._fault_file import fault_file as parse
     from ckpt_tools.errors import CkptError
+    from ckpt_tools.settings.fault_file import fault_file as parse
 
     path = scratch() / "faults.json"
 
@@ -215,9 +215,9 @@ def tracker_seeds() -> list[bytes]:
 
 
 def tracker() -> Target:
-    from ckpt_tools.codes import CODES
+    from ckpt_tools.crosscheck.mindformers_records import _meta
+    from ckpt_tools.findings import CODES
     from ckpt_tools.layouts import LAYOUTS
-    from ckpt_tools.pipeline.records import _meta
 
     readers = [layout.read_tracker for layout in LAYOUTS if layout.read_tracker]
 
@@ -237,7 +237,7 @@ def strategy_seeds() -> list[bytes]:
 
 def strategy() -> Target:
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.pipeline.strategy import strategy_groups
+    from ckpt_tools.planning.strategy import strategy_groups
 
     place = scratch()
 
@@ -258,9 +258,9 @@ def strategy() -> Target:
 
 def cache_seeds() -> list[bytes]:
     """Records as a look at fixtures leaves them."""
-    from ckpt_tools.model import Level
-    from ckpt_tools.pipeline import verify
-    from ckpt_tools.pipeline.kept import pack
+    from ckpt_tools.api import verify
+    from ckpt_tools.cache.codec import pack
+    from ckpt_tools.model.nouns import Level
 
     files = ["fixtures/demo/iter_0000010", "fixtures/formats/safetensors/good", "fixtures/formats/torch_zip/bad"]
     seen = [f.report for name in files for f in verify([str(ROOT / name)], level=Level.STRUCTURE).files]
@@ -269,8 +269,8 @@ def cache_seeds() -> list[bytes]:
 
 
 def cache() -> Target:
-    from ckpt_tools.model import Report
-    from ckpt_tools.pipeline.kept import pack, unpack
+    from ckpt_tools.cache.codec import pack, unpack
+    from ckpt_tools.model.nouns import Report
 
     def run(data: bytes) -> None:
         found = unpack("/a", data)
@@ -350,8 +350,8 @@ class _Board:
 def peers() -> Target:
     """A node that meets others, of which one says what he likes: an answer or a clear error, in bounded time."""
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.job import said
-    from ckpt_tools.job.meeting import Meeting
+    from ckpt_tools.job import reported as said
+    from ckpt_tools.job.exchange import Meeting
     from ckpt_tools.job.waiting import Clock
 
     rounds = [said.NOTHING, *(value for value in vars(said).values() if isinstance(value, said.Round))]
@@ -384,10 +384,10 @@ def name_seeds() -> list[bytes]:
 
 def names() -> Target:
     """Random trees: every name that a file system takes is found, grouped and printed, or refused with a reason."""
-    from ckpt_tools.emit import json as as_json
-    from ckpt_tools.emit import table
+    from ckpt_tools.api import scan
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.pipeline import scan
+    from ckpt_tools.output import json as as_json
+    from ckpt_tools.output import table
 
     place = scratch()
 

@@ -48,11 +48,11 @@ def target(name: str) -> Target:
 
 
 def _checks(name: str) -> Target:
-    from ckpt_tools.codes import CODES
+    from ckpt_tools.findings import CODES
     from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
-    from ckpt_tools.model import Finding
-    from ckpt_tools.regions import regions_of
-    from ckpt_tools.verify import signature
+    from ckpt_tools.inspection.byte_map import regions_of
+    from ckpt_tools.inspection.check import signature
+    from ckpt_tools.model.nouns import Finding
     from tests.helpers import FIXTURES, Fixture, findings
 
     fmt = BY_NAME[name]

@@ -2,7 +2,7 @@
 
     python benchmarks/digests.py [--gib 4] [--runs 5] [--python-model-signing venv/bin/python]
 
-Timed inside each process, after its imports. Goals: BLAKE3 1.3x, SHA-256 4x, Megatron's scheme 7x slower than us. Ours is that of a file's chunks (ckpt_tools/digest.py), read as
+Timed inside each process, after its imports. Goals: BLAKE3 1.3x, SHA-256 4x, Megatron's scheme 7x slower than us. Ours is that of a file's chunks (ckpt_tools/inspection/digests.py), read as
 --io auto does, which for a large file in the page cache is by helper processes that map it; their memory (some 20 MB each) is not in the table.
 """
 
@@ -27,7 +27,7 @@ def clocked(f):
         print(json.dumps({"seconds": seconds, "rss": int(re.search(r"VmHWM:\\s+(\\d+)", status.read())[1]) * 1024}))
 """
 OURS = """
-from ckpt_tools.digest import file_digest
+from ckpt_tools.inspection.digests import file_digest
 clocked(lambda: file_digest(path, io={io!r}))
 """
 SIGNING = """

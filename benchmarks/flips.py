@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ckpt_tools.checksum import Deflated  # noqa: E402
-from ckpt_tools.model import Guard  # noqa: E402
+from ckpt_tools.model.nouns import Guard  # noqa: E402
 from tests.helpers import FIXTURES, Fixture  # noqa: E402  # found beside this folder
 
 SAME = "bits of a deflate stream that inflates to the same bytes"

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from _race import arguments, ckpt, once
 from verify_file import MAKE
 
-from ckpt_tools.checksum._compare import default_jobs
-from ckpt_tools.model import Level, Verdict
-from ckpt_tools.verify import look
+from ckpt_tools.checksum.compare import default_jobs
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Verdict
 
 KIB = 1024
 

@@ -24,12 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from many import Workers
 from verify_file import MAKE
 
-from ckpt_tools.checksum._spread import Content
-from ckpt_tools.engine import engine
-from ckpt_tools.model import Level
-from ckpt_tools.pipeline import spread, units
-from ckpt_tools.pipeline.worker import work
-from ckpt_tools.verify import looking
+from ckpt_tools.checksum.remote import Content
+from ckpt_tools.inspection.check import looking
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.reading import scheduler, work_units
+from ckpt_tools.reading.engines import engine
+from ckpt_tools.reading.worker import work
 
 NODES = (1, 4, 16, 64, 256, 1024)
 
@@ -43,17 +43,17 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
         started = time.perf_counter()
         steps = looking(path, Level.CONTENT)
         source, sums, _ = next(steps)
-        list(units.portions(Content(source.size, sums), units.UNIT, units.UNIT))
+        list(work_units.portions(Content(source.size, sums), work_units.UNIT, work_units.UNIT))
         best.append(time.perf_counter() - started)
         steps.close()
     workers = Workers(directory, 2, None)
     try:
-        item = ("read", path, 0, 0, (("sum", 0, units.UNIT, ((0, units.UNIT),), None),) * 8)  # another file by its size: opened, and not read
+        item = ("read", path, 0, 0, (("sum", 0, work_units.UNIT, ((0, work_units.UNIT),), None),) * 8)  # another file by its size: opened, and not read
         with engine(f"file:{workers.file}") as found:
             assert found is not None
             for n in (50, rounds):  # the first for warmth
                 started = time.perf_counter()
-                for future in [found.executor.submit(work, spread.__version__, (item,)) for _ in range(n)]:
+                for future in [found.executor.submit(work, scheduler.__version__, (item,)) for _ in range(n)]:
                     future.result()
                 each = (time.perf_counter() - started) / n
     finally:
@@ -68,7 +68,7 @@ def node(path: str) -> float:
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(5):
             started = time.perf_counter()
-            asked = [pool.submit(work, spread.__version__, (("look", path, int(Level.CONTENT), (), (), ()),)) for _ in range(threads * looks)]
+            asked = [pool.submit(work, scheduler.__version__, (("look", path, int(Level.CONTENT), (), (), ()),)) for _ in range(threads * looks)]
             wrong = [r[2] for f in asked if (r := f.result())[2]]
             assert not wrong, wrong
             rates.append(threads * looks * os.path.getsize(path) / (time.perf_counter() - started))
@@ -79,7 +79,7 @@ def simulated(files: int, size: float, structure: float, each: float, slots: int
     """Seconds until the last unit is back; ``rate`` in bytes per second and slot."""
     chance = random.Random(1)
     client, free, out = 0.0, [0.0] * slots, list[float]()
-    end, window = 0.0, spread.AHEAD * max(2, slots)
+    end, window = 0.0, scheduler.AHEAD * max(2, slots)
     whole = size <= 2 * unit  # then a worker looks at the structure
     for _ in range(files):
         client += 0 if whole else structure
@@ -114,7 +114,7 @@ def main() -> None:
     rows = []
     for nodes in NODES:
         slots = nodes * options.threads
-        unit = units.unit_of(int(total), slots)
+        unit = work_units.unit_of(int(total), slots)
         whole = size <= 2 * unit
         count = options.ranks * (1 if whole else -(-int(size) // unit))
         rate = min(options.node_gbs * 1e9 * nodes, options.store_gbs * 1e9) / slots

@@ -34,10 +34,10 @@ def done(**seconds):
     print(json.dumps({"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, **seconds}))
 """
 OURS = """
-from ckpt_tools.model import Level
+from ckpt_tools.model.nouns import Level
 from ckpt_tools.storage import LocalSource
-from ckpt_tools.values import values
-from ckpt_tools.verify import look
+from ckpt_tools.inspection.tensor_values import values
+from ckpt_tools.inspection.check import look
 import numpy
 _, anatomy = look(path, Level.STRUCTURE)
 with LocalSource(path) as source:
@@ -80,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
-        path, ours, cpus = os.path.join(directory, "model.safetensors"), "ckpt_tools.values, one thread", os.cpu_count() or 1
+        path, ours, cpus = os.path.join(directory, "model.safetensors"), "ckpt_tools.inspection.tensor_values, one thread", os.cpu_count() or 1
         subprocess.run([sys.executable, "-c", MAKE, path, str(options.gib), options.dtype], check=True)
         rivals = {ours: (OURS, 1), "torch.isfinite(t).all(), one thread": (TORCH, 1), f"torch.isfinite(t).all(), {cpus} threads": (TORCH, cpus)}
         if options.dtype != "bfloat16":

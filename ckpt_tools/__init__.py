@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 TYPE_CHECKING = False  # importing typing takes longer than the rest of this
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ckpt_tools import elastic as elastic
+    from ckpt_tools import elastic
     from ckpt_tools import errors as errors
-    from ckpt_tools._try_load import Attempt, Loaded, try_load
-    from ckpt_tools.answers import FileReport, Scan, Summary, Verification
+    from ckpt_tools.api import latest, plan, scan, verify
+    from ckpt_tools.comparison.compare import diff
+    from ckpt_tools.comparison.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
+    from ckpt_tools.elastic.try_load import Attempt, Loaded, try_load
     from ckpt_tools.errors import CannotLook, CkptError, LoadFailed, NoCheckpoint, NoneUsable, NotNewest, UsageError
-    from ckpt_tools.model import (
+    from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
+    from ckpt_tools.model.nouns import (
         Checkpoint,
         Choice,
         FileLoad,
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
         Tensor,
         Verdict,
     )
-    from ckpt_tools.pipeline import latest, plan, scan, verify
-    from ckpt_tools.pipeline.compare import diff
-    from ckpt_tools.pipeline.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
-    from ckpt_tools.question import Selection, Trust
+    from ckpt_tools.model.selection import Selection, Trust
 
 __all__ = [
     "Attempt",
@@ -95,12 +92,12 @@ __all__ = [
 ]
 
 _HOME = {
-    "ckpt_tools.pipeline": ("latest", "plan", "scan", "verify"),
-    "ckpt_tools.pipeline.compare": ("diff",),
-    "ckpt_tools.pipeline.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
-    "ckpt_tools._try_load": ("Attempt", "Loaded", "try_load"),
-    "ckpt_tools.answers": ("FileReport", "Scan", "Summary", "Verification"),
-    "ckpt_tools.question": ("Selection", "Trust"),
+    "ckpt_tools.api": ("latest", "plan", "scan", "verify"),
+    "ckpt_tools.comparison.compare": ("diff",),
+    "ckpt_tools.comparison.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
+    "ckpt_tools.elastic.try_load": ("Attempt", "Loaded", "try_load"),
+    "ckpt_tools.model.answers": ("FileReport", "Scan", "Summary", "Verification"),
+    "ckpt_tools.model.selection": ("Selection", "Trust"),
     "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
 }
 
@@ -113,7 +110,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
     if name in ("elastic", "errors"):
         return import_module(f"ckpt_tools.{name}")
-    home = next((module for module, names in _HOME.items() if name in names), "ckpt_tools.model")
+    home = next((module for module, names in _HOME.items() if name in names), "ckpt_tools.model.nouns")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
@@ -122,17 +119,3 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
-
-class _Package(ModuleType):
-    """``verify`` and ``plan`` are functions of the API and stages of the house; importing a stage must not hide the function.
-
-    The import system binds every imported submodule in its package. For these two names the binding is dropped:
-    ``from ckpt_tools import verify`` is always the function, ``from ckpt_tools.verify import …`` still reaches the stage.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME["ckpt_tools.pipeline"] and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

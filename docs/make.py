@@ -8,9 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from ckpt_tools.codes import CODES  # noqa: E402 - needs the path above when the package is not installed
-from ckpt_tools.config import ENV  # noqa: E402
-from ckpt_tools.model import Severity  # noqa: E402
+from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
+from ckpt_tools.model.nouns import Severity  # noqa: E402
+from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
 NOTE = "<!-- Made by docs/make.py: edit the code it names, then run it. -->\n"
 
@@ -20,7 +20,7 @@ def codes() -> str:
     out = [
         "# Finding codes\n",
         NOTE,
-        "Every observation has a code. Codes are never renamed and never reused; `ckpt explain CODE` prints the same. Made from `ckpt_tools/codes.py`.\n",
+        "Every observation has a code. Codes are never renamed and never reused; `ckpt explain CODE` prints the same. Made from `ckpt_tools/findings.py`.\n",
         "The severity decides: an **error** makes the file or checkpoint `broken` (it is never chosen, `ckpt verify` exits 1), a **warning** makes it `suspect`",
         "(it may be chosen; `ckpt verify` exits 0, with `--strict` 1), a **note** changes nothing. A finding can be milder or graver than listed here where its",
         "message says why, for instance `missing-rank`, which is a warning in a dying-gasp checkpoint.\n",

@@ -71,7 +71,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     if config.option.dist == "no":
         config.option.dist = "worksteal"
-    from ckpt_tools.checksum.cpus import usable
+    from ckpt_tools.storage.cpus import usable
 
     return usable() + 1
 
@@ -92,7 +92,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
 @pytest.fixture
 def enough_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
     """A clock that counts bytes: the time for reading is over when so many bytes of contents have been read. Returns the progress callback that winds it."""
-    from ckpt_tools.pipeline.reader import Reader
+    from ckpt_tools.reading.reader import Reader
 
     def wind(most: int) -> Callable[[int, int], None]:
         done = [0]

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ckpt_tools import checksum
-from ckpt_tools.codes import finding
+from ckpt_tools.findings import finding
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, structure
-from ckpt_tools.indexes import is_index
-from ckpt_tools.model import Finding, Level, Region, Severity
-from ckpt_tools.regions import regions_of
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.indexes import is_index
+from ckpt_tools.model.nouns import Finding, Level, Region, Severity
 from ckpt_tools.storage import BytesSource, ShortRead
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "formats"
@@ -130,7 +130,7 @@ class Fixture:
         """The format of a file of the set: the one it claims by its beginning among those its name allows, else that of the claim on it."""
         if self.home is None:
             return self.format
-        from ckpt_tools.recognise import allowed_by_name
+        from ckpt_tools.inspection.recognise import allowed_by_name
 
         head, said = self.files[own][:HEAD], self.said.get(own, ())
         named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
@@ -157,7 +157,7 @@ class Fixture:
 
 def claims(files: Mapping[str, bytes]) -> tuple[Mapping[str, list[Claim]], list[str]]:
     """What the indexes among ``files`` say, and the members they name that are not there."""
-    from ckpt_tools.recognise import allowed_by_name
+    from ckpt_tools.inspection.recognise import allowed_by_name
 
     out: Mapping[str, list[Claim]] = defaultdict(list)
     missing = []

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckpt_tools.job import said
-from ckpt_tools.job.meeting import Meeting
+from ckpt_tools.job import reported as said
+from ckpt_tools.job.exchange import Meeting
 
 GONE = "<gone>"
 """Instead of a value: take the field away."""

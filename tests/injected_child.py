@@ -29,15 +29,15 @@ def by_engine(root: str) -> int:
     """``ckpt verify --scheduler`` with workers that are threads of this process."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from ckpt_tools import pipeline
+    from ckpt_tools import api
     from ckpt_tools.cli.verify import exit_code
-    from ckpt_tools.emit import json as emit
-    from ckpt_tools.engine import Engine
     from ckpt_tools.errors import CkptError
+    from ckpt_tools.output import json as emit
+    from ckpt_tools.reading.engines import Engine
 
     try:
         with ThreadPoolExecutor(2) as pool:
-            result = pipeline.verify([root], engine=Engine(pool, "threads"))
+            result = api.verify([root], engine=Engine(pool, "threads"))
     except CkptError as e:
         sys.stderr.write(f"{e}\n")
         return e.exit_code
@@ -46,12 +46,12 @@ def by_engine(root: str) -> int:
 
 
 def by_python(root: str, options: str) -> int:
-    """``ckpt_tools.plan`` with a question in the form of expected.json."""
+    """``ckpt_tools.planning.assign`` with a question in the form of expected.json."""
     from test_layouts import selection
 
-    from ckpt_tools.emit import json as emit
+    from ckpt_tools.api import plan
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.pipeline import plan
+    from ckpt_tools.output import json as emit
 
     try:
         sys.stdout.write(emit.render(plan(root, selection(json.loads(options)))))

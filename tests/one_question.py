@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from ckpt_tools import Selection, cli, latest, plan
-from ckpt_tools.emit import json as as_json
 from ckpt_tools.errors import CkptError
 from ckpt_tools.job import command
+from ckpt_tools.output import json as as_json
 
 COMMANDS = ("plan", "latest", "hook", "run")
 FOREIGN = ("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_", "RANK", "WORLD_SIZE", "LOCAL_")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt_tools.answers import FileReport, Scan, Summary, Verification
-from ckpt_tools.codes import finding
-from ckpt_tools.model import (
+from ckpt_tools.findings import finding
+from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
+from ckpt_tools.model.nouns import (
     Checkpoint,
     FileLoad,
     Finding,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import small_files
 from simulated_job import Job, Op, Save, Streams, remove, rename, rmtree, streams, write
 
-from ckpt_tools.question import Selection
+from ckpt_tools.model.selection import Selection
 
 
 class Framework:

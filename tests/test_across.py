@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable
-from ckpt_tools.model import Severity
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.selection import Selection
 from tests.small_files import mindspore, sample, saved, tensor
 
 T0 = 1_760_000_000
@@ -114,7 +114,7 @@ def test_a_replica_of_another_size_stands_out(tmp_path: Path) -> None:
 
 def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at other steps."""
-    from ckpt_tools.pipeline import duplicates
+    from ckpt_tools.crosscheck import duplicates
 
     for i, step in enumerate((10, 20, 30)):
         for rank in range(4):

@@ -20,7 +20,7 @@ from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.boards import Files
-from ckpt_tools.job.meeting import Meeting
+from ckpt_tools.job.exchange import Meeting
 
 WORLD = 4
 
@@ -293,9 +293,9 @@ def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
 MEET = """
 import sys
 from ckpt_tools.job.boards import Files
-from ckpt_tools.job.meeting import meeting
-from ckpt_tools.job.said import Round, only
-from ckpt_tools.checked import whole
+from ckpt_tools.job.exchange import meeting
+from ckpt_tools.job.reported import Round, only
+from ckpt_tools.settings.checked_json import whole
 from ckpt_tools.errors import CkptError
 sums = Round(only({"n": whole, "from": whole}), only({"sum": whole}))
 try:
@@ -335,7 +335,7 @@ def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
-    from ckpt_tools.job.meeting import failure
+    from ckpt_tools.job.exchange import failure
 
     def member(i: int) -> str:
         m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)

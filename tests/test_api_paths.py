@@ -22,7 +22,7 @@ ALONE: dict[str, Callable[[Any], Any]] = {
     "plan": plan,
     "latest": lambda p: latest(p, Selection(rank=0)),
     "diff": lambda p: replace(diff(p, p), seconds=0.0),
-    "show": ckpt_tools.pipeline.show,
+    "show": ckpt_tools.api.show,
     "try_load": lambda p: try_load(p, os.fsdecode),
 }
 """What each function says of one path."""

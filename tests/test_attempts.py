@@ -15,9 +15,9 @@ from small_files import FIXTURES, mindspore, saved, tensor
 from test_layouts import selection
 from test_newest import HOUR, MINUTE, START, described_tree, trackers
 
+from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Checkpoint, Level, LoadPlan
-from ckpt_tools.pipeline import plan, scan
+from ckpt_tools.model.nouns import Checkpoint, Level, LoadPlan
 
 SEVERAL = ["megatron", "ascend", "deepspeed", "trainer", "dcp", "mindspore"]
 """Layouts of the random trees that can have several files in a checkpoint, made with several."""

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CkptError, NotNewest, UsageError
-from ckpt_tools.layouts.bare_names import BareName, read_bare_name
-from ckpt_tools.model import Kind, Verdict
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
+from ckpt_tools.model.nouns import Kind, Verdict
+from ckpt_tools.model.selection import Selection
 
 START = 1_700_000_000
 

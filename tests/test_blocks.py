@@ -15,9 +15,9 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools._share import Share, share
-from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, _blocks, _compare, _spread, blocks, mismatches
-from ckpt_tools.checksum._spread import Content, read_items
+from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, blocks, compare, mismatches, remote
+from ckpt_tools.checksum.remote import Content, read_items
+from ckpt_tools.settings.sample_size import Share, share
 from ckpt_tools.storage import BytesSource
 
 PAGE = 64
@@ -28,11 +28,11 @@ def small() -> Iterator[None]:
     """Blocks of bytes instead of megabytes."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (_blocks, "MIB", PAGE),
-            (_blocks, "LEAST", 256),
-            (_blocks, "LARGEST", 2048),
-            (_compare, "GAP", 16),
-            (_spread, "GAP", 16),
+            (blocks, "MIB", PAGE),
+            (blocks, "LEAST", 256),
+            (blocks, "LARGEST", 2048),
+            (compare, "GAP", 16),
+            (remote, "GAP", 16),
         ):
             patch.setattr(module, name, value)
         yield

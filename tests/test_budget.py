@@ -19,10 +19,10 @@ from test_cache import BIG, flip, megatron, part, settle
 from test_duplicates import copy, optimizer, shard
 
 from ckpt_tools import errors
+from ckpt_tools.api import plan, verify
 from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
-from ckpt_tools.model import Level, LoadPlan, Severity
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Level, LoadPlan, Severity
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import BytesSource, LocalSource, Stopped
 
 MiB = 1 << 20
@@ -200,7 +200,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_reader_ends_with_the_budget(tmp_path: Path) -> None:
-    from ckpt_tools._cache_place import directory, turn
+    from ckpt_tools.cache.locks import directory, turn
 
     root = megatron(tmp_path / "run")
     os.makedirs(directory(os.environ), 0o700)

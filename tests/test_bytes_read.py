@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.model import Level, Verdict
-from ckpt_tools.verify import look
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Verdict
 
 LIMIT = 1 << 20
 GIB = 1 << 30

@@ -26,12 +26,13 @@ from owners import Owners
 from test_layouts import damage, materialise, questions, selection
 
 from ckpt_tools import errors
-from ckpt_tools._cache_place import directory, inside, turn
-from ckpt_tools.cache import Cache, Entry
-from ckpt_tools.model import Box, Finding, Level, LoadPlan, Report, Severity, Stats, Verdict
-from ckpt_tools.pipeline import latest, plan, reader, verify
-from ckpt_tools.pipeline.kept import pack, unpack
-from ckpt_tools.question import Selection
+from ckpt_tools.api import latest, plan, verify
+from ckpt_tools.cache.codec import pack, unpack
+from ckpt_tools.cache.locks import directory, inside, turn
+from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.model.nouns import Box, Finding, Level, LoadPlan, Report, Severity, Stats, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading import reader
 from ckpt_tools.storage import Identity
 
 CACHED = Selection(cache=True, settle=0.0)
@@ -548,7 +549,7 @@ def test_another_user_s_cache_is_not_believed(tmp_path: Path, home: Path, owners
 
 
 def test_a_locked_cache_is_waited_for_and_then_done_without(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.cache._BUSY", 0.05)
+    monkeypatch.setattr("ckpt_tools.cache.verdicts._BUSY", 0.05)
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     asked(root)
@@ -587,7 +588,7 @@ def test_where_it_lies() -> None:
 
 
 def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.cache.ROWS", 10)
+    monkeypatch.setattr("ckpt_tools.cache.verdicts.ROWS", 10)
     identity = Identity(1, 2, 3, 4, 5)
 
     def filled(names: range, now_ns: int) -> list[str]:
@@ -648,7 +649,7 @@ def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.Monke
 
 HOLDER = """
 import os, sys
-from ckpt_tools._cache_place import directory, turn
+from ckpt_tools.cache.locks import directory, turn
 home = directory(os.environ)
 os.makedirs(home, 0o700, exist_ok=True)
 with turn(home, sys.argv[1], True) as ours:
@@ -696,7 +697,7 @@ def test_without_file_locks_everybody_reads(tmp_path: Path, monkeypatch: pytest.
 
 WRITER = """
 import sys, time
-from ckpt_tools.cache import Cache, Entry
+from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.storage import Identity
 print("started", flush=True)
 n = 0

@@ -24,13 +24,13 @@ from ckpt_tools.checksum import (
     Extent,
     Piece,
     Sum,
-    _compare,
-    _crcs,
-    _spread,
-    _work,
+    combine,
+    compare,
     covered,
     mismatches,
+    remote,
     shifted,
+    work,
 )
 from ckpt_tools.storage import BytesSource, Window
 
@@ -102,17 +102,17 @@ def questions(draw: Any) -> tuple[bytes, list[Sum]]:
 def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jobs: int, gaps: bool, bit: int, unit: int) -> None:
     data, sums = asked
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(_compare, "UNIT", unit)
-        m.setattr(_work, "INLINE", 0)
+        m.setattr(compare, "UNIT", unit)
+        m.setattr(work, "INLINE", 0)
         assert list(mismatches(BytesSource(data), sums, jobs=jobs, gaps=gaps)) == []
         at = bit // 8 % len(data)
         damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
         expected = {i for i, s in enumerate(sums) if any(not isinstance(p, bytes) and p.offset <= at < p.offset + p.length for p in s.pieces)}
         found = list(mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps))
         assert {i for i, s in enumerate(sums) if any(s is x for x, _ in found)} == expected
-        m.setattr(_spread, "UNIT", unit)
-        content = _spread.Content(len(data), sums)  # what other machines are sent, one item at a time
-        there = [r for item in content.items for r in _spread.read_items(BytesSource(damaged), [item], lambda *_: None)]
+        m.setattr(remote, "UNIT", unit)
+        content = remote.Content(len(data), sums)  # what other machines are sent, one item at a time
+        there = [r for item in content.items for r in remote.read_items(BytesSource(damaged), [item], lambda *_: None)]
         assert all(item[2] <= unit or item[4][0] != "crc" for item in content.items if item[0] == "sum")
         assert list(content.found(BytesSource(damaged), dict(enumerate(there)), None)) == found
 
@@ -130,16 +130,16 @@ def test_the_crcs_of_parts_make_that_of_the_whole(data: bytes, cuts: list[int], 
 def test_joined_as_isal_joins(a: int, b: int, length: int) -> None:
     """The arithmetic of our own, which CRC-32C has and CRC-32 where there is no isal."""
     isal = pytest.importorskip("isal.isal_zlib")
-    assert _crcs.combine(0xEDB88320, a, b, length) == isal.crc32_combine(a, b, length)
+    assert combine.combine(0xEDB88320, a, b, length) == isal.crc32_combine(a, b, length)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("how", [CRC32C, Crc32c])
 def test_every_byte_is_read_once(jobs: int, whole: bool, how: Crc | type[Crc32c], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compare, "UNIT", 100)
-    monkeypatch.setattr(_work, "INLINE", 0)
-    monkeypatch.setattr(_compare, "GAP", 1)
+    monkeypatch.setattr(compare, "UNIT", 100)
+    monkeypatch.setattr(work, "INLINE", 0)
+    monkeypatch.setattr(compare, "GAP", 1)
     body = deflated(DATA[:500])
     data = DATA + body + DATA
     sums = [

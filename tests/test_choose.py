@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.choose import Judgement, choose, rank
-from ckpt_tools.codes import finding
-from ckpt_tools.model import Checkpoint, Kind
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Checkpoint, Kind
+from ckpt_tools.planning.choose import Judgement, choose, rank
 
 BAD = Judgement(False, (finding("crc-mismatch", "flipped"),), read=True)
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.codes import CODES, finding
+from ckpt_tools.findings import CODES, finding
 
 SOURCE = {path: path.read_text() for path in (Path(__file__).parent.parent / "ckpt_tools").rglob("*.py")}
 EMITTED = {
     code
     for path, text in SOURCE.items()
-    if path.name != "codes.py"
+    if path.name != "findings.py"
     for code in re.findall(r"(?:finding|Damage|_Bad)\(\s*\"([a-z][a-z0-9-]+)\"", text)
 }
-NAMED = {code for path, text in SOURCE.items() if path.name != "codes.py" for code in re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text)}
+NAMED = {code for path, text in SOURCE.items() if path.name != "findings.py" for code in re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text)}
 
 
 def test_every_emitted_code_is_in_the_catalogue() -> None:

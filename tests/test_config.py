@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from ckpt_tools import _values, config
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model import Kind, Level
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import parsers
+from ckpt_tools.settings import resolve as config
 
 ALL = dict.fromkeys(config.BY_KEY)
 
@@ -141,7 +142,7 @@ def test_only_the_settings_of_the_command_are_read(here):
     ("value", "seconds"), [("120", 120), (" 2m ", 120), ("1h30m", 5400), ("500ms", 0.5), ("1.5", 1.5), ("1d", 86400), (7, 7), ("0", 0)]
 )
 def test_durations(value, seconds):
-    assert _values.duration(value) == seconds
+    assert parsers.duration(value) == seconds
 
 
 def test_rank_outside_the_world(here):
@@ -165,13 +166,13 @@ def test_rank_outside_the_world(here):
 def test_replica_group_files(tmp_path, content, groups):
     file = tmp_path / "g=1.txt"
     file.write_text(content)
-    assert _values.replica_groups(str(file)) == groups
-    assert _values.replica_groups([str(file)]) == groups
+    assert parsers.replica_groups(str(file)) == groups
+    assert parsers.replica_groups([str(file)]) == groups
     if set(groups) == {""}:
-        assert _values.replica_groups(f"rng={file}") == {"rng": groups[""]}
+        assert parsers.replica_groups(f"rng={file}") == {"rng": groups[""]}
     else:
         with pytest.raises(ValueError, match="names the roles itself"):
-            _values.replica_groups(f"rng={file}")
+            parsers.replica_groups(f"rng={file}")
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", "[[0, true]]", "[[0, -1]]", '{"a": 1}', "{", "0,x", "[[]]", "[[0.5]]"])
@@ -179,11 +180,11 @@ def test_bad_replica_group_files(tmp_path, content):
     file = tmp_path / "groups"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"\w"):
-        _values.replica_groups(str(file))
+        parsers.replica_groups(str(file))
 
 
 def test_replica_groups_in_one_variable():
-    assert _values.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
+    assert parsers.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
 
 
 def test_replica_groups_in_the_file_start_from_its_directory(here):

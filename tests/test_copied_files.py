@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 from test_layouts import CASES, materialise, selection
 
+from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model import Checkpoint, LoadPlan, Part, Severity
-from ckpt_tools.pipeline import plan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Checkpoint, LoadPlan, Part, Severity
+from ckpt_tools.model.selection import Selection
 
 SHARDS = ("deepspeed", "deepspeed-universal", "hf-trainer", "accelerate")
 """Layouts whose fixtures have two saves of a model in several files, or of a scheduler that is not stepped at every save."""

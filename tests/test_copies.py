@@ -14,10 +14,10 @@ import small_files
 from test_layouts import CASES, materialise
 
 from ckpt_tools import errors
-from ckpt_tools.layouts.copies import Proof, copy
-from ckpt_tools.model import Severity
-from ckpt_tools.pipeline import plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.layouts.common.copies import Proof, copy
+from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.selection import Selection
 
 NAMES = ("{}.bak", "{}.old", "{}-copy", "{} (1)", ".trash/{}", "{}_20250131", "{}-2025-01-31_120000", "{}_old")
 """What people call a copy of a directory or, before its suffix or after it, of a file."""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import cpus, default_jobs
+from ckpt_tools.checksum import default_jobs
+from ckpt_tools.storage import cpus
 
 
 class Machine:

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import small_files
 
-from ckpt_tools import Level, NoneUsable, Selection, Verification, _fork, plan, scan
+from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
-from ckpt_tools.pipeline import ahead, crowd
-from ckpt_tools.storage import Stopped
+from ckpt_tools.reading import prefetch, processes
+from ckpt_tools.storage import Stopped, worker_processes
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
 GOOD = FORMATS / "torch_zip" / "good"
@@ -54,18 +54,18 @@ def told(found: Verification) -> Verification:
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(files, those answered by a copy) of every crowd in the test. The thread by which pytest watches for hangs does not count."""
-    monkeypatch.setattr(_fork, "alone", lambda: threading.active_count() == 1)
+    monkeypatch.setattr(worker_processes, "alone", lambda: threading.active_count() == 1)
     seen: list[tuple[int, int]] = []
-    real = crowd.crowd
+    real = processes.crowd
 
-    def counting(count: int, jobs: int, answer: crowd.Answer, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
+    def counting(count: int, jobs: int, answer: processes.Answer, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
         n = 0
         for one in real(count, jobs, answer, beat):
             n += 1
             yield one
         seen.append((count, n))
 
-    monkeypatch.setattr(crowd, "crowd", counting)
+    monkeypatch.setattr(processes, "crowd", counting)
     return seen
 
 
@@ -124,14 +124,14 @@ def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, cop
 def test_what_a_dead_copy_leaves_is_read_here(many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
-    here, real = os.getpid(), ahead.look
+    here, real = os.getpid(), prefetch.look
 
     def deadly(path: str, *rest: object, **more: object) -> object:
         if os.getpid() != here and "rank_5/" in path:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ahead, "look", deadly)
+    monkeypatch.setattr(prefetch, "look", deadly)
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone
@@ -162,29 +162,29 @@ def test_no_copy_outlives_a_stop() -> None:
 
     before = children()
     with pytest.raises(Stopped):
-        list(crowd.crowd(100, 4, forever, stop))
+        list(processes.crowd(100, 4, forever, stop))
     assert children() == before
-    for pair in crowd.crowd(100, 4, forever, lambda: None):
+    for pair in processes.crowd(100, 4, forever, lambda: None):
         assert pair == (0, b"x")
         break  # whoever asks no further ends them too
     assert children() == before
 
 
 def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fork, "alone", lambda: True)
+    monkeypatch.setattr(worker_processes, "alone", lambda: True)
 
     def answer(i: int) -> bytes:
         return bytes([i % 251]) * (i * 37 % 300_000)
 
     for count in (1, 2, 999, 1000, 1001, 2345):
-        got = list(crowd.crowd(count, 3, answer, lambda: None))
+        got = list(processes.crowd(count, 3, answer, lambda: None))
         assert sorted(i for i, _ in got) == list(range(count))
         assert all(data == answer(i) for i, data in got)
 
 
 def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pipe has no reader any more."""
-    monkeypatch.setattr(_fork, "alone", lambda: True)
+    monkeypatch.setattr(worker_processes, "alone", lambda: True)
     parent = os.fork()
     if not parent:
 
@@ -193,7 +193,7 @@ def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyP
             time.sleep(0.02)
             return b"x" * 100
 
-        for _ in crowd.crowd(1000, 2, answer, lambda: None):
+        for _ in processes.crowd(1000, 2, answer, lambda: None):
             if len(list(tmp_path.iterdir())) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
@@ -215,7 +215,7 @@ def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int,
 def test_the_command_makes_copies(many: Path) -> None:
     script = """
 import sys, ckpt_tools.cli
-from ckpt_tools.pipeline import crowd
+from ckpt_tools.api import crowd
 real = crowd._serve
 def told(*args):
     real(*args)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools import Selection, Verdict, errors, plan, verify
-from ckpt_tools.model import Level, Severity
-from ckpt_tools.verify import look
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Severity
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
 GOOD = sorted(p for p in FORMATS.glob("*/good/**/*") if p.is_file() and p.stat().st_size > 2000)

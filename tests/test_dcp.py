@@ -24,13 +24,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools import checksum
-from ckpt_tools.codes import finding
-from ckpt_tools.formats import Anatomy, _dcp_hf, _dcp_map, dcp, mcore_integrity
-from ckpt_tools.formats._base import structure
-from ckpt_tools.formats._dcp_tiling import untiled
-from ckpt_tools.model import Box, Finding, Guard, Tensor, Verdict
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.regions import regions_of
+from ckpt_tools.api import plan, verify
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.format import structure
+from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.dcp import byte_map, dcp
+from ckpt_tools.formats.json_files import mcore_integrity
+from ckpt_tools.formats.safetensors import dcp_sharding
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Box, Finding, Guard, Tensor, Verdict
 from ckpt_tools.storage import BytesSource
 
 GOOD = FIXTURES / "dcp" / "good"
@@ -479,9 +482,9 @@ def test_a_map_of_very_many_places_ends() -> None:
     places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
     data = b"\x80\x04" + places * 2 + b"."
     anatomy = Anatomy(regions=[])
-    _dcp_map.explain(data, anatomy, (), (), sizes=False)
+    byte_map.explain(data, anatomy, (), (), sizes=False)
     regions = regions_of(anatomy, len(data))
-    assert len(regions) < 2 * _dcp_map.MAX_SPOTS + 3
+    assert len(regions) < 2 * byte_map.MAX_SPOTS + 3
     assert regions[-1].guard is Guard.UNPROTECTED
     assert regions[-1].length > len(data) // 3
 
@@ -513,7 +516,7 @@ def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
 
 def _info(text: str, *tensors: Tensor) -> tuple[dict[str, Box], list[Finding]]:
     boxes, found = {}, []
-    for item in _dcp_hf.offsets(text, tensors, 8):
+    for item in dcp_sharding.offsets(text, tensors, 8):
         if isinstance(item, Finding):
             found.append(item)
         else:
@@ -539,11 +542,11 @@ def test_damaged_sharding_info_is_seen(text: str) -> None:
 
 def test_pieces_of_all_files_must_fill_the_tensor() -> None:
     first, second, other = ({"w": Box((a, 0), (b, 3))} for a, b in ((0, 4), (4, 7), (5, 8)))
-    assert list(_dcp_hf.together([first, second])) == []
-    assert codes(list(_dcp_hf.together([second]))) == {"bad-header"}
-    assert codes(list(_dcp_hf.together([first, other]))) == {"bad-header"}
-    assert codes(list(_dcp_hf.together([first, first]))) == {"bad-header"}
-    assert codes(list(_dcp_hf.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
+    assert list(dcp_sharding.together([first, second])) == []
+    assert codes(list(dcp_sharding.together([second]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, other]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, first]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
 
 
 def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> None:

@@ -14,13 +14,13 @@ from test_layouts import CASES
 from test_resume import QUESTIONS
 from test_view import setup
 
-from ckpt_tools.checked import Invalid
+from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job import derived
 from ckpt_tools.job.decision import body_of
 from ckpt_tools.job.view import build
-from ckpt_tools.pipeline import plan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings.checked_json import Invalid
 
 FIRST = {case.parts[-3]: (case, question) for case, question in (p.values[:2] if hasattr(p, "values") else p for p in reversed(QUESTIONS))}
 """One question about each layout."""

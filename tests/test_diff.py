@@ -24,14 +24,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt_tools
-from ckpt_tools import Change, Level, Verdict, cli, diff, digest
+from ckpt_tools import Change, Level, Verdict, cli, diff
+from ckpt_tools.api import show
 from ckpt_tools.checksum import BUFFER, digests
-from ckpt_tools.digest import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
+from ckpt_tools.comparison import compare
+from ckpt_tools.comparison.difference import _equal
+from ckpt_tools.comparison.pairs import File, match
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model import Part, Tensor
-from ckpt_tools.pipeline import compare, show
-from ckpt_tools.pipeline.difference import _equal
-from ckpt_tools.pipeline.matching import File, match
+from ckpt_tools.inspection import digests as digest
+from ckpt_tools.inspection.digests import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
+from ckpt_tools.model.nouns import Part, Tensor
 from ckpt_tools.storage import BytesSource
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"

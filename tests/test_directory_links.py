@@ -11,7 +11,7 @@ import small_files
 from test_copies import asked
 from test_layouts import CASES, materialise
 
-from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.api import plan, verify
 
 
 def linked(root: Path, path: str) -> list[str]:

@@ -14,10 +14,10 @@ import sample_results as sample
 import warm
 
 from ckpt_tools import __version__, errors
-from ckpt_tools.emit import json as emit_json
-from ckpt_tools.emit import jsonl
-from ckpt_tools.formats._base import Anatomy
-from ckpt_tools.model import Tensor
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.model.nouns import Tensor
+from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -13,11 +13,11 @@ import run_helpers
 from small_files import dcp, megatron, mindspore
 
 from ckpt_tools import cli
-from ckpt_tools.emit import story
+from ckpt_tools.api import plan
 from ckpt_tools.errors import NoCheckpoint, NoneUsable
-from ckpt_tools.model import Finding, Kind
-from ckpt_tools.pipeline import plan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Finding, Kind
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import story
 
 DAY = 1_700_000_000
 

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save as safetensors_save
 from small_files import saved, trainer
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Level, LoadPlan, Severity
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.pipeline.judge import Judge
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Level, LoadPlan, Severity
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.judge import Judge
 
 DAY = 1_700_000_000
 Found = set[tuple[str, str]]

@@ -19,9 +19,11 @@ import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools import _fault_file, config, elastic
+from ckpt_tools import elastic
 from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
 from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import fault_file as _fault_file
+from ckpt_tools.settings import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = [[0, 2], [1, 3]]
@@ -247,7 +249,7 @@ def test_bad_fault_files(fault_file, content, says):
         made(fault_file=path)
     assert says in str(e.value) and path in str(e.value)
     with pytest.raises(UsageError, match=r"^--fault-file: ") as e:
-        config.resolve({"fault-file": path}, env={}, cwd="/")
+        resolve.resolve({"fault-file": path}, env={}, cwd="/")
     assert says in str(e.value) and "--fault-file" in e.value.hint
 
 
@@ -338,13 +340,13 @@ def test_mistakes_in_the_configuration(given, says):
 
 def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
     path = fault_file([5])
-    keys = dict.fromkeys(config.BY_KEY)
-    assert config.resolve({**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/").selection().fault_ranks == {1, 5}
-    assert config.resolve({**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/").selection().fault_ranks == {2, 5}
-    assert config.resolve({**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/").selection().fault_ranks == {5}
+    keys = dict.fromkeys(resolve.BY_KEY)
+    assert resolve.resolve({**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/").selection().fault_ranks == {1, 5}
+    assert resolve.resolve({**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/").selection().fault_ranks == {2, 5}
+    assert resolve.resolve({**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/").selection().fault_ranks == {5}
     (tmp_path / "deep").mkdir()
     (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
-    assert config.resolve({**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")).selection().fault_ranks == {5}
+    assert resolve.resolve({**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")).selection().fault_ranks == {5}
 
 
 def test_the_schema_on_the_page_is_the_one_that_is_read(fault_file):

@@ -13,13 +13,13 @@ import sample_results as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.answers import FileReport
-from ckpt_tools.emit import json as emit_json
-from ckpt_tools.emit import jsonl, shell, table, text
-from ckpt_tools.emit._words import percent, printable, size, span
 from ckpt_tools.errors import UsageError
-from ckpt_tools.formats._base import Anatomy
-from ckpt_tools.model import RankLoad, Resume, Tensor, Verdict
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.model.answers import FileReport
+from ckpt_tools.model.nouns import RankLoad, Resume, Tensor, Verdict
+from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import jsonl, shell, table, text
+from ckpt_tools.output.words import percent, printable, size, span
 
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
 

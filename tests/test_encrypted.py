@@ -14,13 +14,14 @@ from helpers import FIXTURES, bad, findings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.formats import _crypto, mindspore_encrypted
-from ckpt_tools.formats._base import HEAD, Anatomy
-from ckpt_tools.formats._crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
-from ckpt_tools.model import Finding, Guard, Level, Severity, Verdict
-from ckpt_tools.regions import regions_of
+from ckpt_tools.formats.common import crypto
+from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
+from ckpt_tools.formats.common.format import HEAD, Anatomy
+from ckpt_tools.formats.mindspore import mindspore_encrypted
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.check import look as verify_look
+from ckpt_tools.model.nouns import Finding, Guard, Level, Severity, Verdict
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
-from ckpt_tools.verify import look as verify_look
 
 from .test_mindspore_ckpt import record, table, tensor
 
@@ -72,7 +73,7 @@ def sealed(mode: str, plain: bytes, key: bytes, *, size: int = 64 << 20, nonce: 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 160 bytes instead of 64 MiB."""
-    monkeypatch.setattr("ckpt_tools.formats._mindspore_blocks.PLAIN", 160)
+    monkeypatch.setattr("ckpt_tools.formats.mindspore.encrypted_blocks.PLAIN", 160)
     return 160
 
 
@@ -155,7 +156,7 @@ def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], da
 
 def test_the_counter_wraps_in_its_low_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     high = 0x1234 << 32
-    monkeypatch.setattr(_crypto, "_counter", lambda *_: high | 0xFFFFFFFE)
+    monkeypatch.setattr(crypto, "_counter", lambda *_: high | 0xFFFFFFFE)
     cipher = os.urandom(80)
     ecb = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
     stream = b"".join(ecb.update((high | low).to_bytes(16, "big")) for low in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2))

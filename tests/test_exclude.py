@@ -10,12 +10,12 @@ import pytest
 from run_helpers import megatron
 
 from ckpt_tools import cli, errors
-from ckpt_tools.config import resolve
-from ckpt_tools.discover import discover
-from ckpt_tools.hidden import Hidden
-from ckpt_tools.model import Level, LoadPlan
-from ckpt_tools.pipeline import plan, scan
-from ckpt_tools.question import Selection
+from ckpt_tools.api import plan, scan
+from ckpt_tools.discovery.exclude import Hidden
+from ckpt_tools.discovery.walk import discover
+from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings.resolve import resolve
 
 from .test_first_launch import sparse
 from .test_layouts import CASES, materialise

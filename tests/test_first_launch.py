@@ -15,12 +15,12 @@ import small_files
 from run_helpers import SAY, broken, ckpt, megatron
 
 from ckpt_tools import cli, errors
+from ckpt_tools.api import plan, scan
+from ckpt_tools.discovery.unrecognised import LARGE
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.model import Level
-from ckpt_tools.pipeline import plan, scan
-from ckpt_tools.pipeline.strangers import LARGE
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.selection import Selection
 
 from .test_layouts import CASES, materialise
 

@@ -25,11 +25,13 @@ from small_files import mindspore, saved, tensor, trainer
 from test_one_answer import broken_body
 from test_trust_global import CALL, adding
 
-from ckpt_tools import cli, trust
+from ckpt_tools import cli
 from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import Command
-from ckpt_tools.pipeline import crowd, history
-from ckpt_tools.pipeline.rate import Rate
+from ckpt_tools.planning import decision_log
+from ckpt_tools.reading import processes
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.rate import Rate
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
@@ -226,7 +228,7 @@ def foreign(tmp: Path) -> Path:
 def started_before(tmp: Path) -> Path:
     """A log below ``log`` says that an earlier start had a checkpoint."""
     root = empty(tmp)
-    note = Path(history.place(str(tmp / "log"), str(root))) / history.LAST
+    note = Path(decision_log.place(str(tmp / "log"), str(root))) / decision_log.LAST
     note.parent.mkdir(parents=True)
     note.write_text(json.dumps({"step": 20, "path": str(root / "iter_0000020")}))
     return root
@@ -243,7 +245,7 @@ def unfinished(tmp: Path) -> Path:
 def locked(tmp: Path) -> Path:
     """Another process holds the lock of the job's decision; the test lets go of it."""
     root = plain(tmp)
-    place = Path(history.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
+    place = Path(decision_log.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
     place.mkdir(parents=True)
     HELD.append(os.open(place / "lock", os.O_RDWR | os.O_CREAT))
     fcntl.flock(HELD[-1], fcntl.LOCK_EX)
@@ -411,11 +413,11 @@ class Seen(Asker):
         self.patch, self.tmp, self.calls = monkeypatch, tmp, list[object]()
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-        monkeypatch.setattr(crowd, "LEAST", 1)
-        monkeypatch.setattr(crowd, "crowd", self._crowd)
+        monkeypatch.setattr(processes, "LEAST", 1)
+        monkeypatch.setattr(processes, "crowd", self._crowd)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
-        real, threads = os.open, import_module("ckpt_tools.pipeline.compare").ThreadPoolExecutor
-        monkeypatch.setattr(import_module("ckpt_tools.pipeline.compare"), "ThreadPoolExecutor", self._noting(threads, "threads"))
+        real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
+        monkeypatch.setattr(import_module("ckpt_tools.comparison.compare"), "ThreadPoolExecutor", self._noting(threads, "threads"))
         monkeypatch.setattr(os, "open", lambda path, *more, **named: self._opened(real, path, *more, **named))
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)  # the trees are of this second
         self.unreadable = False

@@ -14,11 +14,11 @@ from helpers import FIXTURES, Fixture, bad, claims, look
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.codes import CODES
+from ckpt_tools.api import verify
+from ckpt_tools.findings import CODES
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Format, names
-from ckpt_tools.formats._named import Named
-from ckpt_tools.model import Guard, Level, Verdict
-from ckpt_tools.pipeline import verify
+from ckpt_tools.formats.named import Named
+from ckpt_tools.model.nouns import Guard, Level, Verdict
 
 TINY = 300
 SMALL = 4096
@@ -76,7 +76,8 @@ def test_a_format_says_what_it_is(fmt: Format) -> None:
     assert Level.STRUCTURE in fmt.checks
     assert all(s.startswith(".") or s.count(".") == 1 for s in fmt.suffixes)
     assert all(fmt.name in names.allowed(f"x{s}") for s in fmt.suffixes)
-    assert Named(fmt.name, fmt.suffixes, fmt.names, fmt.index) in names.named  # what can be known of it without importing it
+    named = Named(fmt.name, names.family[fmt.name], fmt.suffixes, fmt.names, fmt.index)
+    assert named in names.named  # what can be known of it without importing it
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
@@ -86,8 +87,9 @@ def test_every_format_has_fixtures(fmt: Format, kind: str) -> None:
 
 
 def test_every_format_is_in_the_list_of_names() -> None:
-    modules = {p.stem for p in (Path(__file__).parent.parent / "ckpt_tools" / "formats").glob("[a-z]*.py")}
-    assert sorted(names.order) == sorted(modules)
+    folder = Path(__file__).parent.parent / "ckpt_tools" / "formats"
+    families = {p.stem: p.parent.name for p in folder.glob("*/*.py") if "\nFORMAT = " in p.read_text()}
+    assert names.family == families
     assert [f.name for f in FORMATS] == list(names.order)
 
 
@@ -95,8 +97,9 @@ def test_only_the_formats_that_a_file_may_have_are_imported() -> None:
     look = """
 import sys
 from ckpt_tools import Level, verify
+from ckpt_tools.formats import names
 assert verify([sys.argv[1]], Level.CONTENT).verdict == "ok"
-print(*sorted(m.rpartition(".")[2] for m in sys.modules if m.startswith("ckpt_tools.formats.") and not m.rpartition(".")[2].startswith("_")))
+print(*sorted(n for n, family in names.family.items() if f"ckpt_tools.formats.{family}.{n}" in sys.modules))
 """
     for path, wanted in (("torch_zip/good/tiny.pt", "torch_zip"), ("safetensors/good/tiny.safetensors", "safetensors")):
         done = subprocess.run([sys.executable, "-c", look, str(FIXTURES / path)], capture_output=True, text=True, check=True)

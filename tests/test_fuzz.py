@@ -14,9 +14,9 @@ from types import ModuleType
 import pytest
 import yaml
 
-from ckpt_tools.codes import finding
+from ckpt_tools.findings import finding
 from ckpt_tools.formats import FORMATS, Anatomy, Format
-from ckpt_tools.model import Finding, Level
+from ckpt_tools.model.nouns import Finding, Level
 from ckpt_tools.storage import Source
 
 ROOT = Path(__file__).parent.parent
@@ -92,7 +92,7 @@ def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> Non
 
 def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
-    monkeypatch.setattr("ckpt_tools.pipeline.records._meta", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
+    monkeypatch.setattr("ckpt_tools.crosscheck.mindformers_records._meta", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
     with pytest.raises(AssertionError):
         TARGET.target("tracker")(b"20")
 

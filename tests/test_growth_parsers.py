@@ -21,11 +21,12 @@ import torch.distributed.checkpoint as saver
 from counted import calls
 from small_files import tf
 
-from ckpt_tools.formats import _json, _tensors, _zipdir
-from ckpt_tools.formats._base import Damage
-from ckpt_tools.formats._limited import limited
-from ckpt_tools.model import Finding, Level, Verdict
-from ckpt_tools.pipeline import verify
+from ckpt_tools.api import verify
+from ckpt_tools.formats.archives import zip_directory
+from ckpt_tools.formats.common import json_text, tensors
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.model.nouns import Finding, Level, Verdict
 
 FLOATS = struct.pack("<f", 0.5)
 LIST = b'{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'
@@ -162,9 +163,9 @@ def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
 
 def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More records, tensors or values than are kept: never sound; and unknown where a pickle among them was not read."""
-    monkeypatch.setattr(_zipdir, "MAX_RECORDS", 50)
-    monkeypatch.setattr("ckpt_tools.formats.safetensors.MAX_TENSORS", 50)
-    monkeypatch.setattr(_json, "MAX_MEMORY", 2000)
+    monkeypatch.setattr(zip_directory, "MAX_RECORDS", 50)
+    monkeypatch.setattr("ckpt_tools.formats.safetensors.safetensors.MAX_TENSORS", 50)
+    monkeypatch.setattr(json_text, "MAX_MEMORY", 2000)
     unread, part = (Verdict.UNKNOWN, "unread-pickle"), (Verdict.SUSPECT, "too-complex")
     for name, (verdict, code) in ("torch", unread), ("safetensors", part), ("JSON", part):
         for n in (10, 60):
@@ -177,8 +178,8 @@ def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_bounds_are_those_that_memory_was_measured_with() -> None:
     """500 bytes of memory for a tensor, 700 for a record, beside 200 MB for the text of the largest header."""
-    assert _tensors.MAX_TENSORS * 500 + (200 << 20) < 300 << 20
-    assert _zipdir.MAX_RECORDS * 700 + (16 << 20) < 300 << 20
+    assert tensors.MAX_TENSORS * 500 + (200 << 20) < 300 << 20
+    assert zip_directory.MAX_RECORDS * 700 + (16 << 20) < 300 << 20
 
 
 def test_damage_lets_go_of_what_was_read() -> None:

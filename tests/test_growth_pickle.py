@@ -15,10 +15,10 @@ import pytest
 from counted import calls
 
 from ckpt_tools.formats import BY_NAME
-from ckpt_tools.formats import _machine as machine
-from ckpt_tools.formats._base import Anatomy, Damage, structure
-from ckpt_tools.formats._pickle import MAX_OPS, Long, Number, read_from, read_pickle
-from ckpt_tools.formats._torch_names import text
+from ckpt_tools.formats.common.format import Anatomy, Damage, structure
+from ckpt_tools.formats.pickles import machine
+from ckpt_tools.formats.pickles.reader import MAX_OPS, Long, Number, read_from, read_pickle
+from ckpt_tools.formats.torch.names import text
 from ckpt_tools.storage import BytesSource, LocalSource, opened
 
 P2 = b"\x80\x02"
@@ -178,7 +178,7 @@ def test_what_a_stream_may_make_has_an_end(name: str, monkeypatch: pytest.Monkey
 
 CHILD = """
 import re, sys
-from ckpt_tools.pipeline import verify
+from ckpt_tools.api import verify
 report = verify([sys.argv[1]]).files[0].report
 with open("/proc/self/status") as status:  # ru_maxrss begins with that of the process that started us
     print(report.verdict, int(re.search(r"VmHWM:\\s+([0-9]+)", status.read())[1]) // 1024)
@@ -231,7 +231,7 @@ def test_long_bytes_are_passed_over(tmp_path: Path) -> None:
 def test_a_window_reads_what_the_whole_reads(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import pickle
 
-    import ckpt_tools.formats._pickle as reader
+    from ckpt_tools.formats.pickles import reader
 
     monkeypatch.setattr(reader, "WINDOW", 64)
     value = {f"layer.{k}": (k * 1.5, [k] * 40, "t" * k, b"b" * (k * 7), {k, k + 5000}, 3**k) for k in range(60)}

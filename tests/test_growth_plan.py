@@ -11,12 +11,12 @@ import pytest
 import small_files
 from counted import calls
 
-from ckpt_tools import pipeline
+from ckpt_tools import api
+from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model import Checkpoint, Kind
-from ckpt_tools.pipeline import judge
-from ckpt_tools.pipeline.neighbours import Neighbours
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Checkpoint, Kind
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import judge
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)
@@ -94,7 +94,7 @@ def cost(root: Path, settle: float) -> int:
 
     def planned() -> None:
         with suppress(CkptError):
-            pipeline.plan(str(root), Selection(jobs=1, settle=settle))
+            api.plan(str(root), Selection(jobs=1, settle=settle))
 
     return calls(planned)
 

@@ -15,10 +15,10 @@ import pytest
 from run_helpers import megatron
 
 from ckpt_tools import Level, Selection, plan
-from ckpt_tools.checksum import _mapped_child
+from ckpt_tools.checksum import mapped_child
+from ckpt_tools.inspection.check import look
 from ckpt_tools.storage import stalls
 from ckpt_tools.storage.retry import patiently
-from ckpt_tools.verify import look
 
 HOUR = ("--budget", "1h")
 
@@ -178,7 +178,7 @@ def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_mapping_helper_that_hangs_is_replaced_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = safetensors(tmp_path / "model.safetensors", 4 << 20)
     sound = look(str(path), Level.CONTENT, io="mmap")[0]
-    monkeypatch.setattr(_mapped_child, "serve", lambda *_: signal.pause())
+    monkeypatch.setattr(mapped_child, "serve", lambda *_: signal.pause())
     monkeypatch.setattr(stalls, "GRACE", 0.0)
     with stalls.limited(0):
         assert look(str(path), Level.CONTENT, jobs=2, io="mmap")[0] == sound

@@ -9,9 +9,9 @@ from helpers import FIXTURES, bad, look
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, Anatomy
-from ckpt_tools.formats.hdf5 import lookup3
-from ckpt_tools.pipeline import verify
+from ckpt_tools.formats.hdf5.hdf5 import lookup3
 
 HDF5 = BY_NAME["hdf5"]
 GOOD = FIXTURES / "hdf5" / "good"

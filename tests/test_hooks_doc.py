@@ -12,10 +12,10 @@ import run_helpers
 from hook_job import Job, free_port
 from slurm_cluster import needs
 
-from ckpt_tools import config
 from ckpt_tools.cli.hook_install import snippets
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.job.pruning import KEPT_DAYS
+from ckpt_tools.settings import resolve
 
 PAGE = (Path(__file__).parent.parent / "docs/hooks.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- tested: ([\w-]+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
@@ -154,6 +154,6 @@ def test_what_the_page_names_is_there() -> None:
     assert f"After {KEPT_DAYS} days" in PAGE
     assert all(
         v.name in PAGE or v.flag in PAGE
-        for v in config.ENV
+        for v in resolve.ENV
         if v.key in ("plan-dir", "agree", "secret-file", "view", "transfer", "allow-fresh", "require-mount")
     )

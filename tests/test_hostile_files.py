@@ -18,19 +18,19 @@ from mutated import mutants
 from run_helpers import CLEAN, megatron, one_file_per_rank
 from test_layouts import damage, materialise, questions, selection
 
-from ckpt_tools import cli, job, pipeline
-from ckpt_tools.emit import json as as_json
-from ckpt_tools.emit import shell
+from ckpt_tools import api, cli, job
+from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
 from ckpt_tools.job.command import EXPORTED, environment, substituted
 from ckpt_tools.job.decision import body_of, failed, read
 from ckpt_tools.job.view import build
-from ckpt_tools.job.view_look import MARKER
-from ckpt_tools.model import RESUME_VARIABLES, Report
-from ckpt_tools.pipeline import history
-from ckpt_tools.pipeline.kept import pack, unpack
-from ckpt_tools.question import Selection
+from ckpt_tools.job.view_inspect import MARKER
+from ckpt_tools.model.nouns import RESUME_VARIABLES, Report
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json as as_json
+from ckpt_tools.output import shell
+from ckpt_tools.planning import decision_log
 
 
 def decided(tmp_path: Path, **more: Any) -> Path:
@@ -166,11 +166,11 @@ def test_a_state_directory_with_garbage(name: str, tmp_path: Path, monkeypatch: 
         claim.write_bytes(data)
     again = ["hook", root, "--plan-dir", plans, "--world-size", "2", "--job", "j", "--json"]
     assert cli.execute(again) in (0, 2, 5)
-    (first.parent.parent / history.LAST).write_bytes(data)
+    (first.parent.parent / decision_log.LAST).write_bytes(data)
     assert cli.execute(["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow-none", "--json"]) in (0, 2, 5)
     empty = tmp_path / "empty"
     empty.mkdir()
-    note = Path(history.place(plans, str(empty))) / history.LAST
+    note = Path(decision_log.place(plans, str(empty))) / decision_log.LAST
     note.parent.mkdir(parents=True)
     note.write_bytes(data)
     assert cli.execute(["plan", str(empty), "--plan-dir", plans, "--allow-none"]) == 5
@@ -179,11 +179,11 @@ def test_a_state_directory_with_garbage(name: str, tmp_path: Path, monkeypatch: 
 
 def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
     note = {"step": 3, "path": "/x", "mtime": 1.5, "ahead": [["/y", 2.5]], "job": "j", "decided_at": 1.0}
-    place = tmp_path / history.LAST
+    place = tmp_path / decision_log.LAST
     for what, other in mutants(note):
         place.write_bytes(text_of(other))
         try:
-            before = history.last(str(tmp_path))
+            before = decision_log.last(str(tmp_path))
         except CannotLook:
             continue
         except Exception as e:
@@ -197,7 +197,7 @@ def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path:
     root = materialise(case, tmp_path)
     damage(root, question)
     try:
-        plan = pipeline.plan(str(root / question.get("root", "")), selection(question.get("options", {})))
+        plan = api.plan(str(root / question.get("root", "")), selection(question.get("options", {})))
     except CkptError as e:
         schema.parsed(stamped(failed(e)))
         return
@@ -221,7 +221,7 @@ def test_every_change_of_the_note_in_a_view(tmp_path: Path) -> None:
     decided(tmp_path, view=str(tmp_path / "view"))
     place = tmp_path / "view" / MARKER
     note = json.loads(place.read_text())
-    plan = pipeline.plan(str(tmp_path / "run"), Selection(world_size=2))
+    plan = api.plan(str(tmp_path / "run"), Selection(world_size=2))
     for data in (*(text_of(other) for _, other in mutants(note)), *(data for data, _ in GARBAGE.values())):
         place.write_bytes(data)
         with suppress(UsageError):
@@ -235,7 +235,7 @@ def test_every_change_of_the_note_in_a_view(tmp_path: Path) -> None:
 def test_every_change_of_a_kept_report(tmp_path: Path) -> None:
     """It is no report, or one that can be used as any other."""
     root = megatron(tmp_path / "run", steps=(10,))
-    report = pipeline.verify([str(root)]).files[0].report
+    report = api.verify([str(root)]).files[0].report
     data = pack(replace(report, findings=(report.findings or ()) + (checked_finding(),), stats=()), {"a": ((0,), (1,))})  # type: ignore[dict-item]
     assert data is not None and unpack("/p", data)
     for what, other in mutants(json.loads(data)):
@@ -250,7 +250,7 @@ def test_every_change_of_a_kept_report(tmp_path: Path) -> None:
 
 
 def checked_finding() -> Any:
-    from ckpt_tools.codes import finding
+    from ckpt_tools.findings import finding
 
     return finding("crc-mismatch", "x", offset=3)
 

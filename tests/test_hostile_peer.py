@@ -19,14 +19,14 @@ from run_helpers import CLEAN, SAY, broken, megatron
 from test_agree import WORLD, Nodes, free_port
 
 from ckpt_tools import job
-from ckpt_tools.codes import finding
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
-from ckpt_tools.job import said, wire
+from ckpt_tools.findings import finding
+from ckpt_tools.job import reported, wire
 from ckpt_tools.job.boards import Files
-from ckpt_tools.job.bring import NotBrought, bring
-from ckpt_tools.job.meeting import Meeting, meeting
-from ckpt_tools.model import FileLoad, Finding, Kind, Level, Part, RankLoad
-from ckpt_tools.question import Selection
+from ckpt_tools.job.exchange import Meeting, meeting
+from ckpt_tools.job.fetch import NotBrought, bring
+from ckpt_tools.model.nouns import FileLoad, Finding, Kind, Level, Part, RankLoad
+from ckpt_tools.model.selection import Selection
 
 REFUSED = "says what no node of this job says"
 LISTING, JUDGED, WANTED, OFFERS = 1, 2, 3, 4
@@ -304,13 +304,13 @@ WHY = {"error": "e", "hint": "h", "exit_code": 5}
 ENTRY = {"id": IDENTITY, "kind": "periodic", "step": 20, "path": "iter_0000020", "without": [[1, False]]}
 OFFERED = {"node": 0, "below": "iter_0000020/mp_rank_00/m.pt", "part": wire.packed(PART, ROOT), "ranks": [0]}
 JUDGEMENT = {"ok": False, "read": True, "findings": [wire.told(FOUND)]}
-MESSAGES: dict[str, tuple[said.Check, dict[str, Any]]] = {
-    "an offer": (said.OFFER, {"session": NUMBER, "members": [NUMBER, NUMBER], "watch": WATCH}),
-    "no offer": (said.FAILED_OFFER, {**WHY, "session": "", "members": [NUMBER, ""], "watch": {}}),
-    "one that leaves": (said.LEFT, {**WHY, "name": NUMBER, "first": ""}),
-    "a failure": (said.FAILED, WHY),
+MESSAGES: dict[str, tuple[reported.Check, dict[str, Any]]] = {
+    "an offer": (reported.OFFER, {"session": NUMBER, "members": [NUMBER, NUMBER], "watch": WATCH}),
+    "no offer": (reported.FAILED_OFFER, {**WHY, "session": "", "members": [NUMBER, ""], "watch": {}}),
+    "one that leaves": (reported.LEFT, {**WHY, "name": NUMBER, "first": ""}),
+    "a failure": (reported.FAILED, WHY),
     "a listing": (
-        said.LISTING.said,
+        reported.LISTING.said,
         {
             "host": "n1",
             "asked": "ab12",
@@ -320,15 +320,15 @@ MESSAGES: dict[str, tuple[said.Check, dict[str, Any]]] = {
             "earlier": [20, "/r", 1.5, 2.5, [["/r/x", 1.0]]],
         },
     ),
-    "an order": (said.LISTING.told, {"order": [ENTRY], "hosts": ["n1", "n1#1"], "ranks": [[0, 2], [2, 4]]}),
-    "a judgement": (said.JUDGEMENT.said, JUDGEMENT),
-    "all judgements": (said.JUDGEMENT.told, {**JUDGEMENT, "lacking": [1]}),
-    "a wish": (said.WANTED.said, {"want": [0, 1]}),
-    "all wishes": (said.WANTED.told, {"want": [[0], []]}),
-    "an offer of files": (said.OFFERS.said, {"rows": [OFFERED]}),
-    "loads": (said.LOADED.said, {"ranks": [wire.row(LOAD, "n1")], "fingerprint": "ab"}),
-    "all loads": (said.LOADED.told, {"ranks": [wire.row(LOAD, "n1#1")], "fingerprint": ""}),
-    "nothing": (said.NOTHING.told, {}),
+    "an order": (reported.LISTING.told, {"order": [ENTRY], "hosts": ["n1", "n1#1"], "ranks": [[0, 2], [2, 4]]}),
+    "a judgement": (reported.JUDGEMENT.said, JUDGEMENT),
+    "all judgements": (reported.JUDGEMENT.told, {**JUDGEMENT, "lacking": [1]}),
+    "a wish": (reported.WANTED.said, {"want": [0, 1]}),
+    "all wishes": (reported.WANTED.told, {"want": [[0], []]}),
+    "an offer of files": (reported.OFFERS.said, {"rows": [OFFERED]}),
+    "loads": (reported.LOADED.said, {"ranks": [wire.row(LOAD, "n1")], "fingerprint": "ab"}),
+    "all loads": (reported.LOADED.told, {"ranks": [wire.row(LOAD, "n1#1")], "fingerprint": ""}),
+    "nothing": (reported.NOTHING.told, {}),
 }
 WORSE: list[Any] = [
     None,
@@ -360,9 +360,9 @@ def leaves(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, 
     return [(*at,), *(found for key, item in inside for found in leaves(item, (*at, key)))][0 if at else 1 :]
 
 
-def fits(check: said.Check, message: object) -> bool:
+def fits(check: reported.Check, message: object) -> bool:
     try:
-        said.value(json.dumps(message).encode(), check, "node 1", said.ONE, check)
+        reported.value(json.dumps(message).encode(), check, "node 1", reported.ONE, check)
     except UsageError as error:
         refused = error
     else:
@@ -418,12 +418,12 @@ def _used(name: str, message: dict[str, Any]) -> None:
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(UsageError, match=REFUSED):
-        said.value(data, said.NOTHING.said, "node 1", said.ONE)
+        reported.value(data, reported.NOTHING.said, "node 1", reported.ONE)
 
 
 def test_more_bytes_than_a_node_may_say() -> None:
     with pytest.raises(UsageError, match="of 10 at most"):
-        said.value(b"{}" + b" " * 20, said.NOTHING.said, "node 1", 10)
+        reported.value(b"{}" + b" " * 20, reported.NOTHING.said, "node 1", 10)
 
 
 def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> None:
@@ -526,7 +526,7 @@ def test_names_lie_below_the_root(tmp_path: Path) -> None:
     root.mkdir()
     assert wire.name_of(str(root / "a/b"), str(root)) == "a/b" and wire.name_of(str(root), str(root)) == "."
     assert wire.name_of("/elsewhere/x", str(root)).endswith("^/elsewhere/x") and not wire.inside("/elsewhere/x", str(root))
-    said.here_or_below(wire.name_of("/elsewhere/x", str(root)), "")
+    reported.here_or_below(wire.name_of("/elsewhere/x", str(root)), "")
     prefix = str(tmp_path / "ckpt")  # for ckpt_0 and ckpt_1
     assert wire.name_of(f"{prefix}_0/a", prefix) == "ckpt_0/a" and wire.inside(f"{prefix}_0/a", prefix)
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools import formats, indexes
-from ckpt_tools.codes import finding
-from ckpt_tools.formats._base import Anatomy, Claim, Format
-from ckpt_tools.formats._named import NAMED, Named, Names
-from ckpt_tools.indexes import Indexes, is_index
-from ckpt_tools.model import Finding, Level, Verdict
-from ckpt_tools.pipeline import show, verify
+from ckpt_tools import formats
+from ckpt_tools.api import show, verify
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.named import NAMED, Named, Names
+from ckpt_tools.inspection import indexes
+from ckpt_tools.inspection.indexes import Indexes, is_index
+from ckpt_tools.model.nouns import Finding, Level, Verdict
 from ckpt_tools.storage import Source
 
-looking = import_module("ckpt_tools.verify")  # the package's attribute of that name is the function
+looking = import_module("ckpt_tools.inspection.check")  # the package's attribute of that name is the function
 
 
 def lines(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -18,15 +18,16 @@ import pytest
 import xxhash
 from crc32c import crc32c
 
-from ckpt_tools import _fork, _values
-from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, _mapped, _work, mismatches
-from ckpt_tools.checksum._sums import xxh3
-from ckpt_tools.model import Level, Report, Verdict
-from ckpt_tools.pipeline import verify
-from ckpt_tools.pipeline.rate import Rate
-from ckpt_tools.storage import IO, LocalSource, ShortRead, _rule, opened
-from ckpt_tools.storage._direct import DirectSource
-from ckpt_tools.verify import look
+from ckpt_tools.api import verify
+from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mapped, mismatches
+from ckpt_tools.checksum import work as _work
+from ckpt_tools.checksum.sums import xxh3
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.settings import parsers
+from ckpt_tools.storage import IO, LocalSource, ShortRead, mapping, opened, worker_processes
+from ckpt_tools.storage.direct import DirectSource
+from ckpt_tools.storage.rate import Rate
 
 MIB = 1 << 20
 torch = pytest.importorskip("torch")
@@ -75,14 +76,14 @@ def test_all_ways_see_the_same(path: str, io: str) -> None:
 
 SCRIPT = """
 import os, sys
-from ckpt_tools import _fork
-from ckpt_tools.checksum import _mapped
-from ckpt_tools.model import Level
-from ckpt_tools.verify import look
+from ckpt_tools.storage import worker_processes
+from ckpt_tools.checksum import mapped
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.inspection.check import look
 forked, spawned = [], []
-fork, spawn = _mapped._forked, _mapped._spawned
-_mapped._forked = lambda *a: forked.append(1) or fork(*a)
-_mapped._spawned = lambda *a: spawned.append(1) or spawn(*a)
+fork, spawn = mapped._forked, mapped._spawned
+mapped._forked = lambda *a: forked.append(1) or fork(*a)
+mapped._spawned = lambda *a: spawned.append(1) or spawn(*a)
 if sys.argv[2:]:
     import threading
     threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -111,15 +112,15 @@ def test_helpers_are_forked_only_from_a_lone_thread(path: str, threads: bool) ->
 @pytest.mark.parametrize("every", [False, True])
 def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    start = _mapped._Helper.start.__func__  # type: ignore[attr-defined]
+    start = mapped._Helper.start.__func__  # type: ignore[attr-defined]
 
-    def remembered(cls: type[_mapped._Helper], *args: Any) -> _mapped._Helper | None:
-        helper: _mapped._Helper | None = start(cls, *args)
+    def remembered(cls: type[mapped._Helper], *args: Any) -> mapped._Helper | None:
+        helper: mapped._Helper | None = start(cls, *args)
         assert helper is not None
         started.append(helper.pid)
         return helper
 
-    monkeypatch.setattr(_mapped._Helper, "start", classmethod(remembered))
+    monkeypatch.setattr(mapped._Helper, "start", classmethod(remembered))
     killed: list[int] = []
 
     def progress(n: int) -> None:
@@ -135,15 +136,15 @@ def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: 
 
 PULLED_AWAY = """
 import os, signal, sys
-from ckpt_tools import _fork
-from ckpt_tools.checksum import _mapped_child
-from ckpt_tools.model import Level
-from ckpt_tools.verify import look
-update, wait, ends = _mapped_child._Crc.update, os.waitpid, []
+from ckpt_tools.storage import worker_processes
+from ckpt_tools.checksum import mapped_child
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.inspection.check import look
+update, wait, ends = mapped_child._Crc.update, os.waitpid, []
 def slow(self, view):  # in the helper, which has the range mapped already
     os.truncate(sys.argv[1], 0)
     update(self, view)
-_mapped_child._Crc.update = slow
+mapped_child._Crc.update = slow
 def waited(pid, options):
     done = wait(pid, options)
     ends.append(done[1])
@@ -225,7 +226,7 @@ def test_helpers_know_every_digest(tmp_path: Path, kind: str, forked: bool, monk
     ours: list[int] = []
     work = _work.work
     monkeypatch.setattr(_work, "work", lambda source, sums, u, *more: ours.append(u.length) or work(source, sums, u, *more))
-    monkeypatch.setattr(_fork, "alone", lambda: forked)
+    monkeypatch.setattr(worker_processes, "alone", lambda: forked)
     with opened(str(tmp_path / "x"), "mmap") as source:
         found = list(mismatches(source, sums, jobs=2))
         assert source.bytes_read == sum(p.length for s in sums for p in s.pieces if isinstance(p, Extent))
@@ -239,8 +240,8 @@ def test_helpers_know_every_digest(tmp_path: Path, kind: str, forked: bool, monk
 def test_a_helper_without_its_package_leaves_its_ranges_to_us(tmp_path: Path, how: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     data = os.urandom(3 * MIB)
     (tmp_path / "x").write_bytes(data)
-    monkeypatch.setattr(_fork, "alone", lambda: False)
-    monkeypatch.setattr(_mapped, "_FROM", dict.fromkeys(range(3), "zlib"))
+    monkeypatch.setattr(worker_processes, "alone", lambda: False)
+    monkeypatch.setattr(mapped, "_FROM", dict.fromkeys(range(3), "zlib"))
     right = crc32c(data) if how is CRC32C else xxhash.xxh3_128_digest(data)
     with opened(str(tmp_path / "x"), "mmap") as source:
         assert list(mismatches(source, [Sum("x", right, (Extent(0, 3 * MIB),), 0, hash=how)], jobs=2)) == []
@@ -249,21 +250,21 @@ def test_a_helper_without_its_package_leaves_its_ranges_to_us(tmp_path: Path, ho
 
 @linux
 def test_no_helper_can_be_started(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fork, "alone", lambda: False)
+    monkeypatch.setattr(worker_processes, "alone", lambda: False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert look(path, Level.CONTENT, io="mmap")[0].verdict is Verdict.OK
 
 
 @linux
 def test_the_rule(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _rule._kind(os.makedev(0, 0)) == ""
-    assert _rule._kind(os.stat("/proc/self/mountinfo").st_dev) == "proc"
+    assert mapping._kind(os.makedev(0, 0)) == ""
+    assert mapping._kind(os.stat("/proc/self/mountinfo").st_dev) == "proc"
     with LocalSource(path) as source:
-        assert not _rule.suits(source)  # too small
-        monkeypatch.setattr(_rule, "_kind", lambda device: "ext4")
-        assert _rule.suits(source, worth=MIB) == _rule.cached(source)
-        monkeypatch.setattr(_rule, "_kind", lambda device: "nfs4")
-        assert not _rule.suits(source, worth=MIB)
+        assert not mapping.suits(source)  # too small
+        monkeypatch.setattr(mapping, "_kind", lambda device: "ext4")
+        assert mapping.suits(source, worth=MIB) == mapping.cached(source)
+        monkeypatch.setattr(mapping, "_kind", lambda device: "nfs4")
+        assert not mapping.suits(source, worth=MIB)
 
 
 def resident(path: str) -> int:
@@ -357,10 +358,10 @@ def test_a_rate_is_shared_and_not_saved_up() -> None:
     ],
 )
 def test_sizes(text: object, size: int) -> None:
-    assert _values.size(text) == size
+    assert parsers.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"])
 def test_no_sizes(text: object) -> None:
     with pytest.raises(ValueError, match="is not a size"):
-        _values.size(text)
+        parsers.size(text)

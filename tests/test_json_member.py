@@ -11,11 +11,11 @@ from helpers import FIXTURES, bad, look
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
-from ckpt_tools.formats._json import MAX_DEPTH, MAX_SIZE, parse, read_json
-from ckpt_tools.model import Severity, Verdict
-from ckpt_tools.pipeline import verify
-from ckpt_tools.recognise import allowed_by_name
+from ckpt_tools.formats.common.json_text import MAX_DEPTH, MAX_SIZE, parse, read_json
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Severity, Verdict
 
 FMT = BY_NAME["json_member"]
 SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(st.characters(exclude_categories=[]), max_size=8)

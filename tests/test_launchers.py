@@ -19,12 +19,12 @@ import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers import LAUNCHERS, Started, detect
 from ckpt_tools.launchers.slurm import _runs
-from ckpt_tools.model import Known
-from ckpt_tools.pipeline import latest, plan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.selection import Selection
 
 from .test_pipeline import tree
 

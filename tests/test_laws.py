@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from oracle import Answer, Question, Save, Tree, answer
 
 from ckpt_tools import errors
-from ckpt_tools.model import Kind, LoadPlan, Severity, Verdict
-from ckpt_tools.pipeline import plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.model.nouns import Kind, LoadPlan, Severity, Verdict
+from ckpt_tools.model.selection import Selection
 
 BYTES = ("truncate", "zero", "flip")
 """Damage to the bytes of a file that stays where it is."""

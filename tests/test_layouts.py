@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from ckpt_tools import errors
-from ckpt_tools.answers import Verification
-from ckpt_tools.codes import CODES
+from ckpt_tools.api import plan, verify
+from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts._base import compile_template
-from ckpt_tools.model import Kind, LoadPlan, Severity, Verdict
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.layouts.common.layout import compile_template
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.nouns import Kind, LoadPlan, Severity, Verdict
+from ckpt_tools.model.selection import Selection
 
 # fmt: off
 ACROSS = frozenset((

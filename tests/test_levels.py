@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import warm
 
-from ckpt_tools.model import Level, Verdict
-from ckpt_tools.verify import look
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Verdict
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
 KEYED = FORMATS / "mindspore_encrypted"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools import _ahead, listing
-from ckpt_tools.discover import discover
-from ckpt_tools.listing import Gauge, walk
+from ckpt_tools.discovery.walk import discover
+from ckpt_tools.storage import listing, threaded_walk
+from ckpt_tools.storage.listing import Gauge, walk
 
 
 class Seen(list[os.DirEntry[str]]):
@@ -58,7 +58,7 @@ def tree(root: Path, seed: int) -> None:
 @pytest.mark.parametrize("held", [3, 20_000])
 @pytest.mark.parametrize("seed", range(12))
 def test_many_at_a_time_sees_what_one_at_a_time_sees(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch, seed: int, held: int) -> None:
-    monkeypatch.setattr(_ahead, "HELD", held)
+    monkeypatch.setattr(threaded_walk, "HELD", held)
     tree(tmp_path / "t", seed)
     one, many = names(tmp_path / "t", 1), names(tmp_path / "t")
     assert many == one
@@ -139,7 +139,7 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, slow: None, m
             (tmp_path / f"d{i}" / f"{k}.log").touch()
     asked: list[str] = []
     real = listing.stat
-    for module in (listing, _ahead):
+    for module in (listing, threaded_walk):
         monkeypatch.setattr(module, "stat", lambda e: (asked.append(e.path), real(e)))
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
@@ -153,7 +153,7 @@ def test_what_is_listed_ahead_is_bounded(tmp_path: Path, slow: None, monkeypatch
     for i in range(300):
         for k in range(10):
             (tmp_path / f"{i:03}" / f"{k}").mkdir(parents=True)
-    monkeypatch.setattr(_ahead, "HELD", 50)
+    monkeypatch.setattr(threaded_walk, "HELD", 50)
     listed = taken = most = 0
     lock = threading.Lock()
 

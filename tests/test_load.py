@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools import load as loading
-from ckpt_tools.load import load
-from ckpt_tools.model import Level, Verdict
-from ckpt_tools.pipeline import verify
-from ckpt_tools.verify import look
+from ckpt_tools.api import verify
+from ckpt_tools.inspection import load_test as loading
+from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.load_test import load
+from ckpt_tools.model.nouns import Level, Verdict
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
 torch = pytest.importorskip("torch")

@@ -17,10 +17,10 @@ from small_files import mindspore
 
 from ckpt_tools import cli, scan
 from ckpt_tools.cli.ls import moment
-from ckpt_tools.completeness import ranks_present
-from ckpt_tools.emit import tree
-from ckpt_tools.emit.table import FEW
+from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.errors import UsageError
+from ckpt_tools.output import tree
+from ckpt_tools.output.table import FEW
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HOUR = 3600.0

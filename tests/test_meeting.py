@@ -19,11 +19,11 @@ from test_agree import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.boards import Board, Files
+from ckpt_tools.job.exchange import Meeting
 from ckpt_tools.job.files import locked
 from ckpt_tools.job.liveness import Locks
-from ckpt_tools.job.meeting import Meeting
 from ckpt_tools.job.waiting import MOST, Backoff, Clock
-from ckpt_tools.pipeline import history
+from ckpt_tools.planning import decision_log
 
 LONG = "600"
 """Seconds after which a wait would end by itself; no test lives that long."""
@@ -34,7 +34,7 @@ import signal, sys
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.job.boards import Files, Store
-from ckpt_tools.job.meeting import failure, meeting
+from ckpt_tools.job.exchange import failure, meeting
 from ckpt_tools.job.secret import Seal
 
 where, me, size, does = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -173,7 +173,7 @@ def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
     """Its directory of decisions cannot be made: known before it has looked at any checkpoint."""
     nodes = Nodes(tmp_path)
     nodes.shared.mkdir()
-    Path(history.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
+    Path(decision_log.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
     answers = nodes.run("--timeout", LONG)
     assert [code for code, _, _ in answers] == [5, 5] and "node 1: " in answers[0][2] and "cannot be made" in answers[0][2]
 

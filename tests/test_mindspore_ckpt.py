@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import mismatches
-from ckpt_tools.codes import finding
-from ckpt_tools.formats import mindspore_ckpt
-from ckpt_tools.formats._base import HEAD, Anatomy, Format, structure
-from ckpt_tools.formats._mindspore_records import MAP_TYPES, OPAQUE, TYPES
-from ckpt_tools.formats._tensors import near_miss
-from ckpt_tools.model import Finding, Guard, Level, Severity
-from ckpt_tools.regions import regions_of
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
+from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.formats.mindspore import mindspore_ckpt
+from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 FIXTURES = Path(__file__).parent.parent / "fixtures/formats"
@@ -377,7 +377,7 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
 
 
 def test_many_tiny_records_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.formats._mindspore_records.MAX_TENSORS", 50)
+    monkeypatch.setattr("ckpt_tools.formats.mindspore.records.MAX_TENSORS", 50)
     assert codes(b"".join(record(f"p{i}", (), "Bool", b"\1") for i in range(60))) == {"too-complex"}
 
 

@@ -20,11 +20,11 @@ from run_helpers import ckpt
 from small_files import FIXTURES, megatron
 from test_layouts import selection
 
+from ckpt_tools.api import latest, plan, scan
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import LAYOUTS as ALL_LAYOUTS
-from ckpt_tools.model import Level, LoadPlan
-from ckpt_tools.pipeline import latest, plan, scan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000
 

@@ -17,14 +17,14 @@ from helpers import FIXTURES, Fixture, bad, claims, findings, left_behind, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckpt_tools.api import verify
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
-from ckpt_tools.formats import _ocdbt_parts as parts
-from ckpt_tools.formats import _zstd as zstd
-from ckpt_tools.formats._ocdbt import body_of
-from ckpt_tools.formats._ocdbt_parts import Parts
-from ckpt_tools.model import Finding, Guard, Verdict
-from ckpt_tools.pipeline import verify
+from ckpt_tools.formats.common import zstd
+from ckpt_tools.formats.tensorstore import ocdbt_parts as parts
+from ckpt_tools.formats.tensorstore.ocdbt_parts import Parts
+from ckpt_tools.formats.tensorstore.ocdbt_record import body_of
+from ckpt_tools.model.nouns import Finding, Guard, Verdict
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["ocdbt"]

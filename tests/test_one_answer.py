@@ -20,7 +20,7 @@ from run_helpers import broken, megatron, torchrun_env
 from test_layouts import CASES, below, damage, materialise, selection
 
 from ckpt_tools import Selection
-from ckpt_tools.pipeline import history
+from ckpt_tools.planning import decision_log
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
     asker.ask("run", root)
     asked = Selection(plan_dir=str(asker.state))
     for named in ({"run": "b"}, {"prefix": "b"}, {"layout": "dcp"}):
-        assert history.earlier(str(root), replace(asked, **named)) is None
-    before = history.earlier(str(root), asked)
+        assert decision_log.earlier(str(root), replace(asked, **named)) is None
+    before = decision_log.earlier(str(root), asked)
     assert before is not None and (before.step, before.path) == (20, str(root / "a/iter_0000020"))
     shutil.rmtree(root)
-    assert history.earlier(str(root), replace(asked, run="b")) == before
+    assert decision_log.earlier(str(root), replace(asked, run="b")) == before
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -15,10 +15,12 @@ from one_question import COMMANDS, Asker
 from owners import SOMEBODY, Owners, as_root
 from run_helpers import megatron, one_file_per_rank
 
-from ckpt_tools import Selection, config, latest, trust
+from ckpt_tools import Selection, latest
 from ckpt_tools.errors import UsageError
-from ckpt_tools.pipeline import history
-from ckpt_tools.trust import Trust, Untrusted
+from ckpt_tools.planning import decision_log
+from ckpt_tools.settings import resolve
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import Trust, Untrusted
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_a_note_that_others_could_have_taken_away_is_not_missed(asker: Asker, em
 
 
 def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Path, owners: Owners) -> None:
-    note = Path(history.place(str(plans), str(empty))) / history.LAST
+    note = Path(decision_log.place(str(plans), str(empty))) / decision_log.LAST
     note.parent.mkdir()
     note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
     note.chmod(0o644)
@@ -183,7 +185,7 @@ def test_a_decision_that_is_no_file(asker: Asker, plan: Path, monkeypatch: pytes
 def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
     os.truncate(plan, 8 << 30)  # most of it a hole
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ckpt_tools.checked.MOST", 1 << 16)
+        patch.setattr("ckpt_tools.settings.checked_json.MOST", 1 << 16)
         refused(asker, *READING[0], because="larger than 65,536 bytes", flag="CKPT_PLAN", say="file that was meant")
     plan.write_text("[" * 100_000)
     assert asker.execute(*READING[0])[0] == 5
@@ -324,7 +326,7 @@ def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     for key, value in (("trust-group", "true"), ("trust-owner", '"1"'), ("trust-dir", '"/"')):
         (tmp_path / "ckpt.toml").write_text(f"{key} = {value}\n")
         with pytest.raises(UsageError, match=f"'{key}' cannot be set in a configuration file"):
-            config.resolve({"trust-group": False}, env={}, cwd=str(tmp_path))
+            resolve.resolve({"trust-group": False}, env={}, cwd=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -338,27 +340,27 @@ def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_variables_of_trust_count_in_every_command(tmp_path: Path, env: dict[str, str], means: Trust) -> None:
-    assert config.resolve({}, env=env, cwd=str(tmp_path)).trust == means
-    assert config.resolve({"rank": None}, env=env, cwd=str(tmp_path)).selection().trust == means
+    assert resolve.resolve({}, env=env, cwd=str(tmp_path)).trust == means
+    assert resolve.resolve({"rank": None}, env=env, cwd=str(tmp_path)).selection().trust == means
 
 
 @pytest.mark.parametrize("wrong", ["root", "-1", "1.5", "4294967296", "1;2", True, [1]])
 def test_owners_are_numbers(wrong: object, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--trust-owner: .* is not a number of a user"):
-        config.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
+        resolve.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
 
 
 def test_flags_of_trust_come_before_variables(tmp_path: Path) -> None:
     env = {"CKPT_TRUST_OWNER": "1", "CKPT_TRUST_DIR": "/a"}
-    found = config.resolve({"trust-owner": ["2", "3,4"], "trust-dir": ["/b"]}, env=env, cwd=str(tmp_path))
+    found = resolve.resolve({"trust-owner": ["2", "3,4"], "trust-dir": ["/b"]}, env=env, cwd=str(tmp_path))
     assert found.trust == Trust(owners=frozenset({2, 3, 4}), directories=("/b",))
 
 
 # ---- ckpt.toml
 
 
-def searched(cwd: Path, **trusted: object) -> config.Settings:
-    return config.resolve({"world-size": None, **{k.replace("_", "-"): v for k, v in trusted.items()}}, env={}, cwd=str(cwd))
+def searched(cwd: Path, **trusted: object) -> resolve.Settings:
+    return resolve.resolve({"world-size": None, **{k.replace("_", "-"): v for k, v in trusted.items()}}, env={}, cwd=str(cwd))
 
 
 @pytest.fixture

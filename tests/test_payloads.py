@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from ckpt_tools import Level, verify
-from ckpt_tools.model import Verdict
+from ckpt_tools.model.nouns import Verdict
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 TOLD = {"unsafe-pickle", "unread-pickle", "suspect-call", "unknown-global", "bad-header", "bad-pickle"}

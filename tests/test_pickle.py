@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
-from ckpt_tools.formats import _machine as machine
-from ckpt_tools.formats._globals import ALLOWED, verdict
-from ckpt_tools.formats._pickle import Call, Dict, Global, Key, NeedMore, Persistent, read_pickle
-from ckpt_tools.formats._scalars import members, scalars
-from ckpt_tools.model import Scalar
+from ckpt_tools.formats.pickles import machine
+from ckpt_tools.formats.pickles.globals import ALLOWED, verdict
+from ckpt_tools.formats.pickles.reader import Call, Dict, Global, Key, NeedMore, Persistent, read_pickle
+from ckpt_tools.formats.pickles.scalars import members, scalars
+from ckpt_tools.model.nouns import Scalar
 
 PLAIN = BY_NAME["pickle_plain"]
 P2 = b"\x80\2"

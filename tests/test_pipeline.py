@@ -13,11 +13,11 @@ import pytest
 import small_files
 
 from ckpt_tools import errors
-from ckpt_tools.answers import Verification
+from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
-from ckpt_tools.model import Kind, Known, Level, Severity, Verdict
-from ckpt_tools.pipeline import latest, plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.nouns import Kind, Known, Level, Severity, Verdict
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import BytesSource
 
 from .test_layouts import CASES, materialise

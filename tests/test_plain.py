@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools._plain import decode, encode
 from ckpt_tools.checksum import CRC32, CRC32C
-from ckpt_tools.discover import discover
-from ckpt_tools.formats._dcp_segments import Piece
-from ckpt_tools.indexes import Indexes
-from ckpt_tools.model import Box
+from ckpt_tools.discovery.walk import discover
+from ckpt_tools.formats.dcp.data_files import Piece
+from ckpt_tools.inspection.indexes import Indexes
+from ckpt_tools.model.nouns import Box
+from ckpt_tools.model.plain import decode, encode
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
 BARE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -74,8 +74,8 @@ def test_what_is_no_plain_data_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        ("named", "os", "system"), ("named", "builtins", "eval"), ("named", "ckpt_toolsx", "a"), ("named", "ckpt_tools.model", "os.system"),
-        ("record", "subprocess", "Popen", "true"), ("record", "ckpt_tools.load", "load", "torch"), ("record", "ckpt_tools.storage", "LocalSource", "/etc/passwd"),
+        ("named", "os", "system"), ("named", "builtins", "eval"), ("named", "ckpt_toolsx", "a"), ("named", "ckpt_tools.model.nouns", "os.system"),
+        ("record", "subprocess", "Popen", "true"), ("record", "ckpt_tools.inspection.load_test", "load", "torch"), ("record", "ckpt_tools.storage", "LocalSource", "/etc/passwd"),
         ("partial", ("named", "os", "system"), ("tuple", "true"), ("dict",)), ("what", 1), ("__class__",),
     ],
 )  # fmt: skip

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.codes import finding
-from ckpt_tools.completeness import expected
+from ckpt_tools.crosscheck.writers import Placed, rank_order
+from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Checkpoint, Kind, Level, Part, Report, Verdict
-from ckpt_tools.pipeline.owners import Placed, rank_order
-from ckpt_tools.pipeline.topology import find_topology
-from ckpt_tools.plan import Assignment, assign, mismatched
-from ckpt_tools.question import Selection
-from ckpt_tools.topology import Topology
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.model.nouns import Checkpoint, Kind, Level, Part, Report, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.assign import Assignment, assign, mismatched
+from ckpt_tools.planning.topology import find_topology
 
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:

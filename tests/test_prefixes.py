@@ -12,10 +12,10 @@ import small_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Severity
-from ckpt_tools.pipeline import plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000
 

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.emit import json as emit_json
-from ckpt_tools.emit import story, table, tree
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import LAYOUTS, Layout
-from ckpt_tools.layouts._base import _FIELD, _TOKENS, TEXTS
-from ckpt_tools.model import Kind, Level
-from ckpt_tools.pipeline import plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.layouts.common.layout import _FIELD, _TOKENS, TEXTS
+from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import story, table, tree
 
 T = TypeVar("T")
 SAMPLES = Path(__file__).parent.parent / "fixtures" / "layouts"

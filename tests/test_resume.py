@@ -22,9 +22,9 @@ from test_layouts import CASES, damage, materialise, selection
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import FileLoad, Kind, LoadPlan, Verdict
-from ckpt_tools.pipeline import plan, verify
+from ckpt_tools.model.nouns import FileLoad, Kind, LoadPlan, Verdict
 
 OURS_ALONE = {"tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "zip_archive", "mindspore_ckpt", "mindspore_strategy"}
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""

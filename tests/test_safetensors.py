@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import mismatches
-from ckpt_tools.codes import finding
-from ckpt_tools.formats import safetensors
-from ckpt_tools.formats._base import HEAD, Anatomy, structure
-from ckpt_tools.model import Finding, Guard, Level, Region, Severity
-from ckpt_tools.regions import regions_of
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
+from ckpt_tools.formats.safetensors import safetensors
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Finding, Guard, Level, Region, Severity
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.formats import safetensors, safetensors_index
-from ckpt_tools.formats._base import Anatomy, Claim, structure
-from ckpt_tools.indexes import Indexes
-from ckpt_tools.model import Finding, Level, Severity
-from ckpt_tools.recognise import allowed_by_name
+from ckpt_tools.formats.common.format import Anatomy, Claim, structure
+from ckpt_tools.formats.safetensors import safetensors, safetensors_index
+from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.indexes import Indexes
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Finding, Level, Severity
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.verify import look
 
 GOOD = Path(__file__).parent.parent / "fixtures/formats/safetensors_index/good"
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

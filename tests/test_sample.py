@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 from test_cache import megatron, part, settle
 
 from ckpt_tools import errors
-from ckpt_tools.answers import Sample, Verification
-from ckpt_tools.checksum import _blocks
-from ckpt_tools.emit import json as emit
-from ckpt_tools.engine import Engine
-from ckpt_tools.model import Level, Verdict
-from ckpt_tools.pipeline import verify
+from ckpt_tools.api import verify
+from ckpt_tools.checksum import blocks
+from ckpt_tools.model.answers import Sample, Verification
+from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.output import json as emit
+from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import Identity
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -38,8 +38,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as small as the fixtures' files allow."""
-    monkeypatch.setattr(_blocks, "LEAST", 64)
-    monkeypatch.setattr(_blocks, "MIB", 4096)
+    monkeypatch.setattr(blocks, "LEAST", 64)
+    monkeypatch.setattr(blocks, "MIB", 4096)
 
 
 def one(path: Path, tensors: int = 12, size: int = MiB) -> Path:
@@ -399,9 +399,9 @@ def test_an_engine_reads_the_same_part(root: Path, small: None, tmp_path: Path, 
 def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough_for: Callable[[int], Any]
 ) -> None:
-    from ckpt_tools.pipeline import units
+    from ckpt_tools.reading import work_units
 
-    monkeypatch.setattr(units, "UNIT", MiB)
+    monkeypatch.setattr(work_units, "UNIT", MiB)
     one(tmp_path / "run/a.pt", 40)
     settle()
     runs = []

@@ -20,11 +20,11 @@ from dask_cluster import Cluster, alone, without_time
 from run_helpers import CLEAN
 from slurm_cluster import needs
 
-from ckpt_tools import Level, engine, pipeline
-from ckpt_tools.emit import json as emit
-from ckpt_tools.engine import Engine
+from ckpt_tools import Level, api
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.pipeline import units, worker
+from ckpt_tools.output import json as emit
+from ckpt_tools.reading import engines, work_units, worker
+from ckpt_tools.reading.engines import Engine
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -47,11 +47,11 @@ class Threads(ThreadPoolExecutor):
 
 def asked(root: Path, level: Level = Level.CONTENT, before: Callable[[Any], object] = lambda _: None, **more: Any) -> str:
     with Threads(before) as threads:
-        return without_time(emit.render(pipeline.verify([str(root)], level, engine=Engine(threads, "threads"), **more)))
+        return without_time(emit.render(api.verify([str(root)], level, engine=Engine(threads, "threads"), **more)))
 
 
 def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
-    return without_time(emit.render(pipeline.verify([str(root)], level, **more)))
+    return without_time(emit.render(api.verify([str(root)], level, **more)))
 
 
 def big(path: Path, megabytes: int = 64) -> Path:
@@ -71,11 +71,11 @@ def flip(path: Path, at: int) -> None:
 # ---- the same answer
 
 
-@pytest.mark.parametrize("unit", [200, units.UNIT])
+@pytest.mark.parametrize("unit", [200, work_units.UNIT])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_every_fixture_has_the_same_report(root: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and looked at whole."""
-    monkeypatch.setattr(units, "UNIT", unit)
+    monkeypatch.setattr(work_units, "UNIT", unit)
     assert asked(root) == alike(root)
 
 
@@ -90,7 +90,7 @@ def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: py
     """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no checksum covers."""
     from safetensors.torch import save_file
 
-    monkeypatch.setattr(units, "UNIT", megabytes * MiB)
+    monkeypatch.setattr(work_units, "UNIT", megabytes * MiB)
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "a.pt")
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "b.pt")
     flip(tmp_path / "b.pt", 70 * MiB)
@@ -113,7 +113,7 @@ def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: 
     sent = []
     for _ in range(2):
         with Threads() as threads:
-            result = pipeline.verify([str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0)
+            result = api.verify([str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0)
         sent.append((len(threads.sent), result.summary.bytes_read > file.stat().st_size // 2, result.summary.ok))
     assert sent == [(1, True, 1), (0, False, 1)]
 
@@ -140,13 +140,13 @@ def _plain(value: object) -> bool:
     return all(map(_plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
 
 
-@pytest.mark.parametrize("unit", [200, units.UNIT])
+@pytest.mark.parametrize("unit", [200, work_units.UNIT])
 def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "UNIT", unit)
+    monkeypatch.setattr(work_units, "UNIT", unit)
     sent = list[bytes]()
     for root in (FIXTURES / "formats", FIXTURES / "layouts", FIXTURES / "formats" / "tf_bundle" / "good"):
         with Threads() as threads:
-            pipeline.verify([str(root)], engine=Engine(threads, "threads"))
+            api.verify([str(root)], engine=Engine(threads, "threads"))
         sent += threads.sent
     assert len(sent) > 2 and all(_plain(pickle.loads(data)) for data in sent)
     assert not any(b"Crc32c" in data for data in sent)  # which one thread would have to feed; its ranges are sent
@@ -159,7 +159,7 @@ def test_a_key_is_never_sent(tmp_path: Path, key: Path) -> None:
     (tmp_path / "key").write_bytes(key.read_bytes())
     (key := tmp_path / "key").chmod(0o600)
     with Threads() as threads:
-        result = pipeline.verify([str(file)], engine=Engine(threads, "threads"), key_file=str(key))
+        result = api.verify([str(file)], engine=Engine(threads, "threads"), key_file=str(key))
     assert without_time(emit.render(result)) == alike(file, key_file=str(key)) and result.verdict.value in ("ok", "suspect")
     assert not any(key.read_bytes() in data for data in threads.sent)
 
@@ -179,7 +179,7 @@ def once(do: Callable[[], object]) -> Callable[[Any], None]:
 
 
 def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(units, "UNIT", MiB)
+    monkeypatch.setattr(work_units, "UNIT", MiB)
     return big(tmp_path / "model.pt", 4)
 
 
@@ -218,7 +218,7 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
     monkeypatch.setattr(worker, "LocalSource", real)
-    monkeypatch.setattr(units, "UNIT", 1 << 40)
+    monkeypatch.setattr(work_units, "UNIT", 1 << 40)
     look = worker.look
 
     def older(path: str, *args: Any, **more: Any) -> Any:
@@ -400,7 +400,7 @@ def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
 def test_threads_are_the_default_and_load_nothing() -> None:
     script = (
         "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q', *sys.argv[2:]])\n"
-        "print([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py', 'resource', 'ckpt_tools.pipeline.spread')], file=sys.stderr)"
+        "print([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py', 'resource', 'ckpt_tools.reading.scheduler')], file=sys.stderr)"
     )
     for more in ([], ["--scheduler", "threads"]):
         words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
@@ -409,11 +409,11 @@ def test_threads_are_the_default_and_load_nothing() -> None:
 
 
 def test_the_setting_may_come_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
-    from ckpt_tools import config
+    from ckpt_tools.settings import resolve
 
     (tmp_path / "ckpt.toml").write_text('scheduler = "file:cluster.json"\n')
-    assert config.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"] == f"file:{tmp_path}/cluster.json"
+    assert resolve.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"] == f"file:{tmp_path}/cluster.json"
     env = {"CKPT_SCHEDULER": "tcp://10.0.0.1:8786"}
-    assert config.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"] == env["CKPT_SCHEDULER"]
-    with engine.engine("threads") as none:
+    assert resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"] == env["CKPT_SCHEDULER"]
+    with engines.engine("threads") as none:
         assert none is None

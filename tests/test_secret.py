@@ -16,17 +16,17 @@ import pytest
 from run_helpers import ckpt, megatron
 from test_agree import free_port
 
-from ckpt_tools.checked import whole
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import boards, hosts, lines, rendezvous, secret, torchrun_line
 from ckpt_tools.job.boards import Files, Store
+from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.lines import Lines
-from ckpt_tools.job.meeting import Meeting, meeting
-from ckpt_tools.job.party import Party
+from ckpt_tools.job.membership import Party
+from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
-from ckpt_tools.job.said import Round, only
+from ckpt_tools.job.reported import Round, only
 from ckpt_tools.job.secret import NotOurs, Seal
-from ckpt_tools.job.terms import Terms
+from ckpt_tools.settings.checked_json import whole
 
 RANDOM = "Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnM=\n"
 

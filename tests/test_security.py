@@ -183,7 +183,7 @@ def test_the_page_quotes_every_attack() -> None:
 
 
 def test_flags_that_the_page_names_exist() -> None:
-    from ckpt_tools.config import ENV
+    from ckpt_tools.settings.resolve import ENV
 
     known = {v.flag for v in ENV} | {"--update"}
     assert set(re.findall(r"--[a-z][a-z-]+", PAGE.partition("<!-- attacks -->")[0])) <= known

@@ -11,11 +11,12 @@ import pytest
 from small_files import mindspore, saved, tensor, trainer
 
 from ckpt_tools import cli
+from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model import Kind, LoadPlan
-from ckpt_tools.pipeline import judge, plan
-from ckpt_tools.pipeline.rate import Rate
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Kind, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import judge
+from ckpt_tools.storage.rate import Rate
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"

@@ -105,12 +105,12 @@ INHERIT = [
 """Starts a command that inherits both signals as ignored, or not."""
 SLOW = """
 import signal, sys
-from ckpt_tools import cli, pipeline
+from ckpt_tools import api, cli
 def slow(*args, **kwargs):
     print("ready", flush=True)
     while True:
         signal.pause()
-pipeline.plan = slow
+api.plan = slow
 sys.argv = ["ckpt", "plan"]
 cli.main()
 """
@@ -141,7 +141,7 @@ def test_what_the_command_becomes_inherits_what_ckpt_did(ignored: bool, root: Pa
 
 TWICE = """
 import os, signal, sys
-from ckpt_tools import cli, pipeline
+from ckpt_tools import api, cli
 def slow(*args, **kwargs):
     try:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -149,7 +149,7 @@ def slow(*args, **kwargs):
     finally:  # what is left in order takes its time
         os.kill(os.getpid(), int(sys.argv[2]))
         print("not reached", flush=True)
-pipeline.plan = slow
+api.plan = slow
 sys.argv[0] = "ckpt"
 cli.main()
 """
@@ -163,7 +163,7 @@ def test_a_second_signal_ends_it_where_it_stands(number: int, code: int) -> None
 
 SWALLOWED = """
 import os, signal, sys
-from ckpt_tools import cli, pipeline
+from ckpt_tools import api, cli
 class Odd:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -179,7 +179,7 @@ def plan(*args, **kwargs):
         except BaseException:
             pass
     raise KeyError("a bug")
-pipeline.plan = plan
+api.plan = plan
 sys.argv[0] = "ckpt"
 cli.main()
 """

@@ -14,9 +14,9 @@ from simulated_frameworks import FRAMEWORKS, Framework
 from simulated_job import START, Job, Save
 
 from ckpt_tools import errors
-from ckpt_tools.model import LoadPlan, Severity
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.api import plan, verify
+from ckpt_tools.model.nouns import LoadPlan, Severity
+from ckpt_tools.model.selection import Selection
 
 DAY = 86_400.0
 MINUTES = 40
@@ -163,7 +163,7 @@ SEEDS = [int(s) for s in os.environ.get("SIMULATION_SEEDS", "0 1 2").split()]
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = Day(name, seed, tmp_path)
-    monkeypatch.setattr("ckpt_tools.pipeline.session.time", SimpleNamespace(time_ns=lambda: int(day.job.now * 1e9)))
+    monkeypatch.setattr("ckpt_tools.reading.session.time", SimpleNamespace(time_ns=lambda: int(day.job.now * 1e9)))
     day.run()
     assert day.seen["saves"] >= 10 and day.seen["restart"] >= 2
     # only after somebody went back in time may it be in doubt which save is the newest, and seldom

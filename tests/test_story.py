@@ -13,11 +13,11 @@ import sample_results as sample
 from small_files import dcp, megatron, saved, tensor
 
 from ckpt_tools import cli
-from ckpt_tools.emit import story
+from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model import Kind, Level, LoadPlan
-from ckpt_tools.pipeline import latest, plan
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Kind, Level, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import story
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"

@@ -13,16 +13,16 @@ from helpers import FIXTURES, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
-from ckpt_tools.formats._strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
-from ckpt_tools.formats._strategy_proto import read
-from ckpt_tools.formats.mindspore_strategy import FORMAT
-from ckpt_tools.model import Kind, Verdict
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.pipeline.strategy import strategy_groups
-from ckpt_tools.question import Selection
-from ckpt_tools.recognise import allowed_by_name
+from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
+from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
+from ckpt_tools.formats.mindspore.strategy_proto import read
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Kind, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.strategy import strategy_groups
 from ckpt_tools.storage import BytesSource, ShortRead
 
 from .test_layouts import CASES, files_of, materialise

@@ -16,15 +16,16 @@ from helpers import FIXTURES, Fixture, bad, claims, findings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckpt_tools.api import show, verify
 from ckpt_tools.checksum import Extent, Hash
-from ckpt_tools.formats import Anatomy, Damage, tf_bundle
-from ckpt_tools.formats._sstable import MAGIC
-from ckpt_tools.formats._tf_entry import slice_key
-from ckpt_tools.formats._tf_state import LIMIT, State, parse
-from ckpt_tools.formats._tf_strings import StringCrc, VariantCrc
-from ckpt_tools.formats._tf_wire import fields, unmasked
-from ckpt_tools.model import Finding, Level, Severity, Verdict
-from ckpt_tools.pipeline import show, verify
+from ckpt_tools.formats import Anatomy, Damage
+from ckpt_tools.formats.tensorflow import tf_bundle
+from ckpt_tools.formats.tensorflow.entry import slice_key
+from ckpt_tools.formats.tensorflow.sstable import MAGIC
+from ckpt_tools.formats.tensorflow.state import LIMIT, State, parse
+from ckpt_tools.formats.tensorflow.strings import StringCrc, VariantCrc
+from ckpt_tools.formats.tensorflow.wire import fields, unmasked
+from ckpt_tools.model.nouns import Finding, Level, Severity, Verdict
 from ckpt_tools.storage import BytesSource
 
 sys.path.insert(0, str(FIXTURES.parent))

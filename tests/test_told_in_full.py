@@ -13,15 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_helpers import SAY, broken, ckpt, megatron
 
-from ckpt_tools import completeness, ranges
-from ckpt_tools.emit import json as emit_json
-from ckpt_tools.emit import story, table
+from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery import completeness
 from ckpt_tools.job import wire
-from ckpt_tools.model import Checkpoint, Finding, Kind, LoadPlan, Part, Rejected, Resume
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.plan import assign
-from ckpt_tools.question import Selection
-from ckpt_tools.topology import Topology
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.model import ranges
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, LoadPlan, Part, Rejected, Resume
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import story, table
+from ckpt_tools.planning.assign import assign
 
 WORLD = 1024
 _LIST = re.compile(r"\brank (\d+)|[\d,]+ of 1,024 ranks: ([\d–, ]*\d)")

@@ -13,10 +13,10 @@ import pytest
 from small_files import FIXTURES
 from test_layouts import selection
 
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Level, LoadPlan, Severity
-from ckpt_tools.pipeline import plan, scan, verify
+from ckpt_tools.model.nouns import Checkpoint, Level, LoadPlan, Severity
 
 START = 1_760_000_000
 TRACKED = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from owners import SOMEBODY, Owners, as_root
 
-from ckpt_tools import trust
-from ckpt_tools.trust import Trust, Untrusted
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import Trust, Untrusted
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from one_question import Asker
 from run_helpers import OLD, megatron
 
 from ckpt_tools import Level, Selection, plan, verify
+from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import UsageError
+from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.model import Report, Unlisted, Verdict
-from ckpt_tools.pipeline.kept import pack, unpack
-from ckpt_tools.pipeline.session import Session
-from ckpt_tools.unlisted import vouched
+from ckpt_tools.model.nouns import Report, Unlisted, Verdict
+from ckpt_tools.reading.session import Session
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MINE = b"cmycompany.models\nConfig\n"

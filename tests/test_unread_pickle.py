@@ -17,8 +17,8 @@ from run_helpers import megatron
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats import _machine as machine
-from ckpt_tools.model import Verdict
+from ckpt_tools.formats.pickles import machine
+from ckpt_tools.model.nouns import Verdict
 
 
 def _payloads() -> ModuleType:

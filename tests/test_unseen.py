@@ -19,7 +19,7 @@ from test_layouts import CASES, damage, materialise, questions
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts.directories import step_in_path
+from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.storage import retry
 
 COMMANDS = (

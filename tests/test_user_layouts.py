@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from small_files import saved, tensor
 
 from ckpt_tools import cli
+from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
-from ckpt_tools.layouts._base import NUMBERS, RANKS, TEXTS, Piece
-from ckpt_tools.layouts.near import near_miss
-from ckpt_tools.model import Kind, Known, Level, LoadPlan, Verdict
-from ckpt_tools.pipeline import latest, plan, scan, verify
-from ckpt_tools.question import Selection
+from ckpt_tools.layouts.common.layout import NUMBERS, RANKS, TEXTS, Piece
+from ckpt_tools.layouts.common.near_miss import near_miss
+from ckpt_tools.model.nouns import Kind, Known, Level, LoadPlan, Verdict
+from ckpt_tools.model.selection import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
 DAY = 1_700_000_000

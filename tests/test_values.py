@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools import values as module
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats._floats import KINDS, Kind, chosen, value
-from ckpt_tools.model import Finding, Severity, Tensor
+from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
+from ckpt_tools.inspection import tensor_values as module
+from ckpt_tools.inspection.tensor_values import CHUNK, LISTED, Stats, values
+from ckpt_tools.model.nouns import Finding, Severity, Tensor
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.values import CHUNK, LISTED, Stats, values
 
 np: Any = pytest.importorskip("numpy")
 torch: Any = pytest.importorskip("torch")

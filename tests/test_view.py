@@ -23,15 +23,15 @@ from run_helpers import ckpt
 from test_layouts import CASES, damage, materialise, selection
 from test_resume import QUESTIONS, load_dcp, load_torch, tensors
 
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import Decision, Taken
 from ckpt_tools.job.decision import body_of
 from ckpt_tools.job.view import build
-from ckpt_tools.job.view_look import MARKER
+from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import LAYOUTS, user
-from ckpt_tools.layouts._own_name import named_for
-from ckpt_tools.model import Checkpoint, Kind, LoadPlan, Part, Severity
-from ckpt_tools.pipeline import plan, scan, verify
+from ckpt_tools.layouts.common.own_name import named_for
+from ckpt_tools.model.nouns import Checkpoint, Kind, LoadPlan, Part, Severity
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}
@@ -396,8 +396,8 @@ def test_another_choice_replaces_it_whole(tmp_path: Path, monkeypatch: pytest.Mo
 BUILDER = """
 import sys
 from ckpt_tools.job.view import build
-from ckpt_tools.pipeline import plan
-from ckpt_tools.question import Selection
+from ckpt_tools.api import plan
+from ckpt_tools.model.selection import Selection
 made = [plan(sys.argv[1], Selection(max_step=step)) for step in (20, 30)]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from run_helpers import CKPT, CLEAN, megatron
 
-from ckpt_tools.checksum import _mapped, _mapped_child
-from ckpt_tools.load import load
+from ckpt_tools.checksum import mapped, mapped_child
+from ckpt_tools.inspection.load_test import load
 
 ROOT = Path(__file__).parent.parent
 MODULES = (
@@ -80,7 +80,7 @@ def test_a_mapping_helper_imports_from_named_places_alone(hostile: Path, monkeyp
     monkeypatch.chdir(hostile)
     read, write = os.pipe()
     try:
-        _mapped._spawned(read, write, read, [_mapped_child.XXH3])
+        mapped._spawned(read, write, read, [mapped_child.XXH3])
     finally:
         os.close(read)
         os.close(write)

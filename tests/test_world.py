@@ -10,11 +10,11 @@ import pytest
 import small_files
 import torch
 
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model import LoadPlan, Severity
-from ckpt_tools.pipeline import plan, verify
-from ckpt_tools.question import Selection
-from ckpt_tools.topology import Topology
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.model.nouns import LoadPlan, Severity
+from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000
 Writer = Callable[[int, int], Mapping[str, bytes]]

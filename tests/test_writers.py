@@ -15,12 +15,13 @@ from run_helpers import megatron
 from test_layouts import CASES, materialise
 
 from ckpt_tools import cli
-from ckpt_tools.choose import choose
+from ckpt_tools.api import plan
 from ckpt_tools.errors import CannotLook, CkptError
-from ckpt_tools.model import Finding, LoadPlan
-from ckpt_tools.pipeline import plan, writers
-from ckpt_tools.pipeline.planner import Planner
-from ckpt_tools.question import Selection
+from ckpt_tools.model.nouns import Finding, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import other_writers
+from ckpt_tools.planning.choose import choose
+from ckpt_tools.planning.planner import Planner
 
 ASK = {
     "plan": ("plan", "--json"),
@@ -165,16 +166,16 @@ def test_calls_are_few_while_nothing_changes(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1])
     assert list(planner.other_writers()) == []
     assert len(calls) <= 4 + 1 + 1 + 4 + 1 and set(calls) == {"stat"}  # the newest checkpoint's files, the run, the checkpoint, its directories
-    assert len(calls) <= 2 * writers.STATS + writers.DIRECTORIES
+    assert len(calls) <= 2 * other_writers.STATS + other_writers.DIRECTORIES
 
 
 def test_slow_file_systems_are_asked_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(tmp_path / f"{i}") for i in range(100)]
     for path in paths[:-1]:
         Path(path).write_bytes(b"x")
-    quick = dict(writers._stats(paths))
-    monkeypatch.setattr(writers, "SLOW", -1.0)
-    slow = dict(writers._stats(paths))
+    quick = dict(other_writers._stats(paths))
+    monkeypatch.setattr(other_writers, "SLOW", -1.0)
+    slow = dict(other_writers._stats(paths))
     assert list(slow) == list(quick) == paths and isinstance(slow[paths[-1]], FileNotFoundError)
     assert all(slow[p] == quick[p] for p in paths[:-1])
 

@@ -20,10 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
-from ckpt_tools.formats import _decode as decode
-from ckpt_tools.formats import _zstd as zstd
-from ckpt_tools.formats._zarr_array import array_of
-from ckpt_tools.model import Guard, Severity, Tensor
+from ckpt_tools.formats.common import decode, zstd
+from ckpt_tools.formats.tensorstore.zarr_array import array_of
+from ckpt_tools.model.nouns import Guard, Severity, Tensor
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["zarr"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpt_tools.formats._zero_pages import MANY, PAGE, joined, lost_pages, zero_pages
-from ckpt_tools.model import Finding, Tensor
+from ckpt_tools.formats.common.zero_pages import MANY, PAGE, joined, lost_pages, zero_pages
+from ckpt_tools.model.nouns import Finding, Tensor
 from ckpt_tools.storage import BytesSource
 
 np: Any = pytest.importorskip("numpy")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ckpt_tools.checksum._blocks import Blocks, Picked
-from ckpt_tools.checksum._compare import blocks, default_jobs, mismatches
-from ckpt_tools.checksum._crc import BUFFER, UNIT, InflateError, Progress
-from ckpt_tools.checksum._crcs import CRC32, CRC32C, Crc
-from ckpt_tools.checksum._digests import digests
-from ckpt_tools.checksum._sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
-from ckpt_tools.checksum._work import Outcome, Watch
+from ckpt_tools.checksum.blocks import Blocks, Picked
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
+from ckpt_tools.checksum.compare import blocks, default_jobs, mismatches
+from ckpt_tools.checksum.crc import BUFFER, UNIT, InflateError, Progress
+from ckpt_tools.checksum.digests import digests
+from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
+from ckpt_tools.checksum.work import Outcome, Watch
 
 __all__ = [
     "BUFFER",

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from ckpt_tools.emit._words import printable
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.model import Finding, Severity
+from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.output.words import printable
 
 
 def out(text: str) -> None:

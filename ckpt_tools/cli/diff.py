@@ -9,10 +9,10 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Level, Verdict, blind
+from ckpt_tools.model.nouns import Level, Verdict, blind
 
 if TYPE_CHECKING:
-    from ckpt_tools.pipeline.difference import Difference
+    from ckpt_tools.comparison.difference import Difference
 
 FORMATS = ("table", "json")
 LEVELS = (Level.STRUCTURE, Level.CONTENT)
@@ -52,11 +52,11 @@ def diff(
     asked = found["level"] if level is not None else Level.CONTENT
     if asked not in LEVELS:
         raise UsageError(f"--level {asked}: diff compares at level structure or content", "say one of them, or leave it out")
-    from ckpt_tools.pipeline.compare import diff as compare
+    from ckpt_tools.comparison.compare import diff as compare
 
     with progress(to) as meter:
         result = compare(a, b, asked, jobs=found.get("jobs", 0), key_file=found.get("key-file"), trust=said.trust, progress=meter)
-    from ckpt_tools.emit import difference as emit
+    from ckpt_tools.output import difference as emit
 
     console.out(emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose))
     return exit_code(result, found.get("strict", False))

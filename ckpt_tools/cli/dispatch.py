@@ -96,7 +96,7 @@ def _top(version: bool = typer.Option(False, "--version", callback=_print_versio
 def _fail(argv: Sequence[str], error: CkptError) -> int:
     console.problem("error", str(error), error.hint)
     if error.plan is not None and console.asked_format(argv) == "json":
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         console.out(json.render(error.plan))
         return error.exit_code
@@ -124,11 +124,11 @@ def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) 
     """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout."""
     asked = console.asked_format(argv)
     if asked in ("json", "jsonl"):
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         console.out(json.problem(name, message, hint, code, one_line=asked == "jsonl"))
     elif asked in ("shell", "slurm"):
-        from ckpt_tools.emit import shell
+        from ckpt_tools.output import shell
 
         console.out(shell.failure(code) if asked == "shell" else shell.prolog_failure(message, hint))
     return code

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.codes import CODES
-from ckpt_tools.config import nearest
 from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import CODES
+from ckpt_tools.settings.resolve import nearest
 
 
 def explain(
@@ -24,12 +24,12 @@ def explain(
         meant = nearest(code, CODES)
         raise UsageError(f"there is no finding {code!r}", f"did you mean {meant!r}?" if meant else "docs/codes.md lists all of them")
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         c = CODES[code]
         console.out(emit.catalogue("explain", [{"code": c.id, "severity": str(c.severity), "title": c.title, "hint": c.hint, "since": c.since}]))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         console.out(table.explained(code, **to.paint))
     return 0

@@ -25,11 +25,11 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
         for f in FORMATS
     ]
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.catalogue("formats", entries))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         console.out(table.pages(entries, ("suffixes", "names", "protects", "limits", "loader", "reference"), **to.paint))
     return 0

@@ -43,11 +43,11 @@ def hook(asked: options.Question) -> int:
             taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=output.noted(asked.output))
     values = environment(taken.decision, taken.rank)
     if asked.output.format == "json":
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         console.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
     else:
-        from ckpt_tools.emit import shell
+        from ckpt_tools.output import shell
 
         console.out(shell.exports(values) if asked.output.format == "shell" else shell.task_prolog(values))
     sys.stdout.flush()

@@ -8,7 +8,7 @@ import sys
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model import LoadPlan
+from ckpt_tools.model.nouns import LoadPlan
 
 
 @options.question("text", "json", "shell")
@@ -17,7 +17,7 @@ def latest(asked: options.Question) -> int:
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """
-    from ckpt_tools import pipeline
+    from ckpt_tools import api
 
     to = asked.output
     if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
@@ -25,7 +25,7 @@ def latest(asked: options.Question) -> int:
         return 0
     try:
         with output.told(asked.output, asked.explain), progress(to) as meter:
-            plan = pipeline.latest(asked.root, asked.selection, progress=meter, note=output.noted(to))
+            plan = api.latest(asked.root, asked.selection, progress=meter, note=output.noted(to))
     except CkptError as error:
         if error.plan is not None:
             _explain(asked, error.plan)
@@ -33,15 +33,15 @@ def latest(asked: options.Question) -> int:
     output.tell(plan, to)
     _explain(asked, plan)
     if to.format == "json":
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         console.out(json.render(plan))
     elif to.format == "shell":
-        from ckpt_tools.emit import shell
+        from ckpt_tools.output import shell
 
         console.out(shell.render(plan))
     else:
-        from ckpt_tools.emit import text
+        from ckpt_tools.output import text
 
         console.out(text.render(plan, terminal=console.terminal(sys.stdout)))
     return 0
@@ -58,20 +58,20 @@ def _decided(asked: options.Question) -> str | None:
         return None
     mine = taken(decision, asked.selection.rank)
     if asked.output.format == "json":
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         return json.dump(mine.body)
     if asked.output.format == "shell":
-        from ckpt_tools.emit import shell
+        from ckpt_tools.output import shell
 
         return shell.exports(environment(mine.decision, mine.rank))
-    from ckpt_tools.emit import text
+    from ckpt_tools.output import text
 
     return text.lines(mine.paths, terminal=console.terminal(sys.stdout))
 
 
 def _explain(asked: options.Question, plan: LoadPlan) -> None:
     if asked.explain:  # stdout is for the paths alone
-        from ckpt_tools.emit import story
+        from ckpt_tools.output import story
 
         console.err(story.render(plan))

@@ -10,8 +10,8 @@ from ckpt_tools.cli import console, options, output
 def launchers(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
     """List the known launchers, and say what is known of this process: each number with its variable, and what is unclear."""
     to = output.asked(("table", "json"), dict(locals()))
-    from ckpt_tools.emit import launchers as emit
     from ckpt_tools.launchers import LAUNCHERS, detect
+    from ckpt_tools.output import launchers as emit
 
     known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
     here = detect(os.environ)

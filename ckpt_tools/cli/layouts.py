@@ -55,11 +55,11 @@ def layouts(
         for one in shown
     ]
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.catalogue("layouts", entries))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         lines = [{**entry, "files": [*dict.fromkeys(f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces)]} for entry in entries]
         console.out(table.catalogue(lines, ("name", "title", "files", "tracker", "limits"), **to.paint))
@@ -67,8 +67,8 @@ def layouts(
 
 
 def _check(root: str, name: str | None, to: output.Output) -> int:
+    from ckpt_tools.discovery.layout_check import check_layouts
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
-    from ckpt_tools.pipeline.layout_check import check_layouts
 
     own = [one for one in active() if one not in LAYOUTS]
     if name is not None and name not in BY_NAME:
@@ -88,11 +88,11 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
         for row in rows
     ]
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.catalogue("layouts-check", entries))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         lines = [
             {

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools import _values
-from ckpt_tools.answers import Scan
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import blind
+from ckpt_tools.model.answers import Scan
+from ckpt_tools.model.nouns import blind
+from ckpt_tools.settings import parsers
 
 FORMATS = ("table", "json")
 
@@ -59,21 +59,21 @@ def ls(
         raise UsageError("--tree is for people, --json for programs", "leave one of them out")
     now = time.time()
     oldest = moment(since, now) if since is not None else None
-    from ckpt_tools import pipeline
+    from ckpt_tools import api
 
-    result = pipeline.scan(found.root, found.selection())
+    result = api.scan(found.root, found.selection())
     if oldest is not None:
         result = replace(result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9))
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.render(result))
     elif tree:
-        from ckpt_tools.emit import tree as drawn
+        from ckpt_tools.output import tree as drawn
 
         console.out(drawn.render(result, **to.paint, verbose=to.verbose, now=now))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         console.out(table.render(result, **to.paint, verbose=to.verbose, now=now))
     return exit_code(result)
@@ -85,7 +85,7 @@ def moment(text: str, now: float) -> float:
 
     try:
         if re.match(r"\s*[0-9.]+[a-z]", text):
-            then = now - _values.duration(text)
+            then = now - parsers.duration(text)
         else:  # a bare number could be seconds or a year
             then = math.nan if re.fullmatch(r"[0-9.\s]*", text) else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
         if math.isfinite(then):

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ckpt_tools import config
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.output import asked as output
 from ckpt_tools.errors import UsageError
-from ckpt_tools.question import Selection
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import resolve as config
 
 
 def _setting(key: str, metavar: str, *short: str) -> Any:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ckpt_tools import _values
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model import LoadPlan, Rejected, Severity
+from ckpt_tools.model.nouns import LoadPlan, Rejected, Severity
+from ckpt_tools.settings import parsers
 
 _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
@@ -40,7 +40,7 @@ def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
     choice = "json" if given.get("json") else choice or formats[0]
     for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
         try:
-            _values.word(value, allowed)
+            parsers.word(value, allowed)
         except ValueError as e:
             raise UsageError(f"{flag}: {e}") from e
     return Output(choice, given.get("quiet", False), given.get("verbose", False), color)

@@ -13,22 +13,22 @@ def plan(asked: options.Question) -> int:
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """
-    from ckpt_tools import pipeline
+    from ckpt_tools import api
 
     to = asked.output
     try:
         with output.told(asked.output, asked.explain), progress(to) as meter:
-            result = pipeline.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
+            result = api.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
         if asked.ranked and asked.selection.rank is not None:  # not for CKPT_RANK: each process of a job may have that
-            result = pipeline.narrowed(result, asked.selection.rank)
+            result = api.narrowed(result, asked.selection.rank)
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":
-            from ckpt_tools.emit import story
+            from ckpt_tools.output import story
 
             console.out(story.render(error.plan))
         raise
     if to.format == "table":
-        from ckpt_tools.emit import story, table
+        from ckpt_tools.output import story, table
 
         console.out(table.render(result, **to.paint, verbose=to.verbose))
         if asked.explain:
@@ -36,11 +36,11 @@ def plan(asked: options.Question) -> int:
         return 0
     output.tell(result, to)
     if to.format == "json":
-        from ckpt_tools.emit import json
+        from ckpt_tools.output import json
 
         console.out(json.render(result))
     else:
-        from ckpt_tools.emit import shell
+        from ckpt_tools.output import shell
 
         console.out(shell.render(result))
     return 0

@@ -55,7 +55,7 @@ class Meter:
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
-        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself that read (ckpt_tools/_fork.py).
+        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself that read (ckpt_tools/storage/worker_processes.py).
         columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
         self.shown = Progress(*columns, console=stderr, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self.task = self.shown.add_task("", completed=done, total=total)

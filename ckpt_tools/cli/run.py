@@ -12,7 +12,7 @@ from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.command import Wrapper
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import LoadPlan
+from ckpt_tools.model.nouns import LoadPlan
 
 CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -58,7 +58,7 @@ def teller(asked: options.Question) -> Any:
     def tell(plan: LoadPlan) -> None:
         output.tell(plan, asked.output)
         if asked.explain:
-            from ckpt_tools.emit import story
+            from ckpt_tools.output import story
 
             console.err(story.render(plan))
 

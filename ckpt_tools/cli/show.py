@@ -8,7 +8,7 @@ import typer
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.model import Level, Verdict
+from ckpt_tools.model.nouns import Level, Verdict
 
 FORMATS = ("table", "json")
 
@@ -42,19 +42,19 @@ def show(
         raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
     if not known:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
-    from ckpt_tools.formats._globals import verdict
-    from ckpt_tools.formats._stubs import Global
-    from ckpt_tools.pipeline import show as examine
+    from ckpt_tools.api import show as examine
+    from ckpt_tools.formats.pickles.globals import verdict
+    from ckpt_tools.formats.pickles.stubs import Global
 
     level_ = values["level"] if level is not None else Level.STRUCTURE
     report, parts = examine(file, level_, key_file=values.get("key-file"), explain=explain_bytes, trust=found.trust)
     known_globals = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
     if to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.shown(report, parts, known_globals))
     else:
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         console.out(table.shown(report, parts, known_globals, **to.paint, verbose=to.verbose))
     if report.verdict is Verdict.UNKNOWN:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.answers import Verification
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.model import Level, Verdict, blind, worst
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.nouns import Level, Verdict, blind, worst
 
 FORMATS = ("table", "json", "jsonl")
 
@@ -49,13 +49,13 @@ def verify(
     given = dict(locals())
     to = output.asked(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
-    from ckpt_tools import pipeline
-    from ckpt_tools.engine import engine
+    from ckpt_tools import api
+    from ckpt_tools.reading.engines import engine
 
     values = found.values
 
     with engine(values.get("scheduler")) as workers, progress(to) as meter:
-        result = pipeline.verify(
+        result = api.verify(
             paths,
             values.get("level", Level.CONTENT),
             jobs=values.get("jobs", 0),
@@ -76,15 +76,15 @@ def verify(
             engine=workers,
         )
     if to.format == "table":
-        from ckpt_tools.emit import table
+        from ckpt_tools.output import table
 
         console.out(table.render(result, **to.paint, verbose=to.verbose, now=time.time()))
     elif to.format == "json":
-        from ckpt_tools.emit import json as emit
+        from ckpt_tools.output import json as emit
 
         console.out(emit.render(result))
     else:
-        from ckpt_tools.emit import jsonl
+        from ckpt_tools.output import jsonl
 
         console.out(jsonl.render(result))
     return exit_code(result, values.get("strict", False))

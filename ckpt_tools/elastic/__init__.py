@@ -5,8 +5,8 @@ docs/elastic.md says what is reproduced and what is knowingly different. Nothing
 
 from __future__ import annotations
 
-from ckpt_tools.elastic._exception import ExceptionCheckpoint
-from ckpt_tools.elastic._guard import Terminated
+from ckpt_tools.elastic.exception_checkpoint import ExceptionCheckpoint
+from ckpt_tools.elastic.guard import Terminated
 
 __all__ = ["ExceptionCheckpoint", "Terminated", "exception_checkpoint"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ckpt_tools.formats._base import HEAD, Anatomy, Check, Claim, Damage, Format, structure
-from ckpt_tools.formats._named import NAMED, Names
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Check, Claim, Damage, Format, structure
+from ckpt_tools.formats.named import NAMED, Names
 
 if TYPE_CHECKING:
     FORMATS: tuple[Format, ...]
@@ -25,7 +25,7 @@ def format_of(name: str) -> Format:
     if found is None:
         if name not in names.order:
             raise KeyError(name)
-        module = import_module(f"ckpt_tools.formats.{name}")
+        module = import_module(f"ckpt_tools.formats.{names.family[name]}.{name}")
         found = _loaded[name] = module.FORMAT
     return found
 

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ckpt_tools import launchers
-from ckpt_tools.cache import Note
+from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import torchrun_line
+from ckpt_tools.job.decider import Maker, Say, asked
 from ckpt_tools.job.decision import Body, Decision
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.maker import Maker, Say, asked
-from ckpt_tools.job.party import Party, of_node, of_worker
+from ckpt_tools.job.membership import Party, of_node, of_worker
+from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
-from ckpt_tools.job.terms import Terms
-from ckpt_tools.pipeline.history import state_dir
-from ckpt_tools.pipeline.session import Progress
-from ckpt_tools.question import Selection
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.decision_log import state_dir
+from ckpt_tools.reading.session import Progress
 
 __all__ = ["Taken", "Terms", "decide", "taken"]
 

@@ -10,16 +10,16 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.files import write
 from ckpt_tools.job.hosts import listener, loopback
 from ckpt_tools.job.lines import Lines
 from ckpt_tools.job.liveness import Locks, Watch
 from ckpt_tools.job.secret import FLAG, NotOurs, Seal
-from ckpt_tools.pipeline import history
-from ckpt_tools.pipeline.history import safe
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.planning import decision_log
+from ckpt_tools.planning.decision_log import safe
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 _DAY = 86400
 _TRIES = 3
@@ -53,7 +53,7 @@ class Files:
         with ExitStack() as files:
             try:
                 trust.make(directory, trusted)
-                with trust.named(history.FLAG):
+                with trust.named(decision_log.FLAG):
                     self.place = files.enter_context(trust.place(directory, trusted))
             except OSError as e:
                 hint = "name a directory that every node can write with --plan-dir"
@@ -67,8 +67,8 @@ class Files:
         path = os.path.join(self.directory, safe(key))
         for tries in range(_TRIES):
             try:
-                with trust.named(history.FLAG):
-                    return self.place.read(safe(key), history.MOST)
+                with trust.named(decision_log.FLAG):
+                    return self.place.read(safe(key), decision_log.MOST)
             except FileNotFoundError:
                 return None
             except OSError as e:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ckpt_tools import checked, trust
-from ckpt_tools.emit import json as as_json
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
-from ckpt_tools.model import LoadPlan
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.output import json as as_json
+from ckpt_tools.settings import checked_json
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 Body = dict[str, Any]
 
@@ -107,7 +108,7 @@ def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision
     """
     try:
         with trust.named(named):
-            data = trust.read(path, checked.MOST, trusted)
+            data = trust.read(path, checked_json.MOST, trusted)
     except OSError as e:
         raise CannotLook(
             f"the decision {path} cannot be read: {e.strerror}", "is --plan-dir on a file system that every process of the job sees?"
@@ -119,11 +120,11 @@ def parsed(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
     """The decision that the bytes of the file at ``path`` are. Raises as ``read`` does."""
     try:
         return Decision(path, schema.parsed(data), trusted)
-    except checked.NoJson as e:
+    except checked_json.NoJson as e:
         raise CannotLook(
             f"{path} is no decision of ckpt: {e}", "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other"
         ) from e
-    except checked.Invalid as e:
+    except checked_json.Invalid as e:
         hint = "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file, remove it, and start again"
         raise UsageError(f"{path} is no decision that ckpt made: {e}", hint) from e
 

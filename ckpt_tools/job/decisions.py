@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Protocol
 
-from ckpt_tools import trust
-from ckpt_tools.emit import json as as_json
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job.decision import Body, Decision, failed, read
 from ckpt_tools.job.files import locked, noted, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
-from ckpt_tools.model import EarlierStart
-from ckpt_tools.pipeline import history
-from ckpt_tools.pipeline.history import FLAG, safe
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.model.nouns import EarlierStart
+from ckpt_tools.output import json as as_json
+from ckpt_tools.planning import decision_log
+from ckpt_tools.planning.decision_log import FLAG, safe
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
@@ -53,7 +53,7 @@ class Decisions:
 
     def __init__(self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS) -> None:
         self.now, self.trusted = now, trusted
-        self.root, self.directory = os.path.abspath(root), history.place(plan_dir, root)
+        self.root, self.directory = os.path.abspath(root), decision_log.place(plan_dir, root)
         self._make(self.directory, "name a writable directory with --plan-dir")
 
     def place(self, key: str) -> str:
@@ -73,7 +73,7 @@ class Decisions:
 
     def last(self) -> EarlierStart | None:
         """What the last decision that named a checkpoint of this root said; None when there was none. Raises CannotLook when that cannot be read."""
-        return history.last(self.directory, self.trusted)
+        return decision_log.last(self.directory, self.trusted)
 
     def once(
         self,
@@ -129,11 +129,11 @@ class Decisions:
 
     @contextmanager
     def _written(self, decision: Decision) -> Iterator[None]:
-        """A decision that is on the disk within, and appears when that ends well. A later start learns from it that there was a checkpoint here (pipeline/history.py)."""
+        """A decision that is on the disk within, and appears when that ends well. A later start learns from it that there was a checkpoint here (planning/decision_log.py)."""
         with ExitStack() as files:
             files.enter_context(written(decision.path, as_json.dump(decision.body).encode(), self.trusted))
             if decision.found:
-                files.enter_context(written(os.path.join(self.directory, history.LAST), as_json.dump(_note(decision)).encode(), self.trusted))
+                files.enter_context(written(os.path.join(self.directory, decision_log.LAST), as_json.dump(_note(decision)).encode(), self.trusted))
             yield
 
     def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
@@ -167,7 +167,7 @@ class Decisions:
 
 
 def _note(decision: Decision) -> Mapping[str, object]:
-    """What a later start is told of this one (pipeline/history.py)."""
+    """What a later start is told of this one (planning/decision_log.py)."""
     body, about = decision.body, decision.about
     chosen = body["checkpoint"]
     return {

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from ckpt_tools.checked import Invalid
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model import Checkpoint, Kind, Part, Resume
+from ckpt_tools.model.nouns import Checkpoint, Kind, Part, Resume
+from ckpt_tools.settings.checked_json import Invalid
 
 _UP = 3
 """Directories between a checkpoint's own and the one above all that its layout's templates match, at most."""

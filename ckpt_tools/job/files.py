@@ -9,11 +9,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.waiting import Backoff, Clock
-from ckpt_tools.pipeline.history import FLAG
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.planning.decision_log import FLAG
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ckpt_tools import checked, trust
 from ckpt_tools.job.process import Process
-from ckpt_tools.trust import OURS, Trust, Untrusted
+from ckpt_tools.settings import checked_json
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 KEPT_DAYS = 30
 TRANSFERRED = "transferred"
@@ -88,12 +89,12 @@ def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
 def _json(path: str, trusted: Trust) -> dict[str, Any]:
     """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises OSError."""
     try:
-        data = trust.read(path, checked.MOST, trusted)
+        data = trust.read(path, checked_json.MOST, trusted)
     except Untrusted as e:  # it is not ours to judge, and so not ours to remove
         raise PermissionError(errno.EPERM, str(e), path) from e
     try:
-        value = checked.parsed(data)
-    except checked.NoJson:
+        value = checked_json.parsed(data)
+    except checked_json.NoJson:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -171,6 +172,6 @@ def _prune_transferred(directory: str, oldest: float, trusted: Trust) -> None:
 
 def _paths(body: dict[str, Any]) -> Iterator[str]:
     """Every path that a decision names anywhere: what is one too many stays."""
-    for node in checked.nodes(body):
+    for node in checked_json.nodes(body):
         if isinstance(node, dict) and isinstance(path := node.get("path"), str):
             yield path

@@ -13,11 +13,11 @@ from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job import secret
 from ckpt_tools.job.boards import Board, Files, Store
 from ckpt_tools.job.decision import Decision
+from ckpt_tools.job.exchange import Meeting, failure, meeting
 from ckpt_tools.job.hosts import loopback, valid
-from ckpt_tools.job.meeting import Meeting, failure, meeting
-from ckpt_tools.job.party import Party
+from ckpt_tools.job.membership import Party
+from ckpt_tools.job.options import Terms
 from ckpt_tools.job.secret import FLAG, MAKE, Seal
-from ckpt_tools.job.terms import Terms
 from ckpt_tools.job.torchrun_line import TorchrunLine
 
 _PORTS = 1 << 16

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckpt_tools.checked import Invalid, NoJson, count, fields, listed, named, nothing_or, number, path, shallow, text, whole, wrong
-from ckpt_tools.checked import parsed as json_of
-from ckpt_tools.model import RESUME_VARIABLES, RESUME_WORDS
+from ckpt_tools.model.nouns import RESUME_VARIABLES, RESUME_WORDS
+from ckpt_tools.settings.checked_json import Invalid, NoJson, count, fields, listed, named, nothing_or, number, path, shallow, text, whole, wrong
+from ckpt_tools.settings.checked_json import parsed as json_of
 
 Body = dict[str, Any]
 

@@ -6,9 +6,9 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from ckpt_tools import trust
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 FLAG = "--secret-file"
 LEAST, MOST = 32, 4096

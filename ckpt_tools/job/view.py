@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ckpt_tools.discover import roots
+from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_swap import put
 from ckpt_tools.job.view_tree import Tree
-from ckpt_tools.model import LoadPlan
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.storage.trust import OURS, Trust
 
 
 def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, Any]:

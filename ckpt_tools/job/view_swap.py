@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from ckpt_tools import __version__, trust
+from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
-from ckpt_tools.job.view_look import MARKER, SCHEMA, holds, ours
-from ckpt_tools.trust import OURS, Trust
+from ckpt_tools.job.view_inspect import MARKER, SCHEMA, holds, ours
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 _TRIES, _DAY = 1000, 86400
 _EXCHANGE, _HERE = 2, -100

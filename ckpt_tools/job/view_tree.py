@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ckpt_tools.discover import _TEMPORARY, discover
+from ckpt_tools.discovery.walk import _TEMPORARY, discover
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.view_look import MARKER
+from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import BY_NAME, Layout
-from ckpt_tools.layouts._own_name import named_for
-from ckpt_tools.listing import entries_of
-from ckpt_tools.model import Checkpoint, FileLoad, LoadPlan, Part, Resume
+from ckpt_tools.layouts.common.own_name import named_for
+from ckpt_tools.model.nouns import Checkpoint, FileLoad, LoadPlan, Part, Resume
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
 
@@ -55,7 +55,7 @@ class Tree:
         return os.path.dirname(part.base) if self.base_of(part) else part.base
 
     def base_of(self, part: Part, rank: int | None = None) -> str:
-        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each (naming.py, _numbered_siblings), that directory's name."""
+        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each (discovery/names.py, _numbered_siblings), that directory's name."""
         directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
         if directory != f"{part.base}_{part.rank}":
             return ""

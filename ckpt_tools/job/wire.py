@@ -6,9 +6,9 @@ import json
 import os
 from typing import NamedTuple
 
-from ckpt_tools import checked
-from ckpt_tools.job.said import Value
-from ckpt_tools.model import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Severity
+from ckpt_tools.job.reported import Value
+from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Severity
+from ckpt_tools.settings import checked_json
 
 _UP = "^"
 """What stands for .. in names: links may lead out of ROOT, and no node follows another one's way there."""
@@ -49,7 +49,7 @@ def identity(c: Checkpoint, root: str) -> str:
 
 def parts_of(identity: str) -> Identity:
     """The reverse, of what has been checked (said.identity)."""
-    words = checked.parsed(identity.encode("utf-8", "surrogateescape"))
+    words = checked_json.parsed(identity.encode("utf-8", "surrogateescape"))
     return Identity(*words) if isinstance(words, list) else Identity("", ".", "", None, None, None, None)
 
 

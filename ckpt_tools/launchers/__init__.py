@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckpt_tools.launchers import bare, kubernetes, mpi, msrun, slurm, torchrun
-from ckpt_tools.launchers._base import Launcher, Started
+from ckpt_tools.launchers.launcher import Launcher, Started
 
 LAUNCHERS: tuple[Launcher, ...] = (torchrun.LAUNCHER, msrun.LAUNCHER, slurm.LAUNCHER, mpi.LAUNCHER, kubernetes.LAUNCHER, bare.LAUNCHER)
 

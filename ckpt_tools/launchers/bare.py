@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_tools.launchers._base import SAY, Launcher, Started, known, number, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, known, number, seen, settled
 
 _VARIABLES = (
     "CKPT_RANK", "CKPT_WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_tools.launchers._base import SAY, Launcher, Started, blank, job_id, known, seen, settled
-from ckpt_tools.model import Known
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, seen, settled
+from ckpt_tools.model.nouns import Known
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_tools.launchers._base import SAY, Launcher, Started, job_id, known, number, seen, settled
-from ckpt_tools.model import Known
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
+from ckpt_tools.model.nouns import Known
 
 _VARIABLES = ("MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_LOCAL_WORKER", "MS_NODE_RANK", "RANK_ID", "RANK_SIZE", "DEVICE_ID", "MINDX_TASK_ID")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_tools.launchers._base import SAY, Launcher, Started, blank, known, number, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, seen, settled
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _VARIABLES = (

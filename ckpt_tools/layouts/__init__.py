@@ -25,8 +25,8 @@ from ckpt_tools.layouts import (
     safetensors_set,
     tensorflow,
 )
-from ckpt_tools.layouts._base import COORDS, Layout, Piece, whole
-from ckpt_tools.layouts._places import Place, Places, Told, places, read_name
+from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, whole
+from ckpt_tools.layouts.common.places import Place, Places, Told, places, read_name
 
 LAYOUTS: tuple[Layout, ...] = (
     mindio_ttp.LAYOUT,

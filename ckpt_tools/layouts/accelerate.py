@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import borrowed
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.counters import borrowed
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.hf_trainer import ST, TORCH
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:

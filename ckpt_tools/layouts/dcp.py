@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import borrowed, last_word, named_steps, odd_steps
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("dcp",)
 STEP = "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"

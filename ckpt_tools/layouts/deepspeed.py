@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.codes import finding
-from ckpt_tools.layouts._agree import borrowed, missed
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
-from ckpt_tools.ranges import ranges, words
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.counters import borrowed, missed
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.ranges import ranges, words
 
 FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import missed
-from ckpt_tools.layouts._base import Layout, Piece
+from ckpt_tools.layouts.common.counters import missed
+from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 
 def _read_tracker(data: bytes) -> str | None:

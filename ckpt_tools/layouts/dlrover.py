@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import first, named_steps
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.counters import first, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.dcp import read_number
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOMES: Sequence[tuple[str, str]] = (("checkpoint-{step}", ""), ("{step}", "_plain"))

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.codes import finding
-from ckpt_tools.layouts._agree import borrowed, first
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
-from ckpt_tools.layouts.bare_names import read_bare_name
-from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.counters import borrowed, first
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts import dcp, deepspeed
-from ckpt_tools.layouts._agree import borrowed, named_steps
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 TORCH = ("torch_zip", "torch_legacy")
 ST = ("safetensors",)

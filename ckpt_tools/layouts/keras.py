@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt_tools.layouts._base import Layout, Piece
-from ckpt_tools.model import Checkpoint, Resume
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.nouns import Checkpoint, Resume
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.codes import finding
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts._agree import named_steps
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume, Severity
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume, Severity
 
 FORMATS = ("torch_zip", "torch_legacy")
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts._agree import borrowed, last_word, named_steps
-from ckpt_tools.layouts._base import Layout, Metadata, Piece
+from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
 from ckpt_tools.layouts.dcp import FORMATS
 from ckpt_tools.layouts.megatron import read_tracker, resume
-from ckpt_tools.model import Finding, Kind, Part, Report
+from ckpt_tools.model.nouns import Finding, Kind, Part, Report
 
 
 def _iteration(metadata: Metadata) -> int | None:

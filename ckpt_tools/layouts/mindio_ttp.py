@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.codes import finding
-from ckpt_tools.layouts._base import Layout, Piece, whole
-from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume
 
 FORMATS = ("mindspore_ckpt", "mindspore_encrypted")
 

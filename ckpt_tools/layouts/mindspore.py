@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt_tools.layouts._base import Layout, Piece
-from ckpt_tools.layouts._mindspore_steps import check, place, steps
-from ckpt_tools.model import Checkpoint, Kind, Part, Resume
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.mindspore_steps import check, place, steps
+from ckpt_tools.model.nouns import Checkpoint, Kind, Part, Resume
 
 CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 ST = ("safetensors",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.codes import finding
-from ckpt_tools.layouts._base import Layout, Piece
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume, Severity
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume, Severity
 
 _HOUR_NS = 3_600_000_000_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.codes import finding
-from ckpt_tools.layouts._agree import first
-from ckpt_tools.layouts._base import Layout, Metadata, Piece, Steps
-from ckpt_tools.model import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.counters import first
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("tf_bundle",)
 _STEP = ("step", "global_step")

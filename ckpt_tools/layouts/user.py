@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ckpt_tools.codes import finding
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import LAYOUTS, use
-from ckpt_tools.layouts._agree import first, named_steps
-from ckpt_tools.layouts._base import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
-from ckpt_tools.model import Checkpoint, Finding, Kind, Part, Report, Resume
+from ckpt_tools.layouts.common.counters import first, named_steps
+from ckpt_tools.layouts.common.layout import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume
 
 _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "reshardable": bool, "committed": bool, "commit": str, "needs": list,
            "step_keys": list, "epoch_keys": list, "epoch_base": int, "resume_args": list, "piece": list}  # fmt: skip

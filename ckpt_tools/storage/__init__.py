@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from ckpt_tools.storage._held import HeldSource
-from ckpt_tools.storage._local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
+from ckpt_tools.storage.held import HeldSource
+from ckpt_tools.storage.local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
 
 __all__ = [
     "IO", "BytesSource", "Counter", "HeldSource", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened",
@@ -18,7 +18,7 @@ IO = ("auto", "pread", "mmap", "direct")
 def opened(path: str, io: str = "auto", *, hold: bool = False) -> LocalSource:
     """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept in memory. Raises OSError."""
     if io == "direct":
-        from ckpt_tools.storage._direct import DirectSource
+        from ckpt_tools.storage.direct import DirectSource
 
         return DirectSource(path)
     source = HeldSource(path) if hold else LocalSource(path)

@@ -1,0 +1,291 @@
+"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many processes read a file once.
+
+Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller then reads for itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckpt_tools.cache.locks import directory, inside
+from ckpt_tools.storage import Identity
+from ckpt_tools.storage import trust as orders
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Note = Callable[[str], object]
+"""Called with a sentence for the user."""
+
+UNUSED = 30 * 86400
+"""Seconds after which an entry that nobody asked for is dropped."""
+ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
+"""Entries, bytes of the file, and bytes of one entry, at most."""
+_LARGEST = 4 * BYTES
+"""Bytes of a file that is opened at all: what is dropped from one leaves room in it."""
+_FILE, _ENDS, _LOCK = "verdicts.sqlite", ("-journal", "-wal", "-shm"), "use.lock"
+_BUSY = 30.0
+_DAY = 86400 * 10**9
+_VERSION = 1
+_SCHEMA = (
+    "CREATE TABLE seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns INTEGER, bad INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))",
+    "CREATE TABLE pruned (ns INTEGER)",
+    f"PRAGMA user_version = {_VERSION}",
+)
+
+_TYPES = (bytes, int, int, int, int, str, bytes)
+"""Of what is read of an entry: any column of SQLite holds anything."""
+_COLUMNS = "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM pruned) FROM seen LIMIT 0"
+
+
+class Entry(NamedTuple):
+    """``data`` as it was kept, the ``depth`` it answers up to, when its look began (ns since 1970), and whether it says that the file is ``bad``."""
+
+    data: bytes
+    depth: int
+    seen_ns: int
+    bad: bool
+
+
+class Cache:
+    """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are; ``note`` hears at most one sentence."""
+
+    def __init__(self, root: str, max_age: float, note: Note | None = None, env: Mapping[str, str] = os.environ, *, trust: Trust = OURS) -> None:
+        self.max_age, self._note, self._trust = max_age, note, trust
+        self.began_ns = time.time_ns()
+        self.directory = directory(env)
+        self.path = os.path.join(self.directory, _FILE)
+        self._db: sqlite3.Connection | None = None
+        self._use = -1  # held shared while the database is open, so that nobody sets it aside meanwhile
+        self._written = 0
+        self.usable = True
+        if not self.directory:
+            self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
+        elif inside(self.directory, root):
+            self._off(f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
+
+    @property
+    def locks(self) -> str | None:
+        """Where the locks are by which one process at a time reads a file; None where others cannot see what it saw."""
+        return self.directory if self.usable else None
+
+    def _off(self, why: str) -> None:
+        self.usable = False
+        self.close()
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        if self._note:
+            self._note(why)
+            self._note = None
+
+    # ---- entries
+
+    def get(self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False) -> Entry | None:
+        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us.
+
+        ``ever``: however long ago that was, because it is the time itself that is asked for.
+        """
+
+        def ask(db: sqlite3.Connection) -> Entry | None:
+            key = os.fsencode(path), question
+            row = db.execute("SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?", key).fetchone()
+            if (
+                row is None
+                or tuple(map(type, row)) != _TYPES
+                or row[1] < depth
+                or row[5] != _text(identity)
+                or row[6] != _digest(*key, *row[:4], row[5])
+            ):
+                return None
+            now = time.time_ns()
+            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (row[3] and row[2] < self.began_ns):
+                return None
+            if now - row[4] > _DAY:  # once a day, because most runs only read
+                db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
+            return Entry(row[0], row[1], row[2], bool(row[3]))
+
+        return self._try(ask) if ever or self.max_age > 0 else None
+
+    def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
+        """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad: that replaces all that is known of the path."""
+
+        def store(db: sqlite3.Connection) -> None:
+            key, text = (os.fsencode(path), question), _text(identity)
+            row = (*key, entry.depth, text, entry.seen_ns, int(entry.bad), time.time_ns(), entry.data)
+            digest = _digest(*key, entry.data, entry.depth, entry.seen_ns, int(entry.bad), text)
+            db.execute("BEGIN IMMEDIATE")
+            if entry.bad:
+                db.execute("DELETE FROM seen WHERE path = ?", key[:1])
+            db.execute(
+                "INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path, question) DO UPDATE SET depth = excluded.depth, identity = excluded.identity, "
+                "seen_ns = excluded.seen_ns, bad = excluded.bad, used_ns = excluded.used_ns, entry = excluded.entry, digest = excluded.digest "
+                "WHERE excluded.depth >= depth OR excluded.identity != identity OR bad",
+                (*row, digest),
+            )
+            db.execute("COMMIT")
+            self._written += 1
+
+        if len(entry.data) <= ENTRY:
+            self._try(store)
+
+    def forget(self, path: str) -> None:
+        """Drop all that is known of a path."""
+
+        def drop(db: sqlite3.Connection) -> None:
+            if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
+                db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
+
+        self._try(drop)
+
+    # ---- the file
+
+    def _try(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What ``do`` returns; None when the cache cannot be used, which is said once."""
+        if not self.usable:
+            return None
+        try:
+            import sqlite3
+        except ImportError:  # some builds of Python are without it
+            self._off("no verdicts are kept between runs: this Python has no sqlite3")
+            return None
+        try:
+            if self._db is None:
+                self._db = self._open()
+            return do(self._db)
+        except sqlite3.OperationalError as e:
+            self._off(f"no verdicts are kept in {self.path}: {e}")
+        except sqlite3.DatabaseError as e:
+            self._set_aside(str(e))
+        except OSError as e:
+            self._off(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
+        except Untrusted as e:  # whoever can write there can say that a broken file is good
+            self._off(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
+        return None
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        orders.make(os.path.dirname(self.directory))
+        with suppress(FileExistsError):
+            os.mkdir(self.directory, 0o700)
+        with orders.directory(self.directory, self._trust) as at:
+            for name in (_FILE, *(f"{_FILE}{end}" for end in _ENDS), _LOCK):
+                _sound(name, at, self._trust)
+            self._use = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(0, "it is being repaired") from None
+        except OSError:  # a file system without locks
+            pass
+        db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
+        try:
+            # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose or tear entries when the machine
+            # itself goes down, which their digests show; a killed process leaves a journal that the next one rolls back.
+            db.execute("PRAGMA journal_mode = TRUNCATE").close()
+            db.execute("PRAGMA synchronous = OFF")
+            if self._version(db) == 0:
+                db.execute("BEGIN IMMEDIATE")
+                if self._version(db) == 0:
+                    for statement in _SCHEMA:
+                        db.execute(statement)
+                db.execute("COMMIT")
+            if self._version(db) != _VERSION:
+                raise sqlite3.DatabaseError("it is no cache of this version")
+            try:
+                db.execute(_COLUMNS).close()
+            except sqlite3.OperationalError as e:
+                if "no such" in str(e):
+                    raise sqlite3.DatabaseError(str(e)) from e
+                raise
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _version(self, db: sqlite3.Connection) -> int:
+        version, tables = db.execute("PRAGMA user_version").fetchone()[0], db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return -1 if (version == 0) != (tables == 0) else int(version)
+
+    def _set_aside(self, why: str) -> None:
+        """Rename a damaged file, unless others have it open: they might write into the new one's journal."""
+        self._close_file()
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.replace(self.path, f"{self.path}.bad")
+            for end in _ENDS:
+                if os.path.lexists(self.path + end):
+                    os.unlink(self.path + end)
+        except OSError:
+            self._off(f"no verdicts are kept in {self.path}: {why}")
+            return
+        self._say(f"{self.path} was damaged ({why}); it is now {self.path}.bad, and a new one was begun")
+        self._release()
+
+    def close(self) -> None:
+        """Let go of everything, and drop old entries once a day."""
+        if self._db is not None and self._written:
+            self._try(self._prune)
+        self._close_file()
+        self._release()
+
+    def _close_file(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _release(self) -> None:
+        if self._use >= 0:
+            os.close(self._use)
+            self._use = -1
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0
+        if isinstance(last, int) and 0 <= now - last < _DAY and self._written < 1000:
+            return
+        self._written = 0
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("DELETE FROM pruned")
+        db.execute("INSERT INTO pruned VALUES (?)", (now,))
+        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
+        count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
+        pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+        keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
+        db.execute("DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)", (max(0, count - keep),))
+        db.execute("COMMIT")
+
+
+def _sound(name: str, at: int, trust: Trust) -> None:
+    """Raises Untrusted unless a file of the cache is missing or one that we could have made: SQLite opens it by its name, whatever it is."""
+    try:
+        info = os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    hint = "remove it"
+    if not stat.S_ISREG(info.st_mode):
+        raise Untrusted(f"{name} is no regular file", hint)
+    if reason := orders.owner(info, trust):
+        raise Untrusted(f"{name} {reason}", hint)
+    if info.st_nlink > 1 or info.st_mode & 0o022:
+        raise Untrusted(f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):04o}, {info.st_nlink} names)", hint)
+    if info.st_size > _LARGEST:
+        raise Untrusted(f"{name} is larger than {_LARGEST >> 20:,} MiB", hint)
+
+
+def _text(identity: Identity) -> str:
+    return " ".join(map(str, identity))
+
+
+def _digest(*values: object) -> bytes:
+    import xxhash
+
+    return xxhash.xxh3_64_digest(repr(values).encode())

@@ -1,0 +1,229 @@
+"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and their CRCs combined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ckpt_tools.checksum.blocks import Blocks, Picked, divided
+from ckpt_tools.checksum.combine import Crc
+from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
+from ckpt_tools.checksum.sums import Deflated, Extent, Hash, Piece, Sum, Unit, covered
+from ckpt_tools.checksum.work import Outcome, Watch, outcomes
+from ckpt_tools.storage import HeldSource, Source, Stopped
+from ckpt_tools.storage.cpus import usable
+
+MOST = 32
+"""Threads at most, unless somebody asks for more."""
+MIB = 1 << 20
+GAP = 4096
+"""Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
+
+
+def default_jobs() -> int:
+    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and quotas), no more than the memory bus and memory itself bear."""
+    return min(MOST, usable())
+
+
+def _share(size: int, jobs: int) -> int:
+    """Bytes per unit: little enough for all threads to end at about the same time."""
+    return min(UNIT, max(MIB, size // (8 * jobs)))
+
+
+def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
+    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit is longer than ``most`` if it can be split."""
+    units = []
+    for i, s in enumerate(sums):
+        if not isinstance(s.hash, Crc):
+            extents = [p for p in s.pieces if not isinstance(p, bytes)]
+            units.append(Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1))
+            continue
+        for j, piece in enumerate(s.pieces):
+            if isinstance(piece, Deflated):
+                units.append(Unit(piece.offset, piece.length, i, j))
+            elif isinstance(piece, Extent):
+                units += (
+                    Unit(at, min(most, piece.offset + piece.length - at), i, j) for at in range(piece.offset, piece.offset + piece.length, most)
+                )
+    end = 0
+    for start, stop, _ in [*covered(sums, certain=False), (size, size, None)]:
+        if start - end >= gap:
+            units += (Unit(at, min(most, start - at), -1, 0) for at in range(end, start, most))
+        end = stop
+    units.sort()
+    return units
+
+
+class _Tee:
+    """A Source read from front to back that feeds checksums over the whole file on the way, so that their bytes are not read twice."""
+
+    def __init__(self, source: Source, hashes: Sequence[Hash]) -> None:
+        self.source, self.hashes, self.at, self.size, self.path = source, hashes, 0, source.size, source.path
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def _pass(self, offset: int, data: memoryview | bytes) -> None:
+        if offset == self.at:
+            self.at += len(data)
+            for h in self.hashes:
+                h.update(data)
+        else:
+            self.at = -1  # not in order: the hashes are worth nothing
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = self.source.read(offset, length)
+        self._pass(offset, data)
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        self.source.readinto(offset, buffer)
+        self._pass(offset, buffer)
+
+
+def apart(sums: Sequence[Sum], size: int) -> tuple[list[tuple[Sum, Callable[[], Hash]]], list[Sum]]:
+    """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their makers; the rest)."""
+    over = [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)] if len(sums) > 1 else []
+    return over, [s for s in sums if not any(s is other for other, _ in over)] if over else list(sums)
+
+
+def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
+    """The CRC of a sum from those of its units, in whatever order they came."""
+    total = 0
+    for j, piece in enumerate(s.pieces):
+        if isinstance(piece, bytes):
+            total = crc.update(piece, total)
+        for u, value in sorted(crcs.get(j, ())):
+            total = crc.combine(total, value, piece.size if isinstance(piece, Deflated) else u.length)
+    return total
+
+
+def blocks(sums: Sequence[Sum], size: int) -> Blocks:
+    """What of a file's content can be checked by itself."""
+    if apart(sums, size)[0]:  # one pass feeds them all
+        return Blocks((0,), (size,)) if size else Blocks()
+    return divided(sums, _units(sums, size, GAP, 1 << 62), size)
+
+
+def mismatches(
+    source: Source,
+    sums: Sequence[Sum],
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+    gaps: bool = False,
+    watch: Watch | None = None,
+    picked: Picked | None = None,
+) -> Iterator[tuple[Sum, Outcome]]:
+    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
+
+    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
+    a medium that cannot deliver them shows. ``picked`` of ``blocks`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
+    found until then; no thread is left behind.
+    """
+    if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):
+        yield from _in_memory(source, sums, gaps, progress, watch)
+        return
+    jobs = jobs or default_jobs()
+    over, rest = apart(sums, source.size)
+    if over:  # one pass in file order by one thread feeds them all
+        hashes = [make() for _, make in over]
+        tee = _Tee(source, hashes)
+        yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
+        if tee.at == source.size:
+            yield from ((s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
+            if picked is not None:
+                picked.finish()
+            return
+        sums = [s for s, _ in over]
+    units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
+    yield from _compare(source, sums, units, jobs, progress, watch, picked=picked)
+
+
+def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
+    """Whether every sum is a CRC, with one reading, of bytes that a file of this size has."""
+    if not all(isinstance(s.hash, Crc) and s.otherwise is None for s in sums):
+        return False
+    return all(isinstance(p, bytes) or p.offset + p.length <= size for s in sums for p in s.pieces)
+
+
+def _in_memory(source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None) -> Iterator[tuple[Sum, Outcome]]:
+    """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join."""
+    for s in sums:
+        if isinstance(s.hash, Crc) and (value := _crc(s.hash, source, s.pieces, progress)) != s.expected:
+            yield s, value
+    end = 0
+    for start, stop, _ in [*covered(sums), (source.size, source.size, None)] if gaps else ():
+        if start - end >= GAP:
+            if watch:
+                watch(end, source.view(end, start - end))
+            if progress:
+                progress(start - end)
+        end = stop
+
+
+def _crc(crc: Crc, source: HeldSource, pieces: Sequence[Piece], progress: Progress | None) -> Outcome:
+    """The CRC of some pieces, joined."""
+    value = 0
+    for piece in pieces:
+        if isinstance(piece, Extent):
+            value = crc.update(source.view(piece.offset, piece.length), value)
+            if progress:
+                progress(piece.length)
+        elif isinstance(piece, bytes):
+            value = crc.update(piece, value)
+        else:
+            try:
+                value = crc.combine(value, crc_of_deflated(crc, source, piece, progress), piece.size)
+            except InflateError as e:
+                return e
+    return value
+
+
+def _compare(
+    source: Source,
+    sums: Sequence[Sum],
+    units: Sequence[Unit],
+    jobs: int,
+    progress: Progress | None,
+    watch: Watch | None,
+    given: Iterable[tuple[Unit, Outcome]] | None = None,
+    picked: Picked | None = None,
+) -> Iterator[tuple[Sum, Outcome]]:
+    crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
+    done: dict[int, Outcome] = {}
+    left, stopped = Counter(u.sum for u in units), None
+    units = units if picked is None else picked.of(units)
+    try:
+        for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch) if given is None else given:
+            left[u.sum] -= 1
+            if picked is not None:
+                picked.took(u)
+            if u.sum < 0:
+                continue
+            if u.piece < 0 or isinstance(got, InflateError):
+                done[u.sum] = got
+            elif isinstance(got, int):
+                crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
+    except Stopped as e:
+        stopped = e
+    for i, s in enumerate(sums):
+        if left[i] and i not in done:  # stopped before its end, or not picked: nothing is known about it
+            continue
+        if i in done:
+            value = done[i]
+        elif isinstance(s.hash, Crc):
+            value = _joined(s.hash, s, crcs.get(i, {}))
+        else:
+            raise AssertionError(f"{s.what}: nobody has fed it")
+        if value == s.expected:
+            continue
+        if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):
+            continue
+        if picked is not None:
+            picked.wrong(s)
+        yield s, value
+    if stopped is not None:
+        raise stopped

@@ -1,0 +1,149 @@
+"""Digests of a mapped file: nothing is copied, but a file that shrinks kills whoever has it mapped, so helper processes do it.
+
+A helper that dies, of whatever cause, leaves its range to the caller, who reads it and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+
+from ckpt_tools.checksum import mapped_child
+from ckpt_tools.checksum.combine import CRC32, CRC32C
+from ckpt_tools.checksum.crc import Progress
+from ckpt_tools.checksum.mapped_child import ANSWER, REQUEST
+from ckpt_tools.checksum.sums import Extent, Sum, Unit, xxh3
+from ckpt_tools.storage import LocalSource, stalls, worker_processes
+from ckpt_tools.storage.mapping import WORTH, suits
+
+LEAST = 1 << 20
+"""Bytes of a range below which asking a helper takes longer than reading."""
+HELPERS = 16
+"""At most: the memory bus is full long before."""
+_KINDS: dict[object, int] = {CRC32: mapped_child.CRC32, CRC32C: mapped_child.CRC32C, xxh3: mapped_child.XXH3}
+"""What sums are worked out with -> what helpers call it."""
+_LOOK = 1.0
+"""Seconds between two looks at whether helpers should have answered."""
+_AHEAD = 2
+"""Requests that wait for a helper, so that it never waits for us."""
+
+
+def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit]) -> list[Unit]:
+    """The units that helpers may do; none where that does not pay or is not wanted."""
+    if source.io not in ("auto", "mmap") or (source.io == "auto" and not suits(source, WORTH if worker_processes.alone() else 4 * WORTH)):
+        return []
+    return [u for u in units if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)]
+
+
+def _one_range(s: Sum, u: Unit) -> bool:
+    return isinstance(s.pieces[u.piece], Extent) and (u.piece >= 0 or len(s.pieces) == 1)
+
+
+def digests_of_mapped(
+    source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None
+) -> Iterator[tuple[Unit, int | bytes]]:
+    """What ``mappable`` units give, in any order; without those that a helper had when it died. Raises what ``progress`` raises; no helper is left behind."""
+    waiting = deque((u, _KINDS[sums[u.sum].hash]) for u in units)
+    kinds = {kind for _, kind in waiting}
+    helpers: dict[int, _Helper] = {}
+    poll = select.poll()
+    try:
+        for _ in range(min(jobs, HELPERS, len(units))):
+            helper = _Helper.start(source.fd, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)])
+            if helper is None:
+                break
+            helpers[helper.answers] = helper
+            poll.register(helper.answers, select.POLLIN)
+            for _ in range(_AHEAD):
+                helper.ask(waiting)
+        heard = time.monotonic()
+        while any(h.asked for h in helpers.values()):
+            ready = poll.poll(_LOOK * 1000)
+            if not ready and stalls.overdue(heard):
+                return  # what they were asked is read by the caller, whose every call is watched
+            for fd, _ in ready:
+                heard = time.monotonic()
+                helper = helpers[fd]
+                answer = os.read(fd, ANSWER.size)
+                if len(answer) < ANSWER.size:  # it is dead, and what it was asked stays undone
+                    poll.unregister(fd)
+                    helper.asked.clear()
+                    continue
+                (unit, kind), digest = helper.asked.popleft(), ANSWER.unpack(answer)[1]
+                helper.ask(waiting)
+                source.count(unit.length)
+                yield unit, digest if kind == mapped_child.XXH3 else int.from_bytes(digest, "big")
+                if progress:
+                    progress(unit.length)
+    finally:
+        for helper in helpers.values():
+            helper.end()
+
+
+class _Helper:
+    """One helper process and the two pipes to it."""
+
+    def __init__(self, pid: int, requests: int, answers: int) -> None:
+        self.pid, self.requests, self.answers = pid, requests, answers
+        self.asked: deque[tuple[Unit, int]] = deque()
+
+    @classmethod
+    def start(cls, file: int, kinds: Collection[int], others: Sequence[int]) -> _Helper | None:
+        """None when no process can be started. ``kinds`` is what it will be asked for, ``others`` are the pipes of those that run already."""
+        theirs, requests = os.pipe()
+        answers, ours = os.pipe()
+        try:
+            pid = _forked(theirs, ours, file, kinds, (*others, requests, answers)) if worker_processes.alone() else _spawned(theirs, ours, file, kinds)
+        except (OSError, ImportError):
+            pid = -1
+        os.close(theirs)
+        os.close(ours)
+        if pid > 0:
+            return cls(pid, requests, answers)
+        os.close(requests)
+        os.close(answers)
+        return None
+
+    def ask(self, waiting: deque[tuple[Unit, int]]) -> None:
+        """Hand it the next unit."""
+        if waiting:
+            try:
+                unit, kind = waiting[0]
+                os.write(self.requests, REQUEST.pack(unit.offset, unit.length, kind))
+            except BrokenPipeError:  # its other end says so as well
+                return
+            self.asked.append(waiting.popleft())
+
+    def end(self) -> None:
+        os.close(self.requests)
+        os.close(self.answers)
+        worker_processes.end(self.pid)
+
+
+def _forked(requests: int, answers: int, file: int, kinds: Collection[int], others: Sequence[int]) -> int:
+    """A copy of this process, which takes about a millisecond."""
+    for kind in kinds:  # imported once, by us
+        mapped_child.begun(kind)
+    return worker_processes.forked(lambda: mapped_child.serve(requests, answers, file), others)
+
+
+_FROM = {mapped_child.CRC32: "isal", mapped_child.CRC32C: "crc32c", mapped_child.XXH3: "xxhash"}
+"""The package that a kind of digest comes from."""
+
+
+def _spawned(requests: int, answers: int, file: int, kinds: Collection[int]) -> int:
+    """A Python of its own, which takes some 20 ms. -1 where there is none to start."""
+    if not sys.executable or min(requests, answers, file) < 3:
+        return -1
+    from importlib.util import find_spec
+
+    specs = [find_spec(_FROM[kind]) for kind in sorted(kinds)]
+    packages = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
+    places = dict.fromkeys([*map(os.path.dirname, packages), *packages])  # packages beside each other, and what is in them
+    actions = [(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate((requests, answers, file))]
+    command = [sys.executable, "-I", "-S", mapped_child.__file__, *places]
+    return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsigmask=(), setsigdef=worker_processes.SIGNALS)

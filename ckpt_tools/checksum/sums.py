@@ -1,0 +1,110 @@
+"""What a stored checksum is: which bytes it covers, and how it is worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``length`` bytes at ``offset`` of the file."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deflated:
+    """A raw-deflate stream of ``length`` bytes at ``offset`` that must inflate to exactly ``size`` bytes."""
+
+    offset: int
+    length: int
+    size: int
+
+
+Piece = Extent | Deflated | bytes
+
+
+class Hash(Protocol):
+    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by one thread."""
+
+    def update(self, data: memoryview | bytes, /) -> object: ...
+    def digest(self) -> int | bytes: ...
+
+
+class Crc32c:
+    """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes themselves says CRC32C."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        self._value = crc32c(data, self._value)
+
+    def digest(self) -> int:
+        return self._value
+
+
+def xxh3() -> Hash:
+    """XXH3-128, whose digest is 16 bytes."""
+    from xxhash import xxh3_128
+
+    return xxh3_128()
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
+
+    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or what makes a Hash, which one thread feeds.
+    ``code`` is the finding that a difference leads to.
+    """
+
+    what: str
+    expected: int | bytes
+    pieces: tuple[Piece, ...]
+    offset: int
+    otherwise: tuple[Piece, ...] | None = None
+    hash: Crc | Callable[[], Hash] = CRC32
+    code: str = "crc-mismatch"
+
+
+class Unit(NamedTuple):
+    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum (``piece`` -1); or bytes of no sum (``sum`` -1)."""
+
+    offset: int
+    length: int
+    sum: int
+    piece: int
+
+
+def shifted(s: Sum, by: int) -> Sum:
+    """The same sum in a file where everything lies ``by`` bytes further on."""
+
+    def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
+
+    return replace(s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise))
+
+
+def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
+    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
+
+    With ``certain``, bytes that only one of a sum's two readings covers do not count.
+    """
+    ranges: list[tuple[int, int, Sum]] = []
+    for s in sums:
+        pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
+        ranges += ((p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length)
+    ranges.sort(key=lambda r: r[:2])
+    out: list[tuple[int, int, Sum]] = []
+    end = 0
+    for start, stop, s in ranges:
+        if stop > end:
+            out.append((max(start, end), stop, s))
+            end = stop
+    return out

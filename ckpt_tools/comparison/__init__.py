@@ -1,0 +1,1 @@
+"""Two checkpoints, or two files: what differs between them."""

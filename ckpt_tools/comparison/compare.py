@@ -1,0 +1,159 @@
+"""Two checkpoints, or two files -> how they differ: the files are paired, and each pair is read side by side."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from ckpt_tools.checksum import default_jobs
+from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
+from ckpt_tools.comparison.pairs import File, Pair, files, match
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.inspection.digests import file_digest, tensor_digests
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.reading.session import Progress, Session, with_findings
+from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage import ShortRead
+from ckpt_tools.storage.paths import Path, one
+from ckpt_tools.storage.retry import is_directory, there
+from ckpt_tools.storage.trust import OURS, Trust
+
+
+class _Reader:
+    """Reads the files of both sides and counts their bytes: both at once, each with half of the threads."""
+
+    def __init__(self, sessions: tuple[Session, Session], level: Level, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
+        self.sessions, self.level, self.pool, self.progress = sessions, level, pool, progress
+        jobs = sessions[0].jobs or default_jobs()
+        self.jobs = max(1, jobs // 2)
+        self.done = self.total = self.headers = 0
+        self.lock = threading.Lock()
+
+    def advance(self, n: int) -> None:
+        with self.lock:
+            self.done += n
+        if self.progress:
+            self.progress(self.done, max(self.total, self.done))
+
+    def pair(self, pair: Pair, several: bool) -> FileDifference:
+        """What differs between the two files. ``several``: they are not the only ones."""
+        sides = [None if f is None else self.examine(s, f) for s, f in zip(self.sessions, pair, strict=True)]
+        a, b = sides
+        name = next(f.name for f in pair if f is not None)
+        if a is None or b is None:  # nothing to compare the bytes with
+            return lone(name, Change.ADDED if a is None else Change.REMOVED, a or b)  # type: ignore[arg-type]  # one of them is there
+        described = several and is_index(a) and is_index(b)
+        if self.level >= Level.CONTENT:
+            self.digest(a, b)
+        return compare(name, a, b, self.level, described=described)
+
+    def examine(self, s: Session, f: File) -> Side:
+        piece = BY_NAME[f.part.layout].piece(f.part.piece) if f.part else None
+        side = Side(*s.examine(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats))
+        self.headers += side.report.bytes_read
+        return side
+
+    def digest(self, a: Side, b: Side) -> None:
+        """Digests of the tensors; of the whole files where neither has a tensor with a place, unless their sizes differ already."""
+        if any(side.stored for side in (a, b)):
+            list(self.pool.map(self.tensors, (a, b)))
+        elif a.report.size == b.report.size:
+            list(self.pool.map(self.everything, (a, b)))
+        elif min(a.report.size, b.report.size) >= 0:
+            a.whole, b.whole = (f"{side.report.size} bytes" for side in (a, b))
+
+    def tensors(self, side: Side) -> None:
+        try:
+            side.digests = tensor_digests(side.report.path, side.anatomy, self.advance, jobs=self.jobs)
+            self.hold(side)
+        except (OSError, ShortRead) as e:
+            _spoil(side, e)
+
+    def everything(self, side: Side) -> None:
+        try:
+            side.whole = file_digest(side.report.path, self.advance, jobs=self.jobs)
+            self.hold(side)
+        except (OSError, ShortRead) as e:
+            _spoil(side, e)
+
+    @staticmethod
+    def hold(side: Side) -> None:
+        """Raise OSError when the file is not the one any more that the report is about."""
+        now = os.stat(side.report.path)
+        if side.report.format is not None and (now.st_size, now.st_mtime_ns) != (side.report.size, side.report.mtime_ns):
+            raise OSError(errno.ESTALE, "changed")
+
+
+def _spoil(side: Side, e: OSError | ShortRead) -> None:
+    """The file could not be read to its end, or changed meanwhile: nothing is known about its tensors."""
+    if isinstance(e, OSError) and e.errno != errno.ESTALE:
+        why = finding("unreadable", e.strerror or str(e))
+    else:
+        why = finding("in-use", "size or modification time changed while the file was read")
+    side.digests, side.whole = {}, ""
+    side.report = replace(with_findings(side.report, (why,)), verdict=Verdict.UNKNOWN)
+
+
+def _sides(a: str, b: str) -> None:
+    """Raises UsageError when one is a file and the other a directory: nothing would match."""
+    try:
+        kinds = [is_directory(p) or not there(p) for p in (a, b)]
+    except OSError as e:
+        raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
+    if kinds[0] != kinds[1]:
+        one, other = (b, a) if kinds[0] else (a, b)
+        raise UsageError(f"{one} is a file and {other} is none", "compare two files, or two directories (or prefixes) of checkpoints")
+
+
+def diff(
+    a: Path,
+    b: Path,
+    level: Level = Level.CONTENT,
+    *,
+    jobs: int = 0,
+    key_file: str | None = None,
+    progress: Progress | None = None,
+    trust: Trust = OURS,
+) -> Difference:
+    """What differs between two checkpoints (directories, or prefixes), or two files.
+
+    Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by name. At level content the bytes of
+    all tensors are compared by their digests, below it only names, types and shapes. Both sides are read at once, with half of the ``jobs`` each; 1 reads one
+    after the other.
+    Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a file beside a directory.
+    """
+    started = time.perf_counter()
+    a, b = one(a, "A"), one(b, "B")
+    _sides(a, b)
+    first, second = (Session(root, jobs=jobs, key_file=key_file, trust=trust) for root in (a, b))
+    found = files(first), files(second)
+    for side, root in zip(found, (a, b), strict=True):
+        if not side:
+            raise CannotLook(f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are")
+    both_files = first.found.alone and second.found.alone
+    pairs = _with_roots(match(*found), first.root, second.root) if both_files else match(*found)
+    with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
+        reader = _Reader((first, second), level, pool, progress)
+        reader.total = sum(max(0, f.size) for p in pairs if None not in p for f in p if f) if level >= Level.CONTENT else 0
+        several = max(map(len, found)) > 1
+        out = tuple(reader.pair(p, several) for p in pairs)
+    findings: tuple[Finding, ...] = (*not_seen(first), *not_seen(second))
+    return Difference(first.root, second.root, level, out, findings, reader.done + reader.headers, round(time.perf_counter() - started, 6))
+
+
+def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
+    """The two files that were asked for stand for each other, whatever they are called."""
+    if any(p[0] and p[1] and (p[0].path, p[1].path) == (a, b) for p in pairs):
+        return pairs
+    first = {f.path: f for p in pairs for f in p if f}
+    loose: list[Pair] = []
+    for p in pairs:
+        kept = (None if p[0] and p[0].path == a else p[0], None if p[1] and p[1].path == b else p[1])
+        loose += [kept] if any(kept) else []
+    return [(first[a], first[b]), *loose]

@@ -1,0 +1,220 @@
+"""What two files say -> what differs between them, and the nouns of that answer. Pure; the files are read in compare.py."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ckpt_tools.formats import Anatomy, format_of
+from ckpt_tools.inspection.digests import placed
+from ckpt_tools.model.nouns import Finding, Level, Report, Scalar, Tensor, Verdict
+
+_PATH_NAMES = frozenset({"archive_name", "save_id"})
+"""Metadata that only repeats the name under which the file was first saved."""
+_HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
+"""Findings that say that part of the file was not seen."""
+_NAMES_ITS_SAVE = frozenset({"dcp"})
+"""Indexes that hold an id and the path of the save: their bytes always differ, and say nothing about the state."""
+
+
+class Change(str, Enum):
+    """What became of something on the way from A to B. ``not-compared`` is never the same as ``same``."""
+
+    SAME = "same"
+    ADDED = "added"
+    REMOVED = "removed"
+    RESHAPED = "reshaped"
+    """Another shape or element type."""
+    CHANGED = "changed"
+    NOT_COMPARED = "not-compared"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSide:
+    """A tensor as one side has it; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that occurs more than once
+    has the type and shape of the first, and the bytes of all.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """One tensor, and what it is on either side (None: it is not there)."""
+
+    name: str
+    change: Change
+    a: TensorSide | None
+    b: TensorSide | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDifference:
+    """One metadata value that is not the same. Only ``change`` tells an absent value from a None."""
+
+    key: str
+    change: Change
+    a: Scalar
+    b: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A file of A and its counterpart in B, None where there is none. ``name`` is its path below A, else below B.
+
+    ``bytes_same`` compares the whole files where no tensor in them has a known place, and is None elsewhere.
+    """
+
+    name: str
+    change: Change
+    a: Report | None
+    b: Report | None
+    tensors: tuple[TensorDifference, ...] = ()
+    metadata: tuple[MetadataDifference, ...] = ()
+    bytes_same: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What ``diff`` answers. ``findings`` are those of directories, those of files are in their reports; ``bytes_read`` is over both sides."""
+
+    a: str
+    b: str
+    level: Level
+    files: tuple[FileDifference, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The reports on the files of both sides."""
+        return tuple(r for f in self.files for r in (f.a, f.b) if r is not None)
+
+    @property
+    def tensors(self) -> Mapping[Change, int]:
+        """How many tensors there are of each change."""
+        return Counter(t.change for f in self.files for t in f.tensors)
+
+    @property
+    def differs(self) -> bool:
+        """Whether any file, tensor or metadata value is not the same."""
+        return any(f.change not in (Change.SAME, Change.NOT_COMPARED) for f in self.files)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was compared that the level asks for."""
+        return all(f.change is not Change.NOT_COMPARED for f in self.files) and not self.tensors[Change.NOT_COMPARED]
+
+
+@dataclass
+class Side:
+    """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has a place."""
+
+    report: Report
+    anatomy: Anatomy
+    digests: dict[str, str] = field(default_factory=dict)
+    whole: str = ""
+
+    @property
+    def legible(self) -> bool:
+        """Whether what is not seen in the file is not there."""
+        return self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and not any(f.code in _HIDES for f in self.report.findings)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """Bytes that the file holds of each tensor with a place: fewer than its shape needs when it is expanded."""
+        return {name: sum(n for _, n in at) for name, at in placed(self.anatomy.tensors, self.report.size).items()}
+
+    @property
+    def forms(self) -> dict[str, list[Tensor]]:
+        """The tensors of each name, in file order."""
+        out: dict[str, list[Tensor]] = defaultdict(list)
+        for t in self.anatomy.tensors:
+            out[t.name].append(t)
+        return out
+
+
+def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
+    """A file and its counterpart. ``described``: the files that hold an index's tensors are compared as well, so its own say only their shapes."""
+    bytes_same = a.whole == b.whole if a.whole and b.whole else None
+    tensors = tuple(_tensors(a, b, level, bytes_same, described))
+    metadata = tuple(_metadata(a, b))
+    ids = a.report.format in _NAMES_ITS_SAVE and b.report.format in _NAMES_ITS_SAVE
+    if metadata or (bytes_same is False and not ids) or any(t.change not in (Change.SAME, Change.NOT_COMPARED) for t in tensors):
+        change = Change.CHANGED
+    elif bytes_same or (a.legible and b.legible and all(t.change is Change.SAME for t in tensors)):
+        change = Change.SAME
+    else:
+        change = Change.NOT_COMPARED
+    return FileDifference(name, change, a.report, b.report, tensors, metadata, bytes_same)
+
+
+def lone(name: str, change: Change, side: Side) -> FileDifference:
+    """A file without a counterpart."""
+    new = change is Change.ADDED
+    tensors = []
+    for tensor, forms in side.forms.items():
+        here = _side(forms, None)
+        tensors.append(TensorDifference(tensor, change, None if new else here, here if new else None))
+    return FileDifference(name, change, None if new else side.report, side.report if new else None, tuple(tensors))
+
+
+def is_index(side: Side) -> bool:
+    """Whether the bytes of the tensors that the file tells of lie in files beside it."""
+    return bool(side.report.format) and format_of(side.report.format or "").index and not any(t.offset is not None for t in side.anatomy.tensors)
+
+
+def _side(forms: Iterable[Tensor], digest: str | None) -> TensorSide:
+    forms = list(forms)
+    return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
+
+
+def _tensors(a: Side, b: Side, level: Level, bytes_same: bool | None, described: bool) -> Iterator[TensorDifference]:
+    """Every tensor of A, then those that only B has."""
+    in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
+    for name in dict.fromkeys([*in_a, *in_b]):
+        digests = a.digests.get(name), b.digests.get(name)
+        ends = [_side(forms[name], d) if name in forms else None for forms, d in zip((in_a, in_b), digests, strict=True)]
+        if name not in in_a:
+            change = Change.ADDED if a.legible else Change.NOT_COMPARED
+        elif name not in in_b:
+            change = Change.REMOVED if b.legible else Change.NOT_COMPARED
+        elif [(t.dtype, t.shape) for t in in_a[name]] != [(t.dtype, t.shape) for t in in_b[name]]:
+            change = Change.RESHAPED
+        elif level < Level.CONTENT or described or bytes_same:
+            change = Change.SAME
+        elif None in digests or stored_a[name] != stored_b[name]:
+            change = Change.NOT_COMPARED
+        else:
+            change = Change.SAME if digests[0] == digests[1] else Change.CHANGED
+        yield TensorDifference(name, change, *ends)
+
+
+def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
+    in_a, in_b = a.report.metadata, b.report.metadata
+    for key in dict.fromkeys([*in_a, *in_b]):
+        x, y = in_a.get(key), in_b.get(key)
+        if key in _PATH_NAMES:
+            continue
+        if key not in in_a:
+            if a.legible:
+                yield MetadataDifference(key, Change.ADDED, None, y)
+        elif key not in in_b:
+            if b.legible:
+                yield MetadataDifference(key, Change.REMOVED, x, None)
+        elif not _equal(x, y):
+            yield MetadataDifference(key, Change.CHANGED, x, y)
+
+
+def _equal(x: Scalar, y: Scalar) -> bool:
+    """Whether two values are the same; True is not 1, and NaN is NaN."""
+    return isinstance(x, bool) == isinstance(y, bool) and (x == y or (x != x and y != y))  # noqa: PLR0124 - only NaN differs from itself

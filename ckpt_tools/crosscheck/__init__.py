@@ -1,0 +1,1 @@
+"""Findings over several files: ranks that disagree, copies, owners, trackers."""

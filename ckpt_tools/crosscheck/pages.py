@@ -1,0 +1,91 @@
+"""Whether files hold the same bytes: digests of a few pages of each, and where those agree all bytes, until they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpt_tools.model.nouns import Part
+from ckpt_tools.storage import Identity, LocalSource, ShortRead
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.session import Session
+
+Pages = tuple[bytes, ...]
+_SAMPLE = 4096
+_AT = (2, 4, 6, 8)
+"""Where those pages lie, in eighths of the file: its end, where archives keep their checksums, and between."""
+_BLOCK = 1 << 20
+_LEAST = 512
+"""Files that nobody else reads of which pages are read, at least; twice as many as the others where those are more."""
+
+
+def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[str, Pages]:
+    """Digests of pages of each file whose size another has too; of the others, which are only compared with, the first ones that count.
+
+    A file of a size of its own is known by that.
+    """
+    sizes, out = Counter(p.size for p in parts), dict[str, Pages]()
+    elsewhere = {p.size for p in others}
+    left = max(_LEAST, 2 * len(parts))
+    for i, p in enumerate((*parts, *others)):
+        alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
+        if alone or p.size <= 0:
+            out[p.path] = (str(p.size).encode(),)
+            continue
+        left -= i >= len(parts)
+        if left >= 0 and (pages := _read(p, s)) is not None:
+            out[p.path] = pages
+    return out
+
+
+def unlike(a: Pages, b: Pages) -> bool:
+    """Whether most of the pages differ: other numbers, and not a flipped bit or a lost page."""
+    return len(a) == len(b) == len(_AT) and sum(x != y for x, y in zip(a, b, strict=True)) > len(_AT) // 2
+
+
+def equal(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files of one size have the same bytes, by comparing them until they differ.
+
+    When the budget ends first, both count as unread. A link to another file is no copy: somebody meant it.
+    """
+    try:
+        with LocalSource(a.path) as one, LocalSource(b.path) as other:
+            if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino):
+                return False
+            for at in range(0, one.size, _BLOCK):
+                n = min(_BLOCK, one.size - at)
+                if one.read(at, n) != other.read(at, n):
+                    return False
+                if s.reader.spent:
+                    s.reader.unread.update({a.path: a.size, b.path: b.size})
+                    return False
+            return True
+    except (OSError, ShortRead) as e:
+        s.unread.update(dict.fromkeys((a.path, b.path), f"cannot be compared: {getattr(e, 'strerror', None) or e}"))
+        return False
+
+
+def _read(p: Part, s: Session) -> Pages | None:
+    try:
+        pages = s.reader.keep(p.path, f"pages {_SAMPLE} {_AT}", partial(_digests, p.path))
+    except (OSError, ShortRead) as e:
+        s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
+        return None
+    distinct = len(set(_starts(p.size))) == len(_AT)
+    return tuple(pages[at : at + 8] for at in range(0, len(pages), 8)) if distinct else (pages,)
+
+
+def _starts(size: int) -> list[int]:
+    return [max(0, min(size * part // 8, size - _SAMPLE)) for part in _AT]
+
+
+def _digests(path: str) -> tuple[bytes, Identity | None]:
+    """Those of the pages, eight bytes each."""
+    import xxhash
+
+    with LocalSource(path) as source:
+        pages = [xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size))) for start in _starts(source.size)]
+        return b"".join(pages), source.identity()

@@ -1,0 +1,73 @@
+"""Saves that may still be written: how many files of one are there, when the last was written, and where the tracker stands."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ckpt_tools.crosscheck.trackers import declared
+from ckpt_tools.discovery import completeness
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import Checkpoint, Finding, Rejected, Severity
+from ckpt_tools.reading.session import Session
+
+TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
+"""What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
+
+
+Sizes = Mapping[tuple[str, str, str], Counter[int]]
+"""By layout, run and kind: how many of its checkpoints have so many files."""
+
+
+def sizes(run: Iterable[Checkpoint]) -> Sizes:
+    """Of the finished checkpoints. Counted once: each save that may be under way is compared with them."""
+    found: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
+    for c in run:
+        found[_series(c)][len(c.parts)] += 1
+    return found
+
+
+def _series(c: Checkpoint) -> tuple[str, str, str]:
+    return c.layout, c.run, c.kind
+
+
+def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
+    """Candidates that lost because files are too short or not there, and whose last write was seconds ago. They are counted in ``usual``."""
+    for r in rejected:
+        c = r.checkpoint
+        errors = [f for f in r.findings if f.severity is Severity.ERROR]
+        if not errors or any(f.code not in TORN for f in errors):
+            continue
+        if not c.parts or (declared(s, c) is not None and not BY_NAME[c.layout].tracked_early):
+            continue  # the framework has said that it was finished
+        short = len({f.path for f in errors} & {p.path for p in c.parts})
+        others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
+        if told := _state(s, c, others, short):
+            yield finding("unfinished-save", f"{completeness.label(c)} looks unfinished: {told}", path=c.path)
+
+
+def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
+    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that was longer ago than --settle."""
+    return _state(s, c, usual.get(_series(c), Counter()))
+
+
+def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> str:
+    """``whole``: how many other checkpoints have so many files. ``short`` files of this one end early."""
+    written = [p.mtime_ns for p in c.parts if p.size >= 0]
+    if not written or not 0 <= (age := (s.now_ns - max(written)) / 1e9) < s.settle:
+        return ""
+    of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
+    cut = f", {short:,} of them too short" if short else ""
+    files = "file" if len(written) == 1 and not whole else "files"
+    return f"{len(written):,}{of} {files}{cut}, the last written {age:.0f} s ago{_tracker(s, c)}"
+
+
+def _tracker(s: Session, c: Checkpoint) -> str:
+    layout = BY_NAME[c.layout]
+    said = s.tracker(layout.name, c.parts[0].base)
+    if said is None:
+        return f"; there is no {layout.tracker}" if layout.tracker and layout.always_tracked else ""
+    if said[1] is None or isinstance(said[1], Finding):
+        return "; the tracker cannot be read"
+    return f"; the tracker names {said[1]}"

@@ -1,0 +1,176 @@
+"""Whether the writer that a file names, and the grid of ranks it stood in, fit the place where the file lies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from ckpt_tools.crosscheck.consistency import saved_sizes
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import BY_NAME, COORDS
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.writer import likely_rank, owner
+from ckpt_tools.model.nouns import Finding, Part, Report, Severity
+
+Rows = Sequence[tuple[Part, Report]]
+Found = Iterator[tuple[str, Finding]]
+DEFAULT = Topology(1).order
+ORDERS = tuple(dict.fromkeys((DEFAULT, "tp-cp-ep-pp-dp", *("-".join(axes) for axes in permutations(DEFAULT.split("-"))))))
+"""Megatron-LM's default order, that of --use-tp-pp-dp-mapping, and all others."""
+_MOST = 512
+"""Files at most that an order is worked out from."""
+
+
+class Placed(NamedTuple):
+    """A file in a parallel grid: who wrote it, where it lies, and the sizes of that grid as it says itself."""
+
+    part: Part
+    rank: int
+    coords: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, int], ...]
+
+    def stands(self, order: str) -> tuple[tuple[str, int | None], ...]:
+        """The coordinates of that rank when ranks are laid out in this order."""
+        known = dict(self.sizes)
+        there = Topology(known.pop("world"), known, order).coordinates(self.rank)
+        return tuple((axis, there.get(axis)) for axis, _ in self.coords)
+
+    def fits(self, order: str) -> bool:
+        """Whether that rank belongs where the file lies."""
+        return self.stands(order) == self.coords
+
+
+def contradictions(rows: Rows) -> Found:
+    """(path, finding) for the files of one run that another rank wrote than the one whose place they have, or another job than the rest."""
+    known = [(part, report) for part, report in rows if report.format and report.metadata]
+    wrong = set[str]()
+    for path, f in (*_by_name(known), *_by_axis(known), *_by_grid(known)):
+        if path not in wrong:
+            wrong.add(path)
+            yield path, f
+    yield from _sizes(known)
+
+
+def placed(rows: Rows) -> Iterator[Placed]:
+    """The files that tell their writer and the grid it stood in, where that grid makes sense."""
+    for part, report in rows:
+        rank, said = owner(report.metadata).get("rank"), saved_sizes([report])
+        if rank is None or not part.coords or "tp" not in said or said.get("world", 0) % _model_parallel(said):
+            continue
+        experts = said.get("pp", 1) == 1 and said.get("ep", 1) > 1 and "ep" not in dict(part.coords)
+        coords = (("ep" if axis == "pp" and experts else axis, at) for axis, at in part.coords if axis in COORDS)
+        if rank < said.get("world", 0):
+            yield Placed(part, rank, tuple(coords), tuple((axis, n) for axis, n in said.items() if axis != "dp"))
+
+
+def rank_order(rows: Sequence[Placed]) -> str:
+    """The order that explains most files of a run; Megatron-LM's own goes first where several do."""
+    some = rows[:_MOST]
+    if all(row.fits(DEFAULT) for row in some):
+        return DEFAULT
+    return max(ORDERS, key=lambda order: (sum(row.fits(order) for row in some), -ORDERS.index(order)))
+
+
+def _model_parallel(sizes: Mapping[str, int]) -> int:
+    """Ranks that hold one copy of the model."""
+    return sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1)
+
+
+def _by_grid(rows: Rows) -> Found:
+    """Writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
+    known = list(placed(rows))
+    order = rank_order(known)
+    for row in known:
+        if not row.fits(order):
+            here, there = (" ".join(f"{axis}={at}" for axis, at in at_) for at_ in (row.coords, row.stands(order)))
+            text = f"the path says {here}, the file was written by rank {row.rank}, which is {there} (rank order {order})"
+            yield row.part.path, finding("rank-mismatch", text)
+
+
+def _by_axis(rows: Rows) -> Found:
+    """Writers that name their coordinates."""
+    for part, report in rows:
+        said, places = owner(report.metadata), dict(part.coords)
+        for axis in [axis for axis in COORDS if axis in said and axis in places and said[axis] != places[axis]]:
+            text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
+            yield part.path, finding("rank-mismatch", text)
+
+
+def _by_name(rows: Rows) -> Found:
+    """Files with a rank in their name, and only one writer."""
+    own = [(part, report) for part, report in rows if part.rank is not None and _one_rank_writes(part)]
+    trusted = _trusted(own)
+    for part, report in own:
+        writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
+        if writer is not None and writer != part.rank:
+            text = f"the path says rank {part.rank}, the file was written by rank {writer}"
+            yield part.path, finding("rank-mismatch", text)
+
+
+def _trusted(rows: Rows) -> bool:
+    """Whether what may be the writer's rank is: it agrees with most names, or the names of every save are a permutation of it."""
+    saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for part, report in rows:
+        if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:
+            saves[part.home or str(part.step)].append((part.rank, maybe))
+    agree = [rank == said for pairs in saves.values() for rank, said in pairs]
+    whole = [pairs for pairs in saves.values() if len(pairs) > 1]
+    permuted = bool(whole) and all(sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in whole)
+    return 2 * sum(agree) > len(agree) or permuted
+
+
+def _one_rank_writes(part: Part) -> bool:
+    """Whether only that rank writes the file: not a set that all share, nor one replica for its group."""
+    piece = BY_NAME[part.layout].piece(part.piece)
+    return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
+
+
+def _sizes(rows: Rows) -> Found:
+    """Parallel sizes that contradict each other, the names, or the other files of a checkpoint: once for each checkpoint."""
+    homes: dict[str, list[tuple[Part, dict[str, int]]]] = defaultdict(list)
+    for part, report in rows:
+        if part.home and part.coords and "world" in (said := saved_sizes([report])):
+            homes[part.home].append((part, said))
+    for files in homes.values():
+        yield from _two_jobs(files)
+        doubtful = [(part, why) for part, said in files if (why := _why(part, said))]
+        if doubtful:
+            more = f" (so do {len(doubtful) - 1} more of its checkpoint)" if len(doubtful) > 1 else ""
+            yield doubtful[0][0].path, finding("parallel-sizes", doubtful[0][1] + more)
+
+
+def _why(part: Part, said: Mapping[str, int]) -> str:
+    """How one file's parallel sizes contradict each other or its path; "" when they do not."""
+    model, world = _model_parallel(said), said["world"]
+    if "tp" in said and world % model:
+        sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
+        return f"the file says {sizes}, {model} ranks, and that {world} ranks saved it"
+    places, experts = dict(part.coords), said.get("pp", 1) == 1 and said.get("ep", 1) > 1
+    beyond = [axis for axis, at in part.coords if at >= said.get(axis, at + 1) and not (axis == "pp" and experts)]
+    if beyond:
+        return f"the path says {beyond[0]}={places[beyond[0]]}, the file that there are {said[beyond[0]]}"
+    template = BY_NAME[part.layout].piece(part.piece).template
+    unnamed = [axis for axis in ("tp", "pp") if f"{{{axis}" in template and axis not in places and said.get(axis, 1) > 1]
+    return f"the path names no {unnamed[0]}, the file says that there are {said[unnamed[0]]}" if unnamed else ""
+
+
+def _two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Found:
+    """Files of one checkpoint that jobs of different sizes wrote: those of the smaller group, of equal ones all."""
+    jobs: dict[tuple[tuple[str, int], ...], list[Part]] = defaultdict(list)
+    for part, said in files:
+        jobs[tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))].append(part)
+    most = max(map(len, jobs.values()))
+    usual = [job for job, parts in jobs.items() if len(parts) == most]
+    for job, parts in jobs.items() if len(jobs) > 1 else ():
+        if len(usual) > 1 or job != usual[0]:
+            other = dict(next(o for o in (*usual, *jobs) if o != job))
+            text = f"a job of {dict(job)['world']} ranks wrote it, other files of its checkpoint one of {other['world']}"
+            if dict(job)["world"] == other["world"]:
+                text = f"a job with {_named(dict(job))} wrote it, other files of its checkpoint one with {_named(other)}"
+            yield from ((part.path, finding("mixed-attempts", text, severity=Severity.ERROR)) for part in parts)
+
+
+def _named(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes)

@@ -1,0 +1,126 @@
+"""Copies that people make by hand beside a run are no candidates: taken out before anything is decided, and named in every answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from os.path import basename, relpath
+from typing import TYPE_CHECKING
+
+from ckpt_tools import formats
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import LAYOUTS, active
+from ckpt_tools.layouts.common.copies import Found, Proof, copies
+from ckpt_tools.model.nouns import Finding, Unseen
+from ckpt_tools.storage import LocalSource, ShortRead
+
+if TYPE_CHECKING:
+    from ckpt_tools.discovery.walk import Discovery
+
+_COMPARED = 8
+"""Files of a directory whose bytes are compared with its original's; the sizes of all are."""
+_BLOCK = 1 << 20
+"""From the start and the end of each of them; smaller files are compared whole."""
+
+
+def set_aside(found: Discovery, root: str) -> list[Finding]:
+    """Takes the copies out of what was found, and says which they are: nobody looks into them who is not asked to."""
+    own = "/".join(piece.template for layout in active() if layout not in LAYOUTS for piece in layout.pieces)
+    sizes = {p.path: p.size for p in found.parts} | {path: size for path, size, _, _ in found.bare}
+    by_top: dict[str, list[Found]] = defaultdict(list)
+    for one in copies([*sizes, *found.copies], root, lambda name: name in own):
+        by_top[one.top].append(one)
+    unread = dict[str, str]()
+    named = [rows for rows in by_top.values() if _believed(rows, sizes, unread)]
+    _take_out(named, found)
+    alike = list(_unnamed(found, sizes, unread))
+    _take_out(alike, found)
+    known = {p.path: p for p in found.parts if p.path in unread} if unread else {}
+    found.unseen += (Unseen(path, why, p.step, p.mtime_ns) if (p := known.get(path)) else Unseen(path, why) for path, why in unread.items())
+    return [_told(rows, root) for rows in (*named, *alike)]
+
+
+def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
+    if not copied:
+        return
+    gone, tops = {one.path for rows in copied for one in rows}, tuple(f"{rows[0].top}/" for rows in copied)
+    found.parts = [p for p in found.parts if p.path not in gone]
+    found.bare = [row for row in found.bare if row[0] not in gone]
+    for paths in (found.unfinished, found.indexes, found.unneeded):
+        paths[:] = [path for path in paths if path not in gone and not path.startswith(tops)]
+    found.trackers = {key: path for key, path in found.trackers.items() if not path.startswith(tops)}
+
+
+def _unnamed(found: Discovery, sizes: Mapping[str, int], unread: dict[str, str]) -> Iterator[list[Found]]:
+    """Directories whose names tell no step, beside a checkpoint whose name does, and with nothing in them but the same files: of two equal trees the
+    one whose name fits its run is the original.
+    """
+    homes = {p.home for p in found.parts if p.home and (p.step, p.epoch, p.generation) != (None, None, None)}
+    beside = {home.rpartition("/")[0] for home in homes}
+    tops: set[str] = set()
+    for p in found.parts if homes else ():
+        if (p.step, p.epoch, p.generation) == (None, None, None):
+            tops.update(top for top in _above(p.path) if top not in homes and top.rpartition("/")[0] in beside)
+    if not tops:
+        return
+    files: dict[str, dict[str, str]] = defaultdict(dict)
+    for path in (*(p.path for p in found.parts), *(row[0] for row in found.bare)):
+        for top in _above(path):
+            if top in tops or top in homes:
+                files[top][path.removeprefix(top)] = path
+    for top in sorted(tops):
+        for home in sorted(home for home in homes if home.rpartition("/")[0] == top.rpartition("/")[0]):
+            pairs = [(path, files[home].get(name, "")) for name, path in files[top].items()]
+            if all(b for _, b in pairs) and _same(pairs, sizes, unread):
+                yield [Found(a, top, home, Proof.EQUAL) for a, _ in pairs]
+                break
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories that a path lies in."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _believed(rows: Sequence[Found], sizes: Mapping[str, int], unread: dict[str, str]) -> bool:
+    """Whether what a name calls a copy is one: of a file that nobody recognises only where its original is known. Adds to ``unread`` as ``_same`` does."""
+    first = rows[0]
+    if first.path == first.top and first.path not in sizes:
+        return first.of in sizes or formats.names.known(basename(first.of))
+    if first.proof is Proof.NAME:
+        return any(one.path in sizes for one in rows)
+    pairs = [(one.path, first.of + one.path.removeprefix(first.top)) for one in rows if one.path in sizes]
+    return _same([(a, b) for a, b in pairs if b in sizes], sizes, unread)
+
+
+def _same(pairs: Sequence[tuple[str, str]], sizes: Mapping[str, int], unread: dict[str, str]) -> bool:
+    """Whether there are pairs of files, all of the same sizes, the largest of them with the same bytes. Those of which nobody can say that go to ``unread``."""
+    if not pairs or any(sizes[a] != sizes[b] for a, b in pairs):
+        return False
+    largest = sorted(pairs, key=lambda pair: -sizes[pair[0]])[:_COMPARED]
+    return all(_equal(a, b, unread) for a, b in largest)
+
+
+def _equal(a: str, b: str, unread: dict[str, str]) -> bool:
+    """Whether two files of one size begin and end with the same bytes."""
+    one, other = (_ends(path, unread) for path in (a, b))
+    return one is not None and one == other
+
+
+def _ends(path: str, unread: dict[str, str]) -> tuple[int, bytes, bytes] | None:
+    """The size of a file, and the bytes at its start and its end; None when they cannot be read."""
+    try:
+        with LocalSource(path) as source:
+            n = min(_BLOCK, source.size)
+            return source.size, source.read(0, n), source.read(source.size - n, n)
+    except (OSError, ShortRead) as e:
+        unread[path] = f"whether another is a copy of it is unknown: {getattr(e, 'strerror', None) or e}"
+        return None
+
+
+def _told(rows: Sequence[Found], root: str) -> Finding:
+    first, n = rows[0], len(rows)
+    by = "by its name" if first.proof is Proof.NAME else "with the same bytes"
+    what = f"a copy of {relpath(first.of, root)} {by}" if first.of else "where deleted files go"
+    many = f" with {n} checkpoint files" if first.path != first.top else ""
+    return finding("set-aside", f"{what}{many}: no candidate, and not looked at", path=first.top)

@@ -1,0 +1,72 @@
+"""Small files beside checkpoints: trackers, and keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Finding
+from ckpt_tools.storage import LocalSource, ShortRead, trust
+from ckpt_tools.storage.retry import is_file, there
+from ckpt_tools.storage.trust import OURS, Trust
+
+TRACKER_LIMIT = 4096
+"""A tracker holds a number or a word; more than this is garbage and is not read."""
+_KEYS = (16, 24, 32)
+
+
+def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
+    """The bytes of a tracker file, or why they cannot be had."""
+    try:
+        with LocalSource(path) as source:
+            if source.size > limit:
+                return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
+            return source.read(0, source.size)
+    except (OSError, ShortRead) as e:
+        if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and os.path.islink(path)):  # what it is was seen: no tracker
+            return finding("bad-tracker", e.strerror or str(e), path=path)
+        return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
+
+
+def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
+    """The same of a file that need not be there: None when it is not."""
+    try:
+        return read_tracker(path, limit) if is_file(path) else None
+    except OSError as e:
+        return finding("unreadable", e.strerror or str(e), path=path)
+
+
+def gone(path: str, named_by: str, text: str) -> Finding | None:
+    """``dangling-tracker`` where what a tracker names is not there, ``unreadable`` where that cannot be seen."""
+    try:
+        return None if there(path) else finding("dangling-tracker", text, path=named_by)
+    except OSError as e:
+        return finding("unreadable", e.strerror or str(e), path=path)
+
+
+def unread(paths: Iterable[str]) -> dict[str, str]:
+    """Those of the trackers that cannot be read, and why."""
+    said = ((path, read_tracker(path)) for path in paths)
+    return {path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"}
+
+
+def read_key(path: str, trusted: Trust = OURS) -> bytes:
+    """The key in a file that nobody else can read: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it.
+
+    Raises UsageError, which never shows the key.
+    """
+    try:
+        with trust.named("--key-file"):
+            data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
+        raise UsageError(
+            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}", "pass --key-file FILE or set CKPT_KEY_FILE"
+        ) from None
+    key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
+    if len(key) not in _KEYS:
+        raise UsageError(
+            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32", 'write the key alone into it: printf %s "$KEY" > FILE'
+        )
+    return key

@@ -1,0 +1,122 @@
+"""Files that no name explains, where nothing else was found: logs, core dumps and data sets are none of our business, the others may be checkpoints."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from ckpt_tools import formats
+from ckpt_tools.discovery.walk import Discovery
+from ckpt_tools.formats import HEAD, format_of
+from ckpt_tools.storage import LocalSource
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import patiently
+
+LARGE = 64 << 20
+"""Bytes from which on a file is too large to be passed over without a word."""
+
+_TEXT = "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
+_DATA = "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite sqlite3 wandb"
+_MEDIA = "jpg jpeg png gif webp mp4 mkv webm avi mov wav flac mp3 ogg"
+_PROGRAMS = "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace nsys-rep qdrep"
+_PACKED = "tar tgz gz bz2 xz zst lz4 zip 7z"
+_OTHERS = re.compile(
+    rf".*\.(?:{'|'.join(f'{_TEXT} {_DATA} {_MEDIA} {_PROGRAMS} {_PACKED}'.split())})(?:\.\d+)?"
+    r"|core(?:\.[\w.-]+)?|.*\.so\.[\d.]+|.*tfevents.*|.*\.(?:log|out|err)[.-].*|.*\.tfrecords?-\d+-of-\d+|.*\.(?:arrow|parquet)-\d+-of-\d+",
+    re.IGNORECASE,
+)
+"""Names of logs, core dumps, data sets, programs and archives."""
+_ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
+"""Containers that checkpoints come in as well: their beginning tells."""
+_VAGUE = frozenset({"json_member", "mcore_integrity", "zip_archive", "pickle_plain", "mindspore_strategy", "zarr", "orbax_tree"})
+"""Formats whose beginning other files have as well."""
+
+
+_BEGINNING = 4096
+_OPENED = 10_000
+"""Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
+
+
+class Suspect(NamedTuple):
+    """A file that may be a checkpoint; ``format`` is that of its content, "" when it is none of ours."""
+
+    path: str
+    size: int
+    format: str
+
+
+def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
+    """Files that discovery passed over although their content is a checkpoint's, and large ones, those apart whose names are of other things.
+
+    Raises OSError where one cannot be looked at.
+    """
+    left = _OPENED
+    for directory in found.strange:
+        entries = entries_of(directory, partial(found.hidden.keep, root))
+        indexes = {e.name: e.path for e in entries if e.name.endswith(".idx")}
+        for e in entries:
+            if formats.names.known(e.name) or (_OTHERS.fullmatch(e.name) and not _ARCHIVES.fullmatch(e.name)):
+                continue
+            size = _size(e)
+            left -= size > 0
+            if size <= 0 or (left < 0 and size < LARGE) or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
+                continue
+            if s := _suspect(e, size):
+                yield s
+
+
+def _is_corpus(index: str | None) -> bool:
+    """Whether the file beside ``x.bin`` is the index of an indexed data set (megatron/core/datasets/indexed_dataset.py, fairseq)."""
+    if index is None:
+        return False
+    with LocalSource(index) as source:
+        return source.read(0, min(9, source.size)).startswith((b"MMIDIDX", b"TNTIDX"))
+
+
+def _size(e: os.DirEntry[str]) -> int:
+    try:
+        st = patiently(e.stat)
+    except FileNotFoundError:  # a dangling link, or gone since: nothing to resume from
+        return -1
+    return st.st_size if stat.S_ISREG(st.st_mode) else -1
+
+
+def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
+    try:
+        with LocalSource(e.path) as source:
+            begins = source.read(0, min(_BEGINNING, source.size))
+    except OSError as why:
+        why.filename = e.path
+        raise
+    head = begins[:HEAD]
+    if _ARCHIVES.fullmatch(e.name):
+        fmt = _archived(begins)
+        return Suspect(e.path, size, fmt) if fmt else None
+    if head.startswith(b"\x7fELF") or _is_text(begins):
+        return None
+    fmt = next((name for name in formats.names.order if name not in _VAGUE and format_of(name).magic(head)), "")
+    return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
+
+
+def _archived(begins: bytes) -> str:
+    """The format of an archive that torch wrote, by the names of its first members; "" for others, which begin as theirs do."""
+    name = begins[30 : 30 + int.from_bytes(begins[26:28], "little")]
+    if format_of("torch_zip").magic(begins[:HEAD]) and name.endswith((b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")):
+        return "torch_zip"
+    members = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), 512))
+    return "torch_tar" if any(m in (b"sys_info", b"pickle", b"tensors", b"storages") for m in members) else ""
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file begins as logs do: no byte that a terminal would not show."""
+    if not head or head.translate(None, bytes(range(32, 256)) + b"\t\n\r\f\b\x1b"):
+        return False
+    try:
+        head[:-4].decode("utf-8")
+    except UnicodeDecodeError as e:
+        return e.start > len(head) - 8
+    return True

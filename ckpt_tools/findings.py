@@ -1,0 +1,143 @@
+"""The catalogue of findings: id, default severity, title, hint. Ids are never renamed and never reused (docs/codes.md is made from this)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpt_tools.model.nouns import Finding, Severity
+
+N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
+
+
+class Code(NamedTuple):
+    """One kind of finding. ``hint`` says what to do next."""
+
+    id: str
+    severity: Severity
+    title: str
+    hint: str
+    since: str = "0.1.0"
+
+
+NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
+"""Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if it were sound."""
+_RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
+
+# One line a code reads as the table it is.
+# fmt: off
+CODES: dict[str, Code] = {
+    c.id: c
+    for c in (
+        # one file, its bytes
+        Code("truncated", E, "the file ends before its own structure says it does", _RESTORE),
+        Code("empty-file", E, "the file has no bytes", _RESTORE),
+        Code("zero-filled", E, "the file holds only zero bytes: its pages were never written", _RESTORE),
+        Code("crc-mismatch", E, "bytes differ from the checksum stored with them", _RESTORE),
+        Code("bad-compression", E, "compressed data cannot be decoded, or decodes to another size", _RESTORE),
+        Code("bad-header", E, "a header, directory or length field is invalid or contradicts another", _RESTORE),
+        Code("bad-pickle", E, "the pickle stream is damaged and cannot be read to its end", _RESTORE),
+        Code("trailing-data", E, "there are bytes after the end of the file's own structure", _RESTORE),
+        Code("wrong-format", E, "the content is another format than the name or the layout says", "find out who wrote this file; rename it, or restore the right one"),
+        Code("wrong-role", E, "the file was first saved under the name of another part of the checkpoint", "the files of two parts were swapped: restore the right one"),
+        Code("missing-storage", E, "a tensor's storage has no record in the file", _RESTORE),
+        Code("extra-storage", W, "a record holds a storage that no tensor refers to", "check whether the file was edited or joined from two"),
+        Code("storage-size", E, "a storage record has another size than its tensors need", _RESTORE),
+        Code("storage-dtypes", W, "one storage is named with two element types; loaders silently take the first for both", "compare the tensors with a replica or an older checkpoint: no version of torch.save writes this"),
+        Code("compressed-storage", W, "a storage is compressed inside its archive: torch.load(mmap=True) would read the compressed bytes as numbers", "write the file again with torch.save, which stores them as they are"),
+        Code("tensor-out-of-bounds", E, "a tensor reaches beyond the bytes of its storage", _RESTORE),
+        Code("tensor-size", E, "a tensor's bytes do not match its shape and type", _RESTORE),
+        Code("unknown-dtype", W, "a tensor has an element type that this version does not know, so its size was not checked", "update ckpt-tools, or report the type"),
+        Code("missing-tensor", E, "a tensor that the index maps to this file is not in it", _RESTORE),
+        Code("extra-tensor", W, "the index does not name a tensor that this file holds; loaders skip it", "check whether index and shards come from one save"),
+        Code("duplicate-tensor", W, "a tensor name occurs twice; loaders silently keep one of them", "compare the two values before training on"),
+        Code("duplicate-key", W, "a name occurs twice in a JSON object, an archive or a pickled dict; readers differ in which one they take", "find out who edited the file"),
+        Code("unsafe-pickle", E, "loading this pickle would call code that no checkpoint needs", "do not load this file; find out where it comes from"),
+        Code("unread-pickle", W, "a pickle was not read to its end, so nobody knows what loading it would call", "a pickle of this size is no framework's: find out where it comes from; report it if it is legitimate"),
+        Code("suspect-call", W, "loading the pickle calls a name that is in no list of what frameworks write", "if it is your own code, say --trust-global 'mycompany.*'; else load it with weights_only=True, or not at all"),
+        Code("unknown-global", W, "a pickle that its framework loads without asking names what is in no list of what frameworks write", "if it is your own code, say --trust-global 'mycompany.*'; else do not load this file"),
+        Code("needs-trust", N, "the pickle names classes outside torch's weights_only allow-list", "load it with weights_only=False only if you trust its writer"),
+        Code("not-checksummed", N, "the file carries no checksum over its data: a flipped bit in it cannot be seen", "write the format with checksums, or seal the file"),
+        Code("checksum-off", N, "the writer switched checksums off (stored value 0)", "keep torch.serialization.set_crc32_options(True)"),
+        Code("skeleton", W, "the file was saved with skip_data: all tensors are empty placeholders", "do not resume from it"),
+        Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),
+        Code("zero-pages", W, "whole pages of zero bytes lie in the middle of dense numbers: pages that were never written look like this", "compare with a replica or an older checkpoint"),
+        Code("nan-values", W, "a tensor holds NaN", "the training diverged, or a bit of an exponent was flipped: resume from an older checkpoint"),
+        Code("inf-values", N, "a tensor holds infinities: masks and running minima do, weights do not", "look at the tensor that is named"),
+        Code("absurd-values", W, "a tensor holds single values that are far too large beside its others", "a flipped bit of the exponent looks like this: compare with a replica or an older checkpoint"),
+        Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
+        Code("wrong-key", W, "the key that was given does not decrypt the file; only its framing was checked", "give the key that the file was saved with"),
+        Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
+        Code("budget-spent", W, "the time given by --budget was over before all files to load were read as deeply as --level asks", "give more time, or run 'ckpt verify' before: what it saw is not read again"),
+        Code("needs-extra", N, "an optional package is needed to look deeper", "install it where ckpt runs, then verify again"),
+        Code("load-failed", E, "the framework's own loader cannot load the file", _RESTORE),
+        Code("not-loaded", W, "the framework's loader refused the file or was stopped, so it proved nothing", "a refused class is no damage: its own framework may load it with weights_only=False, if you trust its writer"),
+        Code("mode-not-final", N, "the file's mode is not the one that MindSpore gives a finished checkpoint", "it was copied, or its save was interrupted before the end: compare it with the others"),
+        Code("not-needed", N, "a file that belongs to the checkpoint but holds no state: it was not looked at", "nothing has to be done"),
+        Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "raise it as an issue if the file is legitimate"),
+        Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact; the medium or the transfer may not be: check other files from there"),
+        # one file, as the file system shows it
+        Code("unreadable", W, "the file or directory could not be read, so nothing is known about it", "check permissions and the medium, then run again"),
+        Code("in-use", W, "the file changed while it was read", "run again when its writer has finished"),
+        Code("dangling-link", E, "a symbolic link points to nothing", "restore the target or remove the link"),
+        Code("symlink-loop", E, "symbolic links form a loop", "remove the loop"),
+        Code("not-a-file", E, "there is a directory or a special file where a checkpoint file belongs", "move it away"),
+        Code("no-layout", E, "files in a checkpoint format lie in no arrangement that a layout describes", "describe it in ckpt.toml ('ckpt layouts --check' helps), or say --exclude GLOB for files that are no checkpoint"),
+        Code("unrecognised-file", W, "a large file of no known kind lies where a checkpoint was looked for", "if it is none, say --exclude GLOB; if it is one, describe its layout in ckpt.toml"),
+        Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
+        # one checkpoint
+        Code("same-content", E, "the file is byte for byte that of another step or rank", "it was copied over the right one: restore that"),
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "the save was cut short, or a node's disk is missing"),
+        Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk"),
+        Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "the save was cut short, or the file was removed"),
+        Code("missing-key", E, "an entry that --require asks for is not in the file", "drop --require, or resume from a checkpoint that has it"),
+        Code("step-mismatch", E, "name, directory and content disagree on the step", "the file belongs to another step: restore the right one"),
+        Code("epoch-mismatch", E, "name and content disagree on the epoch", "the file belongs to another epoch: restore the right one"),
+        Code("rank-mismatch", E, "the file was written by another rank than its path says", "the files of two ranks were swapped: restore the right one"),
+        Code("generation-mismatch", W, "the ranks of this checkpoint carry different restart counters", "check that all ranks were restarted together"),
+        Code("unfinished-save", W, "a save that never finished", "the job may still be writing it; if it is dead, the leftover can be removed"),
+        Code("signature-changed", W, "the tensors differ from those of the same rank at other steps", "a file cut between two records looks like this: compare the two with 'ckpt show'"),
+        Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
+        Code("size-outlier", W, "a file has another size than the other members of its replica group", "compare it with one of them: 'ckpt diff'"),
+        Code("mixed-attempts", W, "another checkpoint was written between the first and the last file of this one", "it may hold files of two attempts to save the same step: 'ckpt ls --tree' shows the times"),
+        Code("replica-unproven", N, "nothing in the files contradicts or proves that this replica is equal", "--strict refuses such a substitute"),
+        Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all"),
+        # one run
+        Code("stale-tracker", W, "the tracker names an older checkpoint than the newest complete one", "a framework that follows the tracker loses steps: rewrite it, or pass the plan's own arguments"),
+        Code("dangling-tracker", W, "the tracker names a checkpoint that is not there or not complete", "a framework that follows the tracker fails or starts fresh: pass the plan's own arguments"),
+        Code("bad-tracker", W, "the tracker is empty or not what its framework writes", "rewrite it, or pass the plan's own arguments"),
+        Code("missing-tracker", W, "the tracker is missing although checkpoints exist", "a framework that follows the tracker starts fresh: pass the plan's own arguments"),
+        Code("newer-index", N, "an index was written long after the files it names", "check that the shards are those that the index was made for"),
+        Code("mtime-disagrees-with-step", W, "the newest checkpoint by modification time is not the one with the highest step", "after a rollback this is normal; after a copy say --order step"),
+        Code("mtime-not-kept", W, "modification times tell nothing about the order of the saves, so the step decides", "copy checkpoints with their times (cp -a, rsync -t); say --order step if the highest step is meant"),
+        Code("mtime-in-future", W, "a modification time lies in the future", "check the clocks, or say --order step"),
+        Code("world-size-inferred", W, "the number of ranks is inferred from the highest rank on disk", "say --world-size N: a lost highest rank cannot be seen otherwise"),
+        Code("lone-number", W, "a directory is numbered like that of a rank, and the one of rank 0 is not there", "bring the other directories back, or rename it if its number means something else"),
+        Code("set-aside", N, "a copy that somebody made by hand is no candidate", "to resume from it, name it: ckpt plan PATH; to be rid of it, move it away from the run"),
+        Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names go first; say --tp, --pp and --world-size if they are wrong"),
+        Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
+        Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
+        Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "a process that a killed launcher left behind, or a second job: end it before this one starts, or the saves of both mix"),
+        Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls' names the runs"),
+        Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted"),
+        Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
+        Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify' to see the damage"),
+        Code("extra-file", W, "a rank has a second file in the same checkpoint", "find out which of the two belongs there; the plan takes the one that agrees with the others"),
+    )
+}
+# fmt: on
+
+
+def finding(
+    code: str,
+    message: str,
+    *,
+    offset: int | None = None,
+    severity: Severity | None = None,
+    path: str = "",
+    hint: str = "",
+    ranks: tuple[tuple[int, int], ...] = (),
+    follows: bool = False,
+) -> Finding:
+    """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not in the catalogue."""
+    c = CODES[code]
+    return Finding(code, c.severity if severity is None else severity, message, offset, hint or c.hint, path, ranks, follows)

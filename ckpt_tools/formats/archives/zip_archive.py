@@ -1,0 +1,46 @@
+"""Any other zip archive, such as Keras' .keras and numpy's .npz: the container and its checksums; what is inside is not interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.archives.zip import protect, read_zip, unsummed
+from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.torch import torch_zip
+from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.storage import Source
+
+
+def magic(head: bytes) -> bool:
+    """A zip that is not torch's."""
+    return head.startswith(b"PK\3\4") and not torch_zip.magic(head)
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    records = yield from read_zip(source, anatomy, torch=False)
+    anatomy.keys.update(r.name for r in records)
+    if unsummed(records):
+        yield finding("checksum-off", "every record has the checksum 0")
+        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    yield from torch_zip.other_pickles(source, records)
+    protect(records, anatomy, frozenset(records) if unsummed(records) else ())
+
+
+FORMAT = Format(
+    name="zip_archive",
+    suffixes=(".keras",),
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
+    limits=(
+        "what the records hold is not interpreted, apart from the names in pickles",
+        "attributes, comments and the version of the writer are in the directory only, so a flipped bit in them cannot be seen",
+    ),
+    reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py; numpy/lib/_npyio_impl.py",
+)

@@ -1,0 +1,98 @@
+"""The end of a zip archive: finds the central directory from the end records, which must tile the file's last bytes exactly."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.model.nouns import Finding, Guard
+from ckpt_tools.storage import Source
+
+_EOCD = struct.Struct("<4s4H2IH")  # APPNOTE 4.3.16
+_LOCATOR = struct.Struct("<4sIQI")  # APPNOTE 4.3.15
+_END64 = struct.Struct("<4sQ2H2I4Q")  # APPNOTE 4.3.14
+_TOPS = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
+_MADE = (798, 45)  # what miniz and Python's zipfile write as the version that made a ZIP64 end record
+_WINDOW = 22 + 0xFFFF  # how far from the end a comment may push the end record
+
+
+class End(NamedTuple):
+    """Where the central directory lies, how many bytes it has and how many entries."""
+
+    directory: int
+    size: int
+    entries: int
+
+
+def end_of(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
+    """Find and check the end records; ``comment`` says whether the archive may have one. Raises Damage when there is no end."""
+    at = yield from _eocd(source, comment)
+    base = max(0, at - 76)
+    data = source.read(base, at + 22 - base)
+    _, disk, disk_cd, here, count, size, start, _ = _EOCD.unpack(data[-22:])
+    told = (here, count, size, start)
+    limit = at
+    anatomy.explain(at, 22, "end record")
+    anatomy.explain(at + 22, source.size - at - 22, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
+    if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
+        _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
+        limit = where
+        if where + 56 > at - 20:
+            raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
+        sig, length, made, need, own, own_cd, *told64 = _END64.unpack(source.read(where, 56) if where != at - 76 else data[:56])
+        if sig != b"PK\6\6" or where + 12 + length != at - 20:
+            raise Damage("bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20)
+        # The top value says "see the other record". miniz writes it only where it must, some other writers everywhere.
+        if any(a != min(b, top) and not (comment and a == top) for a, b, top in zip(told, told64, _TOPS, strict=True)):
+            yield finding("bad-header", "the two end records disagree on the directory", offset=at)
+        if disk64 or disks != 1 or own or own_cd:
+            yield finding("odd-header", "an end record names other disks than one", offset=where)
+        usual = made in _MADE or (comment and all((made ^ m).bit_count() > 1 for m in _MADE))  # foreign writers set what they like
+        if need != 45 or not usual:
+            yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
+        anatomy.explain(where, 12, "ZIP64 end record")
+        anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED)
+        anatomy.explain(where + 14, 42, "ZIP64 end record")
+        anatomy.explain(where + 56, at - 20 - where - 56, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+        anatomy.explain(at - 20, 20, "ZIP64 locator")
+        told = (told64[0], told64[1], told64[2], told64[3])
+    here, count, size, start = told
+    if here != count:
+        yield finding("bad-header", "the end record has two different numbers of records", offset=at)
+    if disk or disk_cd:
+        yield finding("odd-header", "the end record names other disks than one", offset=at)
+    if start + size > limit or count * 46 > size:
+        raise Damage("bad-header", "the end record describes a directory that does not fit", at)
+    if start + size != limit:
+        yield finding("bad-header", f"{limit - start - size} bytes lie between the directory and its end record", offset=start + size)
+        if source.read(start, min(4, size)) != b"PK\1\2":  # bytes put before the archive move it all
+            raise Damage("bad-header", "the archive does not begin where its directory says: there are bytes before it", 0)
+    return End(start, size, count)
+
+
+def _eocd(source: Source, comment: bool) -> Generator[Finding, None, int]:
+    """Where the end record lies. Raises Damage: without one the archive was never finished, because it is written last."""
+    last = source.read(source.size - 22, 22) if source.size >= 22 else b""
+    if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
+        return source.size - 22
+    n = min(_WINDOW + 76, source.size)
+    tail = source.read(source.size - n, n)
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or n - at < 22:
+        if n >= 42 and tail[-42:-38] == b"PK\6\7":
+            raise Damage("bad-header", "the end record's signature is damaged", source.size - 22)
+        zeros = n - len(tail.rstrip(b"\0"))
+        why = f"its last {zeros:,} bytes or more are zero" if zeros > 64 else "its end record is missing or cut off"
+        raise Damage("truncated", f"the archive is not complete: {why}", source.size)
+    end = at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little")
+    where = source.size - n + at
+    if end > n:
+        yield finding("bad-header", f"the archive's comment reaches {end - n} bytes beyond the file", offset=where + 20)
+    elif end < n:
+        yield finding("trailing-data", f"{n - end} bytes follow the end of the archive", offset=where + end - at)
+    elif not comment:
+        yield finding("trailing-data", f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds", offset=where + 22)
+    return where

@@ -1,0 +1,145 @@
+"""What a format is: a frozen value with a name, a magic, checks by level, and its limits said aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Sum, shifted
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor, Unlisted
+from ckpt_tools.storage import Identity, ShortRead, Source, Window
+
+HEAD = 64
+"""Bytes of the file's beginning that a magic sees."""
+
+
+class Damage(Exception):
+    """Raised inside a check when nothing further can be read; verify turns it into its finding."""
+
+    def __init__(self, code: str, message: str, offset: int | None = None, severity: Severity | None = None) -> None:
+        super().__init__(message)
+        self.finding: Finding = finding(code, message, offset=offset, severity=severity)
+
+
+class Claim(NamedTuple):
+    """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's format.
+
+    A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's segments, TensorFlow's data shards,
+    and a file may then be empty); any other is checked after the file's own format. An ``optional`` file need not be there.
+    The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look at them, one after the other.
+    With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's directory (an OCDBT tree).
+    """
+
+    format: str
+    check: Check
+    whole: bool = False
+    optional: bool = False
+    follow: bool = False
+    joint: bool = False
+
+
+@dataclass
+class Anatomy:
+    """What a structure pass learns about one file; checks fill it in.
+
+    ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys`` every top-level name
+    (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
+    ``globals`` every "module name" that a pickle in the file names, ``unlisted`` those that no list has. ``members`` is filled by indexes: a path relative to the file's own
+    directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
+    ``places`` says where each tensor that is a piece of a larger one lies in it.
+    ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
+    ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
+    ``stats`` empty below the level values. ``identity`` is that of the file that was read, None when it changed meanwhile.
+    """
+
+    metadata: dict[str, Scalar] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    tensors: list[Tensor] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    globals: list[str] = field(default_factory=list)
+    unlisted: list[Unlisted] = field(default_factory=list)
+    members: dict[str, Claim] = field(default_factory=dict)
+    places: dict[str, Box] = field(default_factory=dict)
+    end: int = -1
+    decoded: int = 0
+    windows: list[tuple[int, int]] = field(default_factory=list)
+    key: bytes | None = field(default=None, repr=False)
+    regions: list[Region] | None = None
+    stats: list[Stats] = field(default_factory=list)
+    identity: Identity | None = None
+
+    def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
+        """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""
+        if self.regions is not None and length > 0:
+            self.regions.append(Region(offset, length, what, guard))
+
+    def named(self, inner: Anatomy) -> None:
+        """Take over what the pickles of something inside this file name."""
+        self.globals += (g for g in inner.globals if g not in self.globals)
+        have = {u.name for u in self.unlisted}
+        self.unlisted += (u for u in inner.unlisted if u.name not in have)
+
+
+Check = Callable[[Source, Anatomy], Iterator[Finding]]
+"""Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
+
+    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
+    expression for whole names that no suffix describes. ``loader`` names the framework that loads such files (inspection/load_test.py), None says that there
+    is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
+    of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
+    ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    magic: Callable[[bytes], bool]
+    checks: Mapping[Level, Check]
+    protects: str
+    limits: tuple[str, ...]
+    reference: str
+    names: str = ""
+    loader: str | None = ""
+    unasked: bool = False
+    index: bool = False
+    index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
+    ours: Callable[[Source], bool] = field(default=lambda _: True)
+
+
+def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
+    """Run a check and turn Damage into its finding: what every caller of a structure check wants."""
+    try:
+        yield from check(source, anatomy)
+    except Damage as e:
+        yield e.finding
+
+
+def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = "") -> Generator[Finding, None, Anatomy]:
+    """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is added to ``anatomy``, not its metadata.
+
+    ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation. Returns the inner anatomy.
+    """
+    inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
+    try:
+        for f in structure(Window(source, offset, length), inner, check):
+            yield replace(f, offset=None if f.offset is None else f.offset + offset)
+    except ShortRead as e:
+        if e.offset + e.wanted <= offset + length:
+            raise  # the outer file itself ends early
+        yield finding("truncated", f"the file inside ends at byte {offset + length}, where more belongs", offset=offset + length)
+    anatomy.windows.append((offset, length))
+    anatomy.keys |= inner.keys
+    anatomy.named(inner)
+    for t in inner.tensors:
+        pieces = tuple((at + offset, length) for at, length in t.pieces)
+        anatomy.tensors.append(replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces))
+    anatomy.sums += (shifted(s, offset) for s in inner.sums)
+    for r in inner.regions or ():
+        anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)
+    return inner

@@ -1,0 +1,78 @@
+"""The few parts of protobuf's wire format that MindSpore's files use, read strictly and without loading contents.
+
+Facts: protobuf's encoding guide; a writer packs each number into as few bytes as it takes, so a longer form is damage here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.storage import ShortRead, Source
+
+SMALL = 256 * 1024
+"""Bytes; a file of at most this size is read at once."""
+WINDOW = 192
+"""Bytes per read of a larger file: they hold the head of a record with a name of usual length."""
+
+
+class Reader:
+    """Protobuf fields by position, read through one small window; contents are skipped, never read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.size = source, source.size
+        self.step = source.size if source.size <= SMALL else WINDOW
+        self.base, self.window = 0, b""
+
+    def get(self, at: int, length: int) -> bytes:
+        """``length`` bytes at ``at``; raises ShortRead past the end of the file."""
+        if not self.base <= at <= at + length <= self.base + len(self.window):
+            if at + length > self.size:
+                raise ShortRead(at, length, max(0, self.size - at))
+            self.base = 0 if self.step == self.size else at
+            self.window = self.source.read(self.base, min(max(length, self.step), self.size - self.base))
+        return self.window[at - self.base : at - self.base + length]
+
+    def byte(self, at: int) -> int:
+        """One byte; the walk asks for most of its bytes one by one."""
+        i = at - self.base
+        return self.window[i] if 0 <= i < len(self.window) else self.get(at, 1)[0]
+
+    def varint(self, at: int, limit: int) -> tuple[int, int]:
+        """An unsigned 64-bit varint as its writer packs it, and where it ends."""
+        value = 0
+        for i in range(10):
+            if at + i >= limit:
+                raise Damage("bad-header", "a number runs past the end of its record", at)
+            byte = self.byte(at + i)
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                if value >> 64 or (i and not byte):
+                    break
+                return value, at + i + 1
+        raise Damage("bad-header", "a number is not a valid varint", at)
+
+    def fields(self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a") -> Iterator[tuple[int, int, int]]:
+        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``; ``known`` are the keys that may occur."""
+        while at < limit:
+            key = self.byte(at)
+            if key not in known:
+                raise Damage("bad-header", f"{key:#04x} is no field of this record", at)
+            value, start = self.varint(at + 1, limit)
+            number = not key & 7
+            if not number and value > limit - start:
+                raise Damage("bad-header", f"a field of {value} bytes reaches beyond its record", at)
+            yield key, value, start
+            at = start if number else start + value
+
+    def text(self, at: int, length: int, bound: int, what: str) -> str:
+        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost page makes them."""
+        if not 0 < length <= bound:
+            raise Damage("bad-header", f"a {what} of {length} bytes", at)
+        raw = self.get(at, length)
+        try:
+            if min(raw) >= 0x20 and 0x7F not in raw:
+                return raw.decode()
+        except UnicodeDecodeError:
+            pass
+        raise Damage("bad-header", f"a {what} is not plain UTF-8 text: {raw[:40]!r}", at)

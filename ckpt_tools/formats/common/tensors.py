@@ -1,0 +1,85 @@
+"""What MindSpore's and safetensors' files share: scalars worth showing, damaged words, and the zero tail of a file that was never filled."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Finding, Scalar, Tensor
+from ckpt_tools.storage import Source
+
+_WORDS = "epoch_num step_num global_step cur_rank batch_num loss_scale global_batch_size epoch step last_epoch last_step"
+PROGRESS = frozenset(_WORDS.split())
+"""Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): always kept, whatever else there is."""
+MAX_SCALARS = 64
+MAX_TEXT = 256
+MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
+"""More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes of objects."""
+_PAGE = 4096
+_CODES = {"bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q"}
+_CODES |= {"float16": "e", "float32": "f", "float64": "d"}
+
+
+def near_miss(word: str, known: Iterable[str]) -> str | None:
+    """The known word that differs from ``word`` in exactly one bit: what a flipped bit leaves, and what no new name looks like."""
+    raw = word.encode("utf-8", "surrogatepass")
+    for k in known:
+        if len(k) == len(raw) and sum((a ^ b).bit_count() for a, b in zip(raw, k.encode(), strict=True)) == 1:
+            return k
+    return None
+
+
+def is_single(dtype: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor is one number that ``scalar`` can read."""
+    return (dtype in _CODES or dtype == "bfloat16") and tuple(shape) in ((), (1,))
+
+
+def scalar(raw: bytes, dtype: str) -> Scalar:
+    """One little-endian element as a Python value; a NaN or infinity as text, because JSON has none."""
+    if dtype == "bfloat16":
+        raw, dtype = b"\0\0" + raw, "float32"
+    value: int | float | bool = struct.unpack("<" + _CODES[dtype], raw)[0]
+    return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
+    """Keep a scalar if it tells progress or there is room; long texts are left out."""
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return
+    if name in PROGRESS or len(metadata) < MAX_SCALARS:
+        metadata[name] = value
+
+
+def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding | None:
+    """The mark of lost pages: zeros from a page border in the middle of a row of a tensor to the end of the file.
+
+    Genuine zeros (biases, moments, padded rows) begin where a tensor or a row begins, so those borders prove nothing; nor do
+    zeros in a vector. ``start`` is where the data begins. Reads one page for most files, at most about 40.
+    """
+    last = (source.size - 1) // _PAGE
+
+    def zero(page: int) -> bool:
+        data = source.read(page * _PAGE, min(_PAGE, source.size - page * _PAGE))
+        return data.count(0) == len(data)
+
+    lo, hi = (start - 1) // _PAGE, last  # page lo holds header bytes, so it is not zero
+    if hi <= lo or not zero(hi):
+        return None
+    while hi - lo > 1 and last - hi < 16:  # page by page first: a short tail is found even if other zeros lie before it
+        if not zero(hi - 1):
+            lo = hi - 1
+        else:
+            hi -= 1
+    while hi - lo > 1:
+        mid = (lo + hi) // 2
+        lo, hi = (lo, mid) if zero(mid) else (mid, hi)
+    at = hi * _PAGE
+    if source.size - at < 256 or at - 8 < start or not any(source.read(at - 8, 8)):
+        return None
+    for t in tensors:
+        if t.offset is not None and t.offset < at < t.offset + t.nbytes and len(t.shape) > 1:
+            row = t.nbytes // t.shape[0]
+            if (at - t.offset) % row:
+                return finding("zero-tail", f"zero bytes from a page border inside tensor {t.name!r} to the end of the file", offset=at)
+    return None

@@ -1,0 +1,115 @@
+"""Whether boxes fill a shape without hole or overlap: the chunks of a sharded tensor.
+
+torch checks the same before it saves (torch/distributed/checkpoint/default_planner.py, _validate_global_plan): chunks in bounds, no two
+overlap, and their volumes add up to the tensor's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpt_tools.model.nouns import Box
+
+_FEW = 32
+"""Boxes that are compared pair by pair when nothing else separates them."""
+
+
+class Untiled(NamedTuple):
+    """``kind`` is "bounds", "overlap", "hole" or "complex"; ``box`` is the position of the box that shows it, -1 for a hole."""
+
+    kind: str
+    box: int
+
+
+def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
+    """The first reason why ``boxes`` do not fill ``shape`` exactly, None if they do. Boxes without volume need only lie inside.
+
+    Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything else it is bounded by "complex".
+    """
+    dims = [d for d, n in enumerate(shape) if n]  # a tensor without elements must be filled in its other dimensions
+    volume, solid = 0, []
+    for i, b in enumerate(boxes):
+        if not all(0 <= a <= z <= n for a, z, n in zip(b.start, b.stop, shape, strict=True)):
+            return Untiled("bounds", i)
+        v = math.prod(b.stop[d] - b.start[d] for d in dims)
+        if v:
+            volume += v
+            solid.append(i)
+    bad = _overlap(boxes, solid, dims)
+    if bad is None and volume != math.prod(shape[d] for d in dims):
+        return Untiled("hole", -1)
+    return bad
+
+
+def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
+    """Divide the boxes into groups that cannot touch each other until each group is one box or one dimension is left."""
+    stack = [(members, every)]
+    budget = 24 * (len(every) + 1) * (len(members) + 1)
+    while stack:
+        group, dims = stack.pop()
+        if len(group) < 2:
+            continue
+        budget -= len(group) * (len(dims) + 1)
+        if budget < 0:
+            return Untiled("complex", group[0])
+        if not dims:
+            return Untiled("overlap", group[1])
+        runs = {d: _runs(boxes, group, d) for d in dims}
+        regular = [d for d in dims if runs[d].regular]
+        if regular:  # equal or disjoint there: only boxes with equal extents in all these dimensions can overlap
+            cells = defaultdict(list)
+            for i in group:
+                cells[tuple(boxes[i].start[d] for d in regular)].append(i)
+            rest = [d for d in dims if d not in regular]
+            stack.extend((cell, rest) for cell in cells.values())
+            continue
+        if len(dims) == 1:
+            return Untiled("overlap", runs[dims[0]].touching)
+        most = max(dims, key=lambda d: len(runs[d].groups))
+        if len(runs[most].groups) > 1:
+            stack.extend((g, dims) for g in runs[most].groups)
+        elif len(group) <= _FEW:
+            pair = _pair(boxes, group, dims)
+            if pair is not None:
+                return Untiled("overlap", pair)
+        else:
+            return Untiled("complex", group[0])
+    return None
+
+
+class _Runs(NamedTuple):
+    """One dimension of a group. ``regular``: any two extents are equal or disjoint. ``groups``: the boxes, cut wherever no extent reaches across.
+
+    ``touching`` is a box whose extent overlaps that of the one before it, -1 if there is none.
+    """
+
+    regular: bool
+    groups: list[list[int]]
+    touching: int
+
+
+def _runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
+    order = sorted(group, key=lambda i: (boxes[i].start[d], boxes[i].stop[d]))
+    groups: list[list[int]] = []
+    regular, touching, end, last = True, -1, -1, (-1, -1)
+    for i in order:
+        extent = boxes[i].start[d], boxes[i].stop[d]
+        if extent[0] >= end:
+            groups.append([i])
+        else:
+            groups[-1].append(i)
+            touching = i if touching < 0 else touching
+            regular = regular and extent == last
+        end, last = max(end, extent[1]), extent
+    return _Runs(regular, groups, touching)
+
+
+def _pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
+    for n, i in enumerate(group):
+        for j in group[:n]:
+            if all(boxes[i].start[d] < boxes[j].stop[d] and boxes[j].start[d] < boxes[i].stop[d] for d in dims):
+                return i
+    return None

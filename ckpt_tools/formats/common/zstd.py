@@ -1,0 +1,94 @@
+"""Zstandard frames, walked block by block without decoding them (_decode.py does that), and the package that decodes them.
+
+Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and numcodecs never write two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.model.nouns import Finding
+from ckpt_tools.storage import Source
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+MAX_WINDOW = 1 << 27
+"""Bytes of history; zstd's own decoder refuses more unless told otherwise (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
+MAX_BLOCKS = 100_000
+_BLOCK = 1 << 17
+
+
+def have_zstd() -> bool:
+    return find_spec("zstandard") is not None
+
+
+def needs_zstd(offset: int, what: str) -> Finding:
+    return finding("needs-extra", f"{what} cannot be decoded without zstandard: pip install zstandard", offset=offset)
+
+
+def stream(sink: Any, piece: int) -> Callable[[Any], object]:
+    """Takes compressed bytes and writes what they decode into to ``sink``, in pieces of that size. Raises ZstdError."""
+    import zstandard
+
+    write: Callable[[Any], object] = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_writer(sink, write_size=piece).write
+    return write
+
+
+def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
+    """(length of the frame header, size of the content if it says, window size, whether a checksum follows the last block)."""
+    head = source.read(offset, min(18, length))
+    if head[:4] != MAGIC[: len(head)]:
+        raise Damage("bad-header", f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}", offset)
+    if len(head) < 6:
+        raise Damage("truncated", f"a zstd frame of {length} bytes", offset + length)
+    flags = head[4]
+    single = flags >> 5 & 1
+    if flags & 0b1000:
+        raise Damage("bad-header", "a reserved bit of the zstd frame header is set", offset + 4)
+    width = (single, 2, 4, 8)[flags >> 6]
+    named = (0, 1, 2, 4)[flags & 3]
+    end = 5 + (not single) + named + width
+    if len(head) < end:
+        raise Damage("truncated", f"a zstd frame of {length} bytes, shorter than its header", offset + length)
+    if any(head[end - width - named : end - width]):
+        raise Damage("bad-header", "a zstd frame that needs a dictionary", offset + 5)
+    size = int.from_bytes(head[end - width : end], "little") + (256 if width == 2 else 0) if width else None
+    base = 1 << 10 + (head[5] >> 3)
+    return end, size, (size or 0) if single else base + (base >> 3) * (head[5] & 7), bool(flags & 4)
+
+
+def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
+    """Raise Damage unless the ``length`` bytes at ``offset`` are one frame whose content has ``size`` bytes. Reads 3 bytes per block of up to 128 KiB.
+
+    (size of the content if the frame or the caller says it, bytes that its blocks can hold at most if they were counted)
+    """
+    at, said, window, summed = _header(source, offset, length)
+    if said is not None and size is not None and said != size:
+        raise Damage("bad-header", f"zstd data of {said} bytes, where {size} belong", offset + 4)
+    if window > MAX_WINDOW:
+        raise Damage("too-complex", f"a zstd window of {window} bytes", offset + 5)
+    size, most = said if size is None else size, 0
+    for _ in range(MAX_BLOCKS):
+        if at + 3 > length:
+            raise Damage("truncated", f"the zstd data ends at byte {length} of it, in the middle of a block header", offset + length)
+        block = int.from_bytes(source.read(offset + at, 3), "little")
+        kind, n = block >> 1 & 3, block >> 3
+        if kind == 3 or n > _BLOCK:
+            raise Damage("bad-header", f"a zstd block of kind {kind} and {n} bytes", offset + at)
+        at += 3 + (1 if kind == 1 else n)
+        most += _BLOCK if kind == 2 else n
+        if at > length:
+            raise Damage("truncated", f"a zstd block ends at byte {at} of the data, which has {length}", offset + length)
+        if block & 1:
+            break
+    else:
+        return size, None  # more blocks than are worth reading one by one: decoding will tell
+    at += 4 * summed
+    if at > length:
+        raise Damage("truncated", "the checksum of the zstd frame is cut", offset + length)
+    if at < length:
+        raise Damage("trailing-data", f"{length - at} bytes follow the zstd frame", offset + at)
+    return size, most

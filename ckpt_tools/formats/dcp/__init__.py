@@ -1,0 +1,1 @@
+"""What ``torch.distributed.checkpoint`` writes: ``.metadata`` and the files that it describes."""

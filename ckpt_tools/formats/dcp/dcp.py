@@ -1,0 +1,190 @@
+"""torch.distributed.checkpoint: ``.metadata``, a pickle that says what every byte of the ``__<rank>_<k>.distcp`` files beside it holds.
+
+Facts: torch/distributed/checkpoint/{metadata,filesystem,default_planner}.py of torch 2.13, earlier ones from 2.0 on differ in attributes;
+megatron/core/dist_checkpointing/strategies/filesystem_async.py of Megatron-core 0.16.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.dcp import byte_map, data_files
+from ckpt_tools.formats.dcp.data_files import Piece
+from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, Entry, Segment, damaged_names, entries, segments, state
+from ckpt_tools.formats.dcp.small_print import frame, planner, small, strangers
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.stubs import Pickled
+from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.model.nouns import Box, Finding, Level, Tensor
+from ckpt_tools.storage import Source
+
+_MODULES = (b"torch.distributed.checkpoint.metadata", b"torch.distributed._shard.checkpoint.metadata")
+_DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
+
+
+def _magic(head: bytes) -> bool:
+    """A pickle of protocol 2 to 5 whose first name is that of the Metadata class."""
+    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and any(2 < head.find(m) < 16 for m in _MODULES)
+
+
+def _index_of(name: str) -> tuple[str, ...]:
+    """A data file needs ``.metadata``, or that of its rank when it was saved without collectives."""
+    if not name.endswith(".distcp"):
+        return ()
+    m = _DATA.fullmatch(name)
+    return (".metadata", f"__{m[1]}.metadata") if m else (".metadata",)
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield finding("not-checksummed", "DCP's .metadata has no checksum: it is checked against itself and against the files beside it")
+    pickled = yield from _read(source, anatomy)
+    if pickled.end < source.size:
+        yield finding("trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end)
+    root = state(pickled.value, "Metadata", "the pickle's value")
+    yield from damaged_names(pickled.value)
+    known = yield from entries(root.get("state_dict_metadata"))
+    placed = yield from segments(root.get("storage_data"))
+    yield from _tiles(known, placed)
+    yield from _agree(known, placed)
+    yield from _files(known, placed, anatomy)
+    yield from planner(root.get("planner_data"), known)
+    yield from small(root, anatomy)
+    yield from frame(source, pickled)
+    for fqn, e in known.items():
+        anatomy.keys.add(fqn)
+        if e.dtype:
+            anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62)))
+    if anatomy.regions is not None:
+        _explain(source, anatomy, root, known, placed)
+
+
+def _explain(source: Source, anatomy: Anatomy, root: Mapping[Any, Any], known: Mapping[str, Entry], placed: Sequence[Segment]) -> None:
+    paths = root.get("planner_data")
+    nested = {k: v for k, v in paths.items() if type(v) is tuple and len(v) > 1} if isinstance(paths, dict) else {}
+    names = {s.path for s in placed} | nested.keys() | {part for path in nested.values() for part in path if type(part) is str}
+    whole = all(math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in known.values() if e.dtype)
+    extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
+    sizes = whole and not any(s.transforms for s in placed)
+    byte_map.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
+
+
+def _read(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+    """The pickle, with a note on those classes only that torch's own .metadata does not have."""
+    reading = read_judged(source, 0, source.size, anatomy, whole=True)
+    try:
+        while True:
+            f = next(reading)
+            if f.code != "needs-trust":
+                yield f
+    except StopIteration as e:
+        pickled: Pickled = e.value
+        yield from strangers(anatomy.globals)
+        return pickled
+
+
+def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+    """The chunks of every tensor must fill it.
+
+    What a single rank saved (``__<rank>.metadata``, no_dist=True) may hold its own shards only: torch checks volumes only when several ranks save.
+    """
+    writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
+    holes = []
+    for fqn, e in known.items():
+        if not e.dtype:
+            continue
+        bad = untiled(e.shape, [Box(c.offsets, tuple(o + s for o, s in zip(c.offsets, c.sizes, strict=True))) for c in e.chunks])
+        if bad is None:
+            continue
+        at = e.chunks[bad.box].at if bad.box >= 0 else e.at
+        if bad.kind == "complex":
+            yield finding("too-complex", f"the chunks of {fqn[:200]!r} lie so irregularly that they were not compared", offset=at)
+        elif bad.kind == "hole":
+            holes.append(finding("bad-header", f"the chunks of {fqn[:200]!r} do not fill its shape {list(e.shape)}", offset=at))
+        else:
+            what = "reaches beyond its shape" if bad.kind == "bounds" else "overlaps another"
+            yield finding("bad-header", f"a chunk of {fqn[:200]!r} {what}", offset=at)
+    if len(writers) > 1 or (len(holes) == 1 and writers == {"0"}):
+        yield from holes
+
+
+def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+    """Every chunk and every object has one place in a file, and every place belongs to one of them."""
+    wanted: dict[tuple[str, tuple[int, ...] | None], int] = {}
+    for fqn, entry in known.items():
+        for c in entry.chunks:
+            if (fqn, c.offsets) in wanted:
+                yield finding("bad-header", f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}", offset=c.at)
+            wanted[fqn, c.offsets] = c.at
+        if not entry.dtype:
+            wanted[fqn, None] = entry.at
+    seen = set()
+    for s in placed:
+        where, e = (s.fqn, s.offsets), known.get(s.fqn)
+        if where in seen:
+            yield finding("duplicate-key", f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())} twice", offset=s.at)
+        elif where not in wanted:
+            yield finding(
+                "bad-header", f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())}, which state_dict_metadata does not have", offset=s.at
+            )
+        elif s.hint is not None and (e is None or s.hint >= len(e.chunks) or e.chunks[s.hint].offsets != s.offsets):
+            yield finding(
+                "odd-header", f"storage_data says that {s.fqn[:200]!r} at {list(s.offsets or ())} is chunk {s.hint}, which it is not", offset=s.at
+            )
+        seen.add(where)
+    for (fqn, offsets), at in wanted.items():
+        if (fqn, offsets) not in seen:
+            yield finding("bad-header", f"no file holds {fqn[:200]!r}" + (f" at {list(offsets)}" if offsets is not None else ""), offset=at)
+
+
+def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy) -> Iterator[Finding]:
+    """One claim for each data file; segments of one file must not overlap."""
+    chunks = {(fqn, c.offsets): (e.dtype, c.sizes) for fqn, e in known.items() for c in e.chunks}
+    by_path: dict[str, list[Piece]] = defaultdict(list)
+    for s in placed:
+        dtype, sizes = ("", ()) if s.offsets is None else chunks.get((s.fqn, s.offsets), (None, ()))
+        if dtype is not None:
+            by_path[s.path].append(Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms))
+    for path, pieces in by_path.items():
+        clash = data_files.clash(pieces)
+        if clash:
+            yield finding("bad-header", f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it", offset=0)
+        check = _nothing if clash else partial(data_files.check, pieces=pieces)
+        anatomy.members[path] = Claim("dcp", check, whole=True)
+
+
+def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The index is damaged where it describes this file, which says nothing about the file."""
+    yield finding("too-complex", "the entries that .metadata gives for this file overlap, so it was not looked at")
+
+
+FORMAT = Format(
+    name="dcp",
+    suffixes=(".metadata", ".distcp"),
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="each entry of a data file is a torch.save archive with a CRC-32 per record; .metadata gives each its place, shape and type, and has no checksum",
+    limits=(
+        "two entries of equal type and shape that changed places, or a whole data file of another step, look right",
+        ".metadata: a name that is stored once and repeated by reference, ids, paths of the save and deprecated tensor properties are not checked",
+        "entries changed by a transform (compression) are checked by length; safetensors entries have no checksum",
+        "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is not checked",
+    ),
+    loader=None,
+    unasked=True,
+    reference="torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13; Megatron-core 0.16: strategies/filesystem_async.py",
+    index=True,
+    index_of=_index_of,
+)

@@ -1,0 +1,1 @@
+"""JSON files that belong to checkpoints."""

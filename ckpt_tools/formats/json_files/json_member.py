@@ -1,0 +1,88 @@
+"""JSON files that checkpoints consist of: trainer_state.json, config.json, tokenizer.json, metadata.json, Orbax's _CHECKPOINT_METADATA and their like.
+
+Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.19, megatron-core 0.16 (dist_checkpointing/core.py),
+mindformers 1.7 (checkpoint/utils.py), orbax-checkpoint 0.12.8 (metadata/checkpoint.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.json_text import mapping, read_json
+from ckpt_tools.formats.common.tensors import remember
+from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.storage import Source
+
+_STATES = "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info"
+_MODELS = (
+    "config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|"
+    "model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
+)
+_TOKENS = (
+    "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|"
+    "feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config"
+)
+_RECORDS = (
+    "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint"
+)
+_NAMES = (
+    rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|"
+    r"_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
+)
+"""Whole names. Indexes of shards (*.index.json), integrity.json Orbax's _METADATA and zarr's array metadata are formats of their own."""
+_SCALARS = (
+    "global_step", "epoch", "max_steps", "iteration", "step", "sharded_backend", "sharded_backend_version", "last_epoch", "last_step",
+    "init_timestamp_nsecs", "commit_timestamp_nsecs",
+)  # fmt: skip
+_MAX_KEYS = 10_000
+
+
+def _magic(head: bytes) -> bool:
+    return head.lstrip(b" \t\r\n")[:1] in (b"{", b"[") and not head.startswith(b"\n")
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Well-formed as Python's json reads it, and the few scalars that tell progress. Reads the whole file."""
+    found: list[Finding] = []
+    text = read_json(source, found)
+    yield from found
+    top = mapping(text.value)
+    if len(top) <= _MAX_KEYS:
+        anatomy.keys |= top.keys()
+    for name in _SCALARS:
+        value = top.get(name)
+        if isinstance(value, float) and not abs(value) < float("inf"):
+            value = str(value)
+        if (
+            name in top
+            and isinstance(value, int | float | str)
+            and (not isinstance(value, str) or value.isprintable())
+            and value not in ("", 1 << 64)
+        ):
+            remember(anatomy.metadata, name, value)
+    if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
+        yield finding("bad-header", "there is no global_step: this is not what transformers writes as trainer_state.json", offset=0)
+    if "init_timestamp_nsecs" in top and "commit_timestamp_nsecs" in top and top["commit_timestamp_nsecs"] is None:
+        at = max(0, text.data.rfind(b'"commit_timestamp_nsecs"'))
+        yield finding("unfinished-save", "commit_timestamp_nsecs is null: Orbax sets it when the save is complete", offset=at)
+    if "log_history" in top and "global_step" in top and not text.data.endswith(b"\n"):
+        yield finding("odd-header", "the text does not end with the line end that transformers always writes", offset=source.size)
+    anatomy.explain(0, source.size, "JSON text: only its form is checked, not what it says", Guard.UNPROTECTED)
+
+
+FORMAT = Format(
+    name="json_member",
+    suffixes=(),
+    names=_NAMES,
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing; the text must be well-formed",
+    limits=(
+        "a change that leaves well-formed JSON is not seen: another digit, another letter in a text, a cut that takes only the last line end",
+        "files of more than 64 MiB are not read",
+    ),
+    loader=None,
+    reference="transformers 5.23: trainer_callback.py; megatron-core 0.16: dist_checkpointing/core.py; orbax-checkpoint 0.12.8: metadata/checkpoint.py",
+)

@@ -1,0 +1,117 @@
+"""Megatron-core's ``integrity.json``: the SHA-256 of every regular file beside it, written last when a save asks for it.
+
+Facts: Megatron-LM of 2026-04 and later, megatron/core/dist_checkpointing/integrity.py: ``{"algorithm": "sha256", "files": {name: hex}}``, indented
+by two; the reader hashes each file that is listed and refuses a missing one, another digest, or another algorithm. Files that are not listed
+are not its business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.json_text import read_json
+from ckpt_tools.formats.common.limited import MANY, limited
+from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.storage import Source
+
+_NAME, _KEYS, _ALGORITHM = "integrity.json", ("algorithm", "files"), "sha256"
+_HEX = re.compile("[0-9a-f]{64}")
+_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
+_INDENTS = (2, 4, None)
+
+
+def _magic(head: bytes) -> bool:
+    """A JSON object; whether it is Megatron's only its content tells."""
+    return head.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    found: list[Finding] = []
+    text = read_json(source, found)
+    yield from found
+    value = text.value
+    if not isinstance(value, dict):
+        raise Damage("bad-header", "integrity.json holds no object", 0)
+    flipped = {k: meant for k in list(value)[:16] if k not in _KEYS and (meant := near_miss(k, _KEYS))}
+    for k, meant in flipped.items():
+        yield finding(
+            "bad-header", f"the key {k[:40]!r} is {meant!r} with a flipped bit", offset=max(0, text.data.find(k.encode("utf-8", "replace")))
+        )
+    files, algorithm = value.get("files"), value.get("algorithm")
+    if not isinstance(files, dict) or not (isinstance(algorithm, str) or flipped):
+        if value.keys().isdisjoint(_KEYS) and not flipped:
+            yield finding("not-checksummed", "this integrity.json is not Megatron-core's: nothing is known about its content")
+            return
+        raise Damage("bad-header", "integrity.json has no algorithm, or no files", 0)
+    anatomy.explain(0, source.size, "names and digests: a changed one does not fit the files, the rest is spelled as Megatron-core spells it")
+    from json import dumps
+
+    if not any(text.data.strip() == dumps(value, indent=i).encode() for i in _INDENTS):
+        yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
+    if algorithm != _ALGORITHM and not flipped:
+        if near_miss(str(algorithm), (_ALGORITHM,)):
+            raise Damage("bad-header", f"the algorithm {str(algorithm)[:40]!r} is 'sha256' with a flipped bit", text.data.find(b'"algorithm"'))
+        raise Damage("too-complex", f"the algorithm {str(algorithm)[:40]!r} is not known here, and not to Megatron-core: no file was compared", 0)
+    yield from _listed(files, text.data, anatomy)
+
+
+def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
+    from json import dumps
+
+    said = at = 0
+    for name, digest in files.items():
+        if not isinstance(digest, str) or not _HEX.fullmatch(digest):
+            said += 1
+            if said <= MANY:  # no more are shown, and a name that is spelled otherwise is searched for to the end
+                at = max(at, data.find(dumps(name).encode(), at))
+            yield finding("bad-header", f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits", offset=at)
+            anatomy.members[name] = Claim("mcore_integrity", _nothing)
+        elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
+            anatomy.members[name] = Claim("mcore_integrity", _empty, whole=True)
+        else:
+            anatomy.members[name] = Claim("mcore_integrity", partial(_compare, digest=bytes.fromhex(digest)))
+    if not files:
+        yield finding("bad-header", "integrity.json lists no file", offset=0)
+
+
+def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Finding]:
+    from hashlib import sha256
+
+    anatomy.sums.append(Sum(f"SHA-256 in {_NAME}", digest, (Extent(0, source.size),), 0, hash=sha256))
+    return iter(())
+
+
+def _empty(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if source.size:
+        yield finding("trailing-data", f"the file has {source.size:,} bytes; when {_NAME} was written it had none", offset=0)
+
+
+def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return iter(())
+
+
+FORMAT = Format(
+    name="mcore_integrity",
+    suffixes=(),
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="a SHA-256 for each file that was in the directory when it was written, as a whole",
+    limits=(
+        "files that it does not list are not covered, and it does not cover itself: who changes a file and its digest is not seen",
+        "a set of files that was replaced together with its integrity.json looks right",
+    ),
+    loader=None,
+    reference="megatron/core/dist_checkpointing/integrity.py of Megatron-LM, 2026-04 and later",
+    names=r"integrity\.json",
+    index=True,
+)

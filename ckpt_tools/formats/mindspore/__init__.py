@@ -1,0 +1,1 @@
+"""MindSpore's checkpoints, plain and encrypted, and its strategy files."""

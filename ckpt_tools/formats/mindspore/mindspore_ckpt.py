@@ -1,0 +1,179 @@
+"""MindSpore's ``.ckpt``: records of one tensor each (_mindspore_records.py), then, with ``crc_check=True``, a CRC-32 over all of them.
+
+Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of MindSpore 2.0 to 2.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.protobuf import Reader
+from ckpt_tools.formats.common.tensors import remember, zero_tail
+from ckpt_tools.formats.mindspore.records import LITERAL, OPAQUE, TRAILER, TYPES, Content, Record, lone, records
+from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.storage import Source
+
+
+def _magic(head: bytes) -> bool:
+    """A record whose first field is its tag, as far as ``head`` shows it: the format has no magic of its own."""
+    numbers, at = list[int](), 0
+    for _ in "record", "tag":
+        if head[at : at + 1] != b"\n":
+            return False
+        value = length = 0
+        for length, byte in enumerate(head[at + 1 : at + 11], 1):
+            value |= (byte & 0x7F) << (7 * (length - 1))
+            if byte < 0x80:
+                break
+        else:
+            return bool(numbers) and length < 10  # the head ends inside the number: nothing contradicts so far
+        numbers.append(value)
+        at += 1 + length
+    tag = head[at : at + numbers[1]]
+    return 0 < numbers[1] < numbers[0] and all(b >= 0x20 and b != 0x7F for b in tag)
+
+
+def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
+    """Note the CRC trailer, if there is one. Its loader looks for the literal 17 bytes before the end, and so does this."""
+    end = reader.size - TRAILER
+    raw = reader.get(end, TRAILER) if end >= 0 else b""
+    anatomy.metadata["crc_trailer"] = raw[:7] == LITERAL
+    if raw[:7] == LITERAL:
+        stored = int.from_bytes(raw[7:], "big")
+        anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
+        anatomy.explain(end, TRAILER, "the CRC trailer itself")
+        if stored >> 32:
+            yield finding("crc-mismatch", f"the CRC trailer holds {stored:#x}, which is no CRC-32", offset=end + 7)
+
+
+@dataclass
+class _Walk:
+    """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow, ``pieces`` are its records.
+
+    ``lone`` are tensors whose dims are [0] or [1], ``styles`` where the last scalar was written as each generation of MindSpore writes them.
+    ``plain`` are the bytes that the writer's CRC counts in, up to ``edge``.
+    """
+
+    pending: Content | None = None
+    pieces: list[Record] = field(default_factory=list)
+    lone: list[Content] = field(default_factory=list)
+    styles: dict[str, int] = field(default_factory=dict)
+    plain: list[Extent] = field(default_factory=list)
+    edge: int = 0
+
+
+def _finish(reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False) -> Iterator[Finding]:
+    """A whole tensor is known: check it, list it, keep its value if it is a scalar."""
+    yield from content.check(reader, last)
+    anatomy.tensors.append(content.tensor)
+    if (value := content.value) is not None:
+        remember(anatomy.metadata, content.name, value)
+    if content.old_scalar:
+        walk.styles["1.x"] = content.places[0]
+    elif not content.dims and content.types is TYPES and content.type not in OPAQUE:
+        walk.styles["2.x"] = content.places[0]
+    if anatomy.regions is not None and lone(content):
+        walk.lone.append(content)
+
+
+def _names(anatomy: Anatomy, pieces: list[Record]) -> None:
+    """Explain the tags of one name: those of a tensor's pieces must be the same, or the pieces do not make up the tensor."""
+    split = len(pieces) > 1 and len(pieces[0].contents) == 1
+    for r in pieces if anatomy.regions is not None else ():
+        if split:
+            anatomy.explain(r.tag, r.tag_size, "name of a piece of a split tensor")
+        else:
+            anatomy.explain(r.tag, r.tag_size, "name: only that it is plain text is checked", Guard.UNPROTECTED)
+        r.explain(anatomy)
+    pieces.clear()
+
+
+def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
+    """Follow the records, joining the pieces of split tensors."""
+    previous = ""
+    for r in records(reader, end):
+        if r.name != previous:
+            if r.name in anatomy.keys:
+                yield finding("duplicate-tensor", f"{r.name[:200]!r} is stored twice; loaders take the last one", offset=r.start)
+            _names(anatomy, walk.pieces)
+        if walk.pending is not None and (r.name != previous or len(r.contents) > 1):
+            yield from _finish(reader, anatomy, walk.pending, walk)
+            walk.pending = None
+        first = r.contents[0]
+        if len(r.contents) > 1 or first.type == "random_op":  # MindSpore writes these without counting them into its CRC
+            if r.start > walk.edge:
+                walk.plain.append(Extent(walk.edge, r.start - walk.edge))
+            walk.edge = r.end
+        if len(r.contents) > 1:  # a map parameter; large ones span several records, each complete in itself
+            for content in r.contents:
+                yield from _finish(reader, anatomy, content, walk)
+        elif walk.pending is None:
+            walk.pending = replace(first)  # it grows, the record stays
+        elif (first.dims, first.type) != (walk.pending.dims, walk.pending.type):
+            raise Damage("bad-header", f"the pieces of {r.name[:200]!r} differ in dims or type", r.start)
+        else:
+            if not walk.pending.pieces:
+                walk.pending.pieces.append((walk.pending.offset, walk.pending.nbytes))
+            walk.pending.pieces.append((first.offset, first.nbytes))
+            walk.pending.nbytes += first.nbytes
+        if anatomy.regions is not None:
+            walk.pieces.append(r)
+        previous = r.name
+        anatomy.keys.add(r.name)
+    if walk.pending is not None:
+        yield from _finish(reader, anatomy, walk.pending, walk, last=True)
+    _names(anatomy, walk.pieces)
+    if not previous:
+        raise Damage("bad-header", "the file holds no record, only a checksum", 0)
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Walk every record to the last byte. Reads about 200 bytes per record, all of a small file."""
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    reader, walk = Reader(source), _Walk()
+    yield from _trailer(reader, anatomy)
+    end = source.size - TRAILER if anatomy.sums else source.size
+    yield from _walk(reader, end, anatomy, walk)
+    if len(walk.styles) > 1:
+        text = "scalars are written as by MindSpore 1.x and as by 2.x: the dim of one has probably lost a bit"
+        yield finding("odd-header", text, offset=walk.styles["1.x"])
+    for c in walk.lone:
+        guard = Guard.STRUCTURE if "2.x" in walk.styles else Guard.UNPROTECTED
+        anatomy.explain(c.places[0] + 1, 1, f"the dim of {c.name[:200]!r}, which may be 0 or 1", guard)
+    yield from _tail(source, anatomy, end)
+    if anatomy.sums and walk.edge:
+        # either reading is intact: the loader counts in what the writer leaves out
+        anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.plain, Extent(walk.edge, end - walk.edge)))
+
+
+def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:
+    if anatomy.sums:
+        return
+    yield finding("not-checksummed", "there is no CRC trailer (written without crc_check=True, or cut off)")
+    t = anatomy.tensors[-1]
+    if t.offset is not None and t.offset + t.nbytes == end and (lost := zero_tail(source, [t], t.offset)):
+        yield lost
+
+
+FORMAT = Format(
+    name="mindspore_ckpt",
+    suffixes=(".ckpt",),
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="with crc_check=True a CRC-32 in the last 17 bytes covers every byte before it, map parameters and random_op excepted; without it, nothing but lengths, dims and types, which fix each other",
+    limits=(
+        "without the CRC trailer a flipped bit in a tensor's content or name cannot be seen",
+        "a file cut at the border of two records, or by exactly the 17 bytes of the trailer, is whole in itself; its tensors then differ from those of other steps",
+        "parameters removed by remove_redundancy leave no trace",
+        "with map parameters or random_op records, either reading of the CRC is accepted: with them (the loader's) or without (the writer's)",
+        "files saved with parameters offloaded to disk carry a CRC that leaves those out: they fail here as they fail in MindSpore with crc_check=True",
+        "a tensor with a zero in its shape is dropped by the writer",
+    ),
+    loader="mindspore",
+    reference="MindSpore 2.10: mindspore/train/serialization.py, checkpoint.proto",
+)

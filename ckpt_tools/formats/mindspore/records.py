@@ -1,0 +1,218 @@
+"""The records of MindSpore's ``.ckpt``: each is a protobuf ``Checkpoint`` with one ``Value``, read here without protobuf.
+
+Facts: checkpoint.proto and mindspore/train/serialization.py (``_write_parameter_data``, ``_write_mapparameter``) of MindSpore 2.0 to 2.10.
+The walk is stricter than protobuf's own reader: the writer knows one order of fields, so another order is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.common.protobuf import SMALL, Reader
+from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
+from ckpt_tools.model.nouns import Finding, Guard, Scalar, Severity, Tensor
+from ckpt_tools.storage import ShortRead
+
+LITERAL, TRAILER = b"crc_num", 17
+"""The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
+CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xda\x5e\x3a\x7f": "SM4-CBC"}
+"""How an encrypted file begins -> its mode."""
+MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
+
+_PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
+_BITS = {"bool": 8, "bfloat16": 16} | {f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)}
+TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
+TYPES |= {"Int4": ("int4", 1), "Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1), "HiFloat8": ("hifloat8", 1)}
+"""tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values each."""
+MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
+OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
+
+
+@dataclass
+class Content:
+    """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag, adjacent, each with the full dims.
+
+    ``places`` are the file offsets of the TensorProto's first byte and of that behind its dims.
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    type: str
+    offset: int
+    nbytes: int
+    places: tuple[int, int]
+    types: dict[str, tuple[str, int]]
+    raw: bytes = b""  # the content itself where it can only be one number or a short text
+    pieces: list[tuple[int, int]] = field(default_factory=list)  # (offset, nbytes) of each, when there are several
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A single dim 0 beside content is how texts and the scalars of 1.x are written."""
+        return () if self.old_scalar or (self.dims == (0,) and self.type in OPAQUE) else self.dims
+
+    @property
+    def old_scalar(self) -> bool:
+        """Whether this is a scalar as MindSpore 1.x wrote it; 2.x leaves the dims out."""
+        return self.dims == (0,) and self.nbytes > 0 and self.types is TYPES and self.type not in OPAQUE
+
+    @property
+    def tensor(self) -> Tensor:
+        dtype = (self.types.get(self.type) or OPAQUE.get(self.type) or (self.type, 0))[0]
+        return Tensor(self.name, dtype, self.shape, self.nbytes, self.offset, pieces=tuple(self.pieces))
+
+    @property
+    def value(self) -> Scalar:
+        """The number or text that this content is, None if it is more than that."""
+        if self.type == "str":
+            return self.raw.decode("utf-32-le", "replace") if self.raw and len(self.raw) == self.nbytes else None
+        dtype, size = self.types.get(self.type, ("", 0))
+        return scalar(self.raw, dtype) if is_single(dtype, self.shape) and len(self.raw) == self.nbytes == size else None
+
+    def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
+        """Content size against dims and type; the loader itself does not compare them (too long corrupts its heap)."""
+        if self.type in OPAQUE:
+            if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+                yield finding("tensor-size", f"text {self.name[:200]!r} has dims {list(self.dims)} and {self.nbytes} bytes", offset=self.offset)
+            elif self.type == "str" and (unit := _bad_character(self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ)))) is not None:
+                yield finding("bad-header", f"text {self.name[:200]!r} is not UTF-32", offset=self.offset + unit)
+        elif self.type not in self.types:
+            if meant := near_miss(self.type, self.types | OPAQUE):
+                yield finding("bad-header", f"tensor {self.name[:200]!r} has type {self.type!r}, one bit away from {meant!r}", offset=self.offset)
+            else:
+                yield finding("unknown-dtype", f"tensor {self.name[:200]!r} has the unknown type {self.type!r}", offset=self.offset)
+        elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
+            text = f"tensor {self.name[:200]!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file holds {self.nbytes}"
+            # the pieces of a split tensor that were never written look like this: the file is cut at the border of two records
+            yield finding("truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset)
+
+
+class Record(NamedTuple):
+    """A Value from byte ``start`` to ``end``, whose tag lies at ``tag`` and takes ``tag_size`` bytes. A map parameter has three contents, others one."""
+
+    start: int
+    end: int
+    name: str
+    tag: int
+    tag_size: int
+    contents: list[Content]
+
+    def explain(self, anatomy: Anatomy) -> None:
+        """What the bytes are, those of the tag and of a lone dim excepted. Every length is fixed by what it encloses, and every content by its dims."""
+        anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
+        at = self.tag + self.tag_size
+        for c in self.contents:
+            first, behind = c.places
+            anatomy.explain(at, first - at, f"lengths of {c.name[:200]!r}")
+            free = c.type not in c.types and c.type not in OPAQUE
+            if free or (prod(c.dims) == 0 and len(c.dims) > 1):
+                why = "its type is unknown" if free else "it has no elements, so another dim changes nothing"
+                anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}: {why}", Guard.UNPROTECTED)
+            elif not lone(c):
+                anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}")
+            else:
+                anatomy.explain(first, 1, f"dims of {c.name[:200]!r}")
+            anatomy.explain(behind, c.offset - behind, f"type and size of {c.name[:200]!r}")
+            what = "only the range of its characters is checked" if c.type == "str" else "nothing checks it"
+            anatomy.explain(c.offset, c.nbytes, f"content of {c.name[:200]!r}: {what}", Guard.UNPROTECTED)
+            at = c.offset + c.nbytes
+
+
+def lone(content: Content) -> bool:
+    """Whether the dims are [1] or, as 1.x wrote scalars, [0]: one bit apart, and both mean one element."""
+    return content.old_scalar or (content.dims == (1,) and content.types is TYPES and content.type in TYPES)
+
+
+def _bad_character(raw: bytes) -> int | None:
+    return next((i for i in range(0, len(raw), 4) if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF), None)
+
+
+def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]) -> Content:
+    """A TensorProto: dims (one varint each), type, content, in this order."""
+    dims: list[int] = []
+    kind: str | None = None
+    found: Content | None = None
+    behind = at
+    for key, value, start in reader.fields(at, limit):
+        if key == 0x08 and kind is None and value < 1 << 63 and len(dims) < MAX_DIMS:
+            dims.append(value)
+            behind = start
+        elif key == 0x12 and kind is None:
+            kind = reader.text(start, value, MAX_TYPE, "tensor type")
+        elif key == 0x1A and kind is not None and found is None:
+            one = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
+            found = Content(name, tuple(dims), kind, start, value, (at, behind), types, reader.get(start, value) if one else b"")
+        else:
+            raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
+    if found is None:
+        raise Damage("bad-header", f"tensor {name[:200]!r} lacks its type or content", at)
+    return found
+
+
+def _no_record(reader: Reader, at: int, end: int) -> Damage:
+    """What to call bytes at a record border that are no record."""
+    left = end - at
+    rest = reader.get(at, min(left, SMALL))
+    if rest.count(0) == len(rest):
+        return Damage("zero-tail", f"zero bytes where a record should begin, {left} bytes before the end", at, Severity.ERROR)
+    if rest[:7] == LITERAL and left > TRAILER:
+        return Damage("trailing-data", f"{left - TRAILER} bytes follow the checksum trailer", at + TRAILER)
+    if rest[:7] == LITERAL[:left]:
+        return Damage("truncated", f"the checksum trailer has {left} of {TRAILER} bytes", at)
+    if left == TRAILER and not any(rest[7:13]):
+        return Damage("bad-header", f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}", at)
+    if rest[:4] in CIPHERS:
+        return Damage("bad-header", "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the file", at)
+    return Damage("bad-header", f"no record begins here: {rest[:8]!r}", at)
+
+
+def _map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
+    """A MapTensorProto: three tensors, of keys, values and status."""
+    found: list[Content] = []
+    for key, size, start in reader.fields(at, limit):
+        if key != 0x0A or len(found) == 3:
+            raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", start)
+        found.append(_content(reader, name + (".keys", ".values", ".status")[len(found)], start, start + size, MAP_TYPES))
+    if len(found) != 3:
+        raise Damage("bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", at)
+    return found
+
+
+def _record(reader: Reader, at: int) -> Record:
+    """The record at ``at``: a Value with its tag, then a tensor or a map parameter."""
+    length, start = reader.varint(at + 1, reader.size + 1)
+    name, tag, tag_size, found = "", 0, 0, list[Content]()
+    for key, size, inner in reader.fields(start, start + length):
+        if key == 0x0A and not name:
+            name, tag, tag_size = reader.text(inner, size, MAX_NAME, "parameter name"), inner, size
+        elif key == 0x12 and name and not found:
+            found = [_content(reader, name, inner, inner + size, TYPES)]
+        elif key == 0x1A and name and not found:
+            found = _map(reader, name, inner, inner + size)
+        else:
+            raise Damage("bad-header", "a record has a field out of place", inner)
+    if not found:
+        raise Damage("bad-header", f"record {name[:200]!r} holds no tensor", at)
+    return Record(at, start + length, name, tag, tag_size, found)
+
+
+def records(reader: Reader, end: int) -> Iterator[Record]:
+    """Each record up to ``end``. Raises Damage at the first byte that is no record, and where the file ends inside one."""
+    at = count = 0
+    while at < end:
+        if reader.byte(at) != 0x0A:
+            raise _no_record(reader, at, end)
+        if (count := count + 1) > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
+        try:
+            record = _record(reader, at)
+        except ShortRead:
+            raise Damage("truncated", f"the file ends inside the head of the record at byte {at}", reader.size) from None
+        if record.end > end:
+            raise Damage("truncated", f"record {record.name[:200]!r} should end at byte {record.end}, but the records end at {end}", end)
+        yield record
+        at = record.end

@@ -1,0 +1,159 @@
+"""Which ranks hold the same bytes, from the layouts of parameters in a MindSpore strategy file. Pure arithmetic on what either form of the file says.
+
+Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_opt_shard``) and mindspore/train/serialization.py
+(``_get_cur_rank_dp``) of MindSpore 2.10. Where those pass over a parameter that they cannot place, its ranks count as different here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+from ckpt_tools.formats.common.tensors import near_miss
+
+MAX_DEVICES, MAX_DIMS = 1 << 24, 64
+IGNORED = ("accu_grads", "inputs")
+"""Names that begin like this are buffers, whose layout says nothing about the checkpoint."""
+
+_WORDS = (
+    "current_stage parallel_strategy_item parallel_layout_item stage parallel_strategy dev_matrix tensor_map tensor_shape field "
+    "opt_weight_shard_step opt_weight_shard_size param_split_shape indices_offset"
+)
+KEYS = frozenset(_WORDS.split())
+"""Every key of the JSON form."""
+_MERGED = re.compile(r"(\d{1,9})-(.+)", re.DOTALL)
+
+
+class Layout(NamedTuple):
+    """How a parameter lies on the devices of its pipeline stage: ``devices`` is the shape of their grid, ``split`` are the axes of the grid
+    along which the tensor is cut, counted from the right. ``shard_size`` is the number of optimizer shards: 0 none, -1 as many as
+    ``shard_step`` leaves.
+    """
+
+    name: str
+    devices: tuple[int, ...]
+    split: frozenset[int]
+    shard_step: int = 0
+    shard_size: int = 0
+
+
+class Strategy(NamedTuple):
+    """What a strategy file says. ``stage`` is the pipeline stage it is of, None when it does not say or was merged from several."""
+
+    stage: int | None
+    layouts: tuple[Layout, ...]
+
+    def by_stage(self) -> Mapping[int | None, Sequence[Layout]]:
+        """The layouts of each stage. MindSpore's merge_pipeline_strategys writes the stage before each name: ``1-backbone.weight``."""
+        named = [(m, layout) for layout in self.layouts if (m := _MERGED.fullmatch(layout.name))]
+        if len(named) < len(self.layouts):
+            return {self.stage: self.layouts}
+        stages: dict[int | None, list[Layout]] = {}
+        for m, layout in named:
+            stages.setdefault(int(m[1]), []).append(layout._replace(name=m[2]))
+        return stages
+
+
+def make_layout(name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int) -> Layout:
+    """A layout whose numbers make sense. ``maps`` hold, for the axes of the tensor, axes of the grid or -1. Raises ValueError."""
+    if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
+        raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
+    axes = [axis for entries in maps for axis in entries]
+    if any(not -1 <= axis < len(devices) for axis in axes):
+        raise ValueError(f"{name!r} is split along axes {axes[:8]} of a grid that has {len(devices)}")
+    if not (-1 <= shard_size <= MAX_DEVICES and 0 <= shard_step <= MAX_DEVICES):
+        raise ValueError(f"{name!r} has {shard_size} optimizer shards {shard_step} ranks apart")
+    return Layout(name, tuple(devices), frozenset(axes) - {-1}, shard_step, shard_size)
+
+
+def _ints(values: Iterable[Any]) -> bool:
+    return all(type(n) is int for n in values)
+
+
+def from_json(value: Any) -> Strategy:
+    """The JSON form of a strategy file. Raises ValueError when it is none."""
+    try:
+        items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
+        stages = [node["stage"] for node in nodes.values()]
+        found = [(name, e["dev_matrix"], e["tensor_map"], e["opt_weight_shard_step"], e["opt_weight_shard_size"]) for name, e in items.items()]
+        cuts = [n for node in nodes.values() for cut in node["parallel_strategy"] for n in cut]
+        counts = [n for _, devices, axes, step, size in found for n in (*devices, *axes, step, size)]
+        rest = [n for e in items.values() for n in (e["field"], *e["tensor_shape"], *e.get("param_split_shape", ()), *e.get("indices_offset", ()))]
+        keys = {k for group in ([value], items.values(), nodes.values()) for e in group for k in e} - KEYS
+    except (TypeError, KeyError, AttributeError) as e:
+        raise ValueError(f"it has not the fields of a strategy file ({e!r:.200})") from e
+    if odd := next((k for k in sorted(keys) if near_miss(k, KEYS)), None):
+        raise ValueError(f"{odd[:200]!r} is one bit away from {near_miss(odd, KEYS)!r}")
+    if not _ints((*counts, *stages, *cuts, *rest, value.get("current_stage", 0))) or min(stages, default=0) < 0:
+        raise ValueError("a number in it is not a whole number")
+    if not found:
+        raise ValueError("it holds no layout of a parameter")
+    layouts = tuple(make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found)
+    return Strategy(next(iter(stages), None), layouts)
+
+
+def uneven(strategy: Strategy) -> str:
+    """Why the grids of devices contradict each other, "" if they do not: those of one stage have the same number of devices."""
+    for layouts in strategy.by_stage().values():
+        counts = {prod(e.devices) for e in layouts}
+        if len(counts) > 1:
+            return f"the parameters of a stage lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices"
+    return ""
+
+
+def _groups(layout: Layout) -> list[tuple[int, ...]]:
+    """For each rank of the stage, counted from 0, the ranks that hold the same slice of the parameter (all of them share one tuple)."""
+    count, cells = prod(layout.devices), dict[int, list[int]]()
+    strides, stride = list[tuple[int, int]](), 1
+    for axis, size in enumerate(reversed(layout.devices)):
+        if axis in layout.split:
+            strides.append((stride, size))
+        stride *= size
+    for rank in range(count):
+        cell = 0
+        for stride, size in strides:
+            cell = cell * size + rank // stride % size
+        cells.setdefault(cell, []).append(rank)
+    shards = layout.shard_size
+    if shards == -1:
+        shards = count // layout.shard_step if layout.shard_step else count
+    out: list[tuple[int, ...]] = [(rank,) for rank in range(count)]
+    for ranks in cells.values():
+        if shards and len(ranks) % shards:
+            continue  # nothing tells how the shards lie
+        for first in range(shards or 1):
+            group = tuple(ranks[first :: shards or 1])
+            for rank in group:
+                out[rank] = group
+    return out
+
+
+def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a stage, counted from 0, in groups that hold the same bytes of every parameter: of the groups that its parameters give
+    a rank, the smallest, when each lies inside the next larger one; else the rank alone. Raises ValueError when the layouts contradict each other.
+    """
+    all_layouts = list(layouts)
+    counts = {prod(layout.devices) for layout in all_layouts}
+    if len(counts) != 1:
+        raise ValueError(f"its parameters lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices")
+    count = counts.pop()
+    splits = [_groups(layout) for layout in {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}]
+    inside: dict[tuple[int, int], bool] = {}
+    placed, out = bytearray(count), list[tuple[int, ...]]()
+    for rank in range(count):
+        if placed[rank]:
+            continue
+        mine = sorted(splits, key=lambda groups: len(groups[rank]))
+        for small, large in pairwise(mine):
+            pair = id(small[rank]), id(large[rank])
+            if pair not in inside:
+                inside[pair] = all(large[member] is large[rank] for member in small[rank])
+        nested = mine and all(inside[id(small[rank]), id(large[rank])] for small, large in pairwise(mine))
+        group = mine[0][rank] if nested else (rank,)
+        for member in group:
+            placed[member] = True
+        out.append(group)
+    return tuple(out)

@@ -1,0 +1,111 @@
+"""What each format says about names, copied from its file so that a name can be looked up without importing any: tests/test_formats.py holds the two together."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+
+class Named(NamedTuple):
+    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without one), and whether it describes files beside it (an index)."""
+
+    name: str
+    family: str
+    suffixes: tuple[str, ...]
+    names: str = ""
+    describes: bool = False
+
+
+_TORCH = (
+    ".pt",
+    ".pth",
+    ".pth.tar",
+    ".ckpt",
+    ".pkl",
+    "optimizer.bin",
+    "scheduler.bin",
+    "training_args.bin",
+    "pytorch_model.bin",
+    "adapter_model.bin",
+    "scaler.bin",
+)
+NAMED = (
+    Named("torch_zip", "torch", _TORCH),
+    Named("zip_archive", "archives", (".keras",)),
+    Named("torch_legacy", "torch", _TORCH),
+    Named("torch_tar", "torch", _TORCH),
+    Named("mindspore_encrypted", "mindspore", (".ckpt",)),
+    Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
+    Named("pickle_plain", "pickles", (".pkl",)),
+    Named("safetensors", "safetensors", (".safetensors",)),
+    Named("safetensors_index", "safetensors", (".safetensors.index.json", ".bin.index.json"), r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json", True),
+    Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
+    Named("hdf5", "hdf5", (".h5", ".hdf5")),
+    Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json"),
+    Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
+    Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
+    Named("orbax_tree", "tensorstore", (), "_METADATA", True),
+    Named("mindspore_ckpt", "mindspore", (".ckpt",)),
+    Named(
+        "json_member",
+        "json_files",
+        (),
+        r"(?:trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info|config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config|metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint)\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata",
+    ),
+    Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
+)
+"""In the order in which magics are tried, most specific first."""
+
+
+_STATE = re.compile(
+    r"(?:trainer|train|sampler|scheduler|dataloader|data|optimizer|rng)_state\.json|pygrain_states\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
+)
+"""JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as well."""
+
+
+class Names:
+    """Formats by file names."""
+
+    def __init__(self, named: tuple[Named, ...]) -> None:
+        self.named = named
+        self.family = {row.name: row.family for row in named}
+        self.order = tuple(row.name for row in named)
+        self._whole = [(re.compile(row.names), row.name) for row in named if row.names]
+        suffixes = {s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes}
+        self._suffixes = sorted(suffixes.items(), key=lambda row: -len(row[0]))
+        self.index_suffixes = tuple(s for row in named if row.describes for s in row.suffixes)
+        self._allowed = lru_cache(1000)(self._look_up)
+
+    def allowed(self, name: str) -> tuple[str, ...]:
+        """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
+        return self._allowed(name)
+
+    def _look_up(self, name: str) -> tuple[str, ...]:
+        whole = [of for pattern, of in self._whole if pattern.fullmatch(name)]
+        return tuple(dict.fromkeys([*whole, *(of for s, formats in self._suffixes if name.endswith(s) for of in formats)]))
+
+    def known(self, name: str) -> bool:
+        """Whether a name says that a file has one of the formats."""
+        return self._any.fullmatch(name) is not None
+
+    def state(self, name: str) -> bool:
+        """Whether a name says that a file was written by a save: one of the formats, and not a configuration or a vocabulary."""
+        return _STATE.fullmatch(name) is not None or any(of != "json_member" for of in self.allowed(name))
+
+    def may_be_index(self, name: str) -> bool:
+        """Whether a file of this name may describe the files beside it."""
+        return self._indexes.fullmatch(name) is not None
+
+    @cached_property
+    def _any(self) -> re.Pattern[str]:
+        return _expression(self.named)
+
+    @cached_property
+    def _indexes(self) -> re.Pattern[str]:
+        return _expression([row for row in self.named if row.describes])
+
+
+def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
+    suffixes = sorted({s for row in named for s in row.suffixes}, key=len, reverse=True)
+    return re.compile("|".join([f".*(?:{'|'.join(map(re.escape, suffixes))})", *(row.names for row in named if row.names)]))

@@ -1,0 +1,1 @@
+"""Pickles, read without running them, and what the names in them may do."""

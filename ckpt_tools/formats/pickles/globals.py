@@ -1,0 +1,138 @@
+"""What to think of the names in a pickle: allow-list first, then what is dangerous; the rest is in no list.
+
+``allowed`` is what ``torch.load(weights_only=True)`` of torch 2.13 lets through (torch/_weights_only_unpickler.py, _get_allowed_globals),
+``known`` what frameworks write, ``dangerous`` what runs code or reaches beyond the file. A name that is in no list is nobody's promise: called, it is
+the warning ``suspect-call``; named only, the note ``needs-trust``. Loaders that unpickle without asking turn both into a question (ckpt_tools/formats/pickles/unlisted.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.pickles.dangerous_globals import dangerous
+from ckpt_tools.formats.pickles.known_globals import known, words
+from ckpt_tools.formats.pickles.stubs import Global
+from ckpt_tools.formats.pickles.unlisted import suspects
+from ckpt_tools.model.nouns import Finding, Unlisted
+
+_TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
+ALLOWED: frozenset[str] = (
+    words("", "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter collections.OrderedDict")
+    | words("torch.", "Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage storage.UntypedStorage")
+    | words("torch._utils._rebuild_", "device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter")
+    | words("torch._utils._rebuild_", "parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass")
+    | words("torch.", "_tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage cuda.ComplexDoubleStorage cuda.ComplexFloatStorage")
+    | words("torch.", "QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage")
+    | words("torch.", "bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 float32 float64")
+    | words("torch.float", "4_e2m1fn_x2 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu")
+    | words("torch.int", "1 2 3 4 5 6 7 8 16 32 64")
+    | words("torch.uint", "1 2 3 4 5 6 7 8 16 32 64")
+    | words("torch.", "qint32 qint8 quint2x4 quint4x2 quint8 per_channel_affine per_channel_affine_float_qparams per_channel_symmetric")
+    | words("torch.", "per_tensor_affine per_tensor_symmetric")
+    | frozenset(f"torch.{d}{t}{k}" for d in ("", "cuda.") for t in _TYPES for k in ("Storage", "Tensor"))
+    | frozenset(f"torch.{d}sparse.{t}Tensor" for d in ("", "cuda.") for t in _TYPES if t != "Bool")
+)
+_LONG = 16
+_UNSAFE = 8  # named one by one
+_REMEMBERED = 1000
+"""Names in no list that a report keeps: no framework's checkpoint comes near."""
+_TORCH_RENAMED = {"torch.tensor": "torch._tensor"}  # torch/serialization.py, load_module_mapping
+_GETATTR = Global("builtins", "getattr")
+_HANDED = {_GETATTR, Global("torch.storage", "_load_from_bytes")}
+"""Names that are harmless where their own call is followed, and not where something else calls them."""
+
+
+class Trust(Enum):
+    """Which list a name is in."""
+
+    ALLOWED = "allowed"
+    KNOWN = "known"
+    UNLISTED = "unlisted"
+    DANGEROUS = "dangerous"
+
+
+class Named(NamedTuple):
+    """A name in a pickle, as Python 3 knows it, and as it is ``written`` (None for what only a call makes).
+
+    ``called`` says that the pickle calls it, ``handed`` that something that calls its arguments is given it.
+    """
+
+    name: Global
+    offset: int
+    called: bool = False
+    handed: bool = False
+    written: Global | None = None
+
+
+def python3(name: Global, protocol: int) -> Global:
+    """The name that an unpickler imports: before protocol 3 pickle renames what Python 3 has renamed (Lib/pickle.py, find_class with fix_imports)."""
+    module, rest = _TORCH_RENAMED.get(name.module, name.module), name.name
+    if protocol < 3:
+        from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # pickle's own tables
+
+        if (module, rest) in NAME_MAPPING:
+            module, rest = NAME_MAPPING[module, rest]
+        else:
+            module = IMPORT_MAPPING.get(module, module)
+    return Global(module, rest)
+
+
+def trust(name: Global) -> Trust:
+    """Which list a name is in. One of Python 2 is judged as the one it has become."""
+    if len(name.module) + len(name.name) > 1000:
+        name = Global(name.module[:1000], name.name[:1000])
+    modules, parts = name.module.split(".", _LONG), name.name.split(".", _LONG)
+    full = ".".join((*modules, *parts))
+    if full in ALLOWED:
+        return Trust.ALLOWED
+    if known(full):
+        return Trust.KNOWN
+    return Trust.DANGEROUS if dangerous(modules, parts) else Trust.UNLISTED
+
+
+def verdict(name: Global) -> str:
+    """``allowed``, ``dangerous`` or ``needs-trust`` for a name as it is written, which may be one of Python 2: what ``ckpt show`` says."""
+    which = trust(python3(name, 2))
+    return which.value if which in (Trust.ALLOWED, Trust.DANGEROUS) else "needs-trust"
+
+
+def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]:
+    """Findings for the names of a pickle: one ``unsafe-pickle`` for each dangerous one (at most eight), ``suspect-call`` for those in no list that are called,
+    one ``needs-trust`` for the others. What is in no list is added to ``unlisted``.
+    """
+    unsafe, others, strange = list[Named](), list[Named](), list[Unlisted]()
+    for one in names:
+        which = trust(one.name)
+        if which is Trust.DANGEROUS or (one.handed and one.name in _HANDED):
+            unsafe.append(one)
+        elif which is Trust.UNLISTED and one.name != _GETATTR:
+            strange.append(Unlisted(_short(one.name), one.called or one.handed, one.offset))
+            others += [] if strange[-1].called else [one]
+        elif which is not Trust.ALLOWED:
+            others.append(one)
+    for one in unsafe[:_UNSAFE]:
+        yield finding("unsafe-pickle", f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file", offset=one.offset)
+    remember(strange, unlisted)
+    yield from suspects([u for u in strange if u.called])
+    if others:
+        some = ", ".join(str(one.name)[:80] for one in others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+        yield finding("needs-trust", f"the pickle names {some}", offset=others[0].offset)
+
+
+def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
+    """Add names in no list to those that are known already, each once: of more than a report keeps, one stands for the rest."""
+    have = {u.name: i for i, u in enumerate(unlisted)}
+    for u in strange:
+        if u.name in have:
+            i = have[u.name]
+            unlisted[i] = unlisted[i]._replace(called=unlisted[i].called or u.called)
+        elif len(unlisted) <= _REMEMBERED:
+            have[u.name] = len(unlisted)
+            unlisted.append(u if len(unlisted) < _REMEMBERED else Unlisted("…", called=True, offset=u.offset))
+
+
+def _short(name: Global) -> str:
+    return str(Global(name.module[:256], name.name[:256]))

@@ -1,0 +1,142 @@
+"""Reads pickles from a file together with the verdict on what they name; the shared first step of every format that holds a pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage
+from ckpt_tools.formats.pickles.globals import Named, judge, python3
+from ckpt_tools.formats.pickles.known_globals import calls_arguments
+from ckpt_tools.formats.pickles.machine import GETATTR
+from ckpt_tools.formats.pickles.reader import WINDOW, Call, Global, Key, Long, NeedMore, Pickled, read_from, read_pickle
+from ckpt_tools.formats.torch.legacy_magic import legacy_magic
+from ckpt_tools.model.nouns import Finding
+from ckpt_tools.storage import Source
+
+_FIRST = 64 * 1024
+_LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
+_MANY = 32
+_HOLDING = (dict, tuple, list, set, frozenset, Call, Key)
+_VALUES = 500_000
+"""Values given to calls that are gone through; of more it is taken that every name of the pickle is among them."""
+_LEGACY = 5  # pickles of a legacy file
+
+
+def read_judged(
+    source: Source, start: int, stop: int, anatomy: Anatomy, *, whole: bool = False, harmless: tuple[str, ...] = (), first: int = _FIRST
+) -> Generator[Finding, None, Pickled]:
+    """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset of the file. Raises Damage.
+
+    ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
+    What the pickle names is judged also when it is damaged further on.
+    """
+    names = _Names()
+    head = source.read(start, min(stop - start, WINDOW if whole else first))
+    try:
+        pickled = read_from(source, start, stop, head, names.seen, names.called)
+    except NeedMore:
+        yield from _judged(names.told(head), anatomy, harmless)
+        if stop == source.size:
+            raise Damage("truncated", "the file ends before its pickle does", stop) from None
+        raise
+    except Damage:
+        yield from _judged(names.told(head), anatomy, harmless)
+        raise
+    for name, at in pickled.twice:
+        yield finding("duplicate-key", f"the pickle gives one dict the key {name!r} twice; the later value wins", offset=at)
+    told = names.told(head, pickled)
+    yield from _nested(pickled, told, 3)
+    yield from _judged(told, anatomy, harmless)
+    return pickled._replace(end=start + pickled.end)
+
+
+class _Names:
+    """The names in one pickle as they are written, and those that it calls, with the offsets of the first time."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Global, int] = {}
+        self.called: dict[Global, int] = {}
+
+    def told(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
+        """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead."""
+        protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
+        given = set[Global]() if pickled is None else self._handed(pickled, protocol)
+        offsets = {**self.called, **self.seen}
+        return [
+            Named(python3(g, protocol), o if at is None else at, g in self.called, g in given, g if g in self.seen else None)
+            for g, o in offsets.items()
+        ]
+
+    def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
+        """What is given to calls that call what they are given. Each value is gone through once, however often it is shared."""
+        calling = {g for g in self.called if calls_arguments(str(python3(g, protocol)))}
+        stack: list[Any] = [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
+        found, visited = set[Global](), set[int]()
+        while stack:
+            value = stack.pop()
+            if type(value) is Global:
+                found.add(value)
+            elif isinstance(value, _HOLDING) and id(value) not in visited:
+                visited.add(id(value))
+                stack.extend(_inside(value))
+            if len(visited) > _VALUES:
+                return {*self.seen, *self.called}
+        return found
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return (*value.keys(), *value.values())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return value
+    if type(value) is Call:
+        return (value.named if value.func in GETATTR else None, value.args, value.kwargs, value.state, value.items, value.entries)
+    return (value.value,) if type(value) is Key else ()
+
+
+def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
+    known = set(anatomy.globals)
+    written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
+    anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
+    yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
+
+
+def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
+    """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
+    calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
+    odd = next((c for c in calls if not c.args or not isinstance(c.args[0], bytes) or not legacy_magic(c.args[0][:HEAD])), None)
+    if odd is not None:
+        yield finding("unsafe-pickle", "the pickle hands torch.load something else than a legacy torch file", offset=odd.offset)
+    # Each bytes object once: a stream may hand out the same one again and again.
+    hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
+    for call in hidden[:_MANY] if depth else ():
+        for p in _pickles(call.args[0], names, call.offset):
+            if isinstance(p, Finding):
+                yield p
+            else:
+                yield from _nested(p, names, depth - 1)
+    if len(hidden) > (_MANY if depth else 0):
+        yield finding("unread-pickle", "the pickle hides more files for torch.load than are looked into", offset=hidden[-1].offset)
+
+
+def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
+    """The pickles that ``torch.load`` reads of a legacy file; what those before some damage name is seen."""
+    at = 0
+    for _ in range(_LEGACY):
+        found, pickled, wrong, end = _Names(), None, None, None
+        try:
+            pickled = read_pickle(data, at, seen=found.seen, called=found.called)
+        except Damage as e:
+            wrong, end = e.finding, e
+        names += found.told(data[at : at + 2], pickled, offset)
+        if pickled is None:
+            if wrong is not None and wrong.code == "unread-pickle":
+                yield replace(wrong, offset=offset)
+            elif type(data) is Long and isinstance(end, NeedMore):
+                yield finding("unread-pickle", "the pickle hides a file whose pickles are longer than what is read of it", offset=offset)
+            return
+        yield pickled
+        at = pickled.end

@@ -1,0 +1,60 @@
+"""One plain pickle to the last byte: read opcode by opcode, never loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.machine import Machine
+from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
+from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
+from ckpt_tools.formats.torch.tensors import tensors
+from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.storage import Source
+
+
+def magic(head: bytes) -> bool:
+    """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's old format."""
+    if legacy_magic(head):
+        return False
+    return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
+
+
+def _textual(head: bytes) -> bool:
+    """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put into the memo."""
+    machine = Machine(head, 0, 0, {})
+    try:
+        machine.run(STEPS)
+    except NeedMore:
+        return len(head) == HEAD and bool(machine.memo)
+    except (Damage, IndexError, KeyError, ValueError):
+        return False
+    return len(head) < HEAD and machine.pos == len(head) > 2
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
+    yield from also_tar(source)
+    pickled = yield from read_judged(source, 0, source.size, anatomy)
+    anatomy.explain(0, pickled.end, "a pickle: its opcodes and lengths are checked, not its names and numbers", Guard.UNPROTECTED)
+    scalars(pickled.value, anatomy)
+    yield from tensors(pickled, {}, anatomy)
+    if pickled.end < source.size:
+        yield finding("trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end)
+
+
+FORMAT = Format(
+    name="pickle_plain",
+    suffixes=(".pkl",),
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing",
+    limits=(
+        "a flipped bit in a value cannot be seen",
+        "protocols 0 and 1 are told from text by their first opcodes; several pickles in one file count as data after the first",
+    ),
+    reference="CPython Lib/pickletools.py, Lib/pickle.py; torch/storage.py (_load_from_bytes)",
+)

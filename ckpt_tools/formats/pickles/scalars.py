@@ -1,0 +1,61 @@
+"""The scalars of an unpickled value that matter to a job: those of its top level, and those of ``args``."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.pickles.stubs import Call, Global
+from ckpt_tools.formats.torch.names import text
+from ckpt_tools.model.nouns import Scalar
+
+_MANY = 5000  # entries of one level that are looked at
+_NUMPY = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "f2": "e", "f4": "f", "f8": "d", "b1": "?"}
+
+
+def members(value: Any) -> dict[Any, Any]:
+    """What ``value`` holds by name: a dict's items, an object's attributes."""
+    if type(value) is Call:
+        value = value.state if isinstance(value.state, dict) else value.entries
+    return value if isinstance(value, dict) else {}
+
+
+def scalar(value: Any) -> tuple[Scalar] | None:
+    """The value in a tuple if it is a plain scalar or a numpy one, None otherwise. Strings are cut at 256 characters."""
+    if value is None or type(value) in (bool, float):
+        return (value,)
+    if type(value) is int:
+        return (value,) if value.bit_length() <= 64 else None
+    if type(value) is str:
+        return (text(value),)
+    if type(value) is Call and type(value.func) is Global and value.func.name == "scalar" and value.func.module.startswith("numpy"):
+        return _numpy(value.args)
+    return None
+
+
+def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
+    """numpy._core.multiarray.scalar(dtype, bytes); the dtype is dtype("f8", …) with the state (3, "<", …)."""
+    if len(args) != 2 or type(args[0]) is not Call or not args[0].args or type(args[1]) is not bytes:
+        return None
+    kind, state = args[0].args[0], args[0].state
+    order = ">" if type(state) is tuple and len(state) > 1 and state[1] == ">" else "<"
+    code = _NUMPY.get(kind) if type(kind) is str else None
+    if code is None or struct.calcsize(order + code) != len(args[1]):
+        return None
+    out: Scalar = struct.unpack(order + code, args[1])[0]
+    return (out,)
+
+
+def scalars(value: Any, anatomy: Anatomy) -> None:
+    """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become ``args.<name>``."""
+    top = members(value)
+    for k, v in list(top.items())[:_MANY]:
+        anatomy.keys.add(text(k))
+        got = scalar(v)
+        if got:
+            anatomy.metadata[text(k)] = got[0]
+    for k, v in list(members(top.get("args")).items())[:_MANY]:
+        got = scalar(v)
+        if got:
+            anatomy.metadata[f"args.{text(k)}"] = got[0]

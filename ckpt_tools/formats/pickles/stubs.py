@@ -1,0 +1,111 @@
+"""What our pickle machine puts in place of everything that it does not build: globals, calls, persistent references, unhashable keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ckpt_tools.formats.common.format import Damage
+
+
+class Global(NamedTuple):
+    """A name that an unpickler would import. ``module`` is as written: Python 2 names stay (``__builtin__``)."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Call:
+    """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``.
+
+    ``offset`` is where in the file the call is made, ``named`` the global that it comes from. Compared and hashed by identity, like all stubs with content.
+    """
+
+    __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
+
+    def __init__(self, func: object, args: tuple[Any, ...], kwargs: object = None, offset: int = 0, named: Global = Global("", "")) -> None:  # noqa: B008
+        self.func, self.args, self.kwargs, self.offset, self.named = func, args, kwargs, offset, named
+        self.state: Any = None
+        self.items: list[Any] | None = None
+        self.entries: dict[Any, Any] | None = None
+
+
+class Dict(dict[Any, Any]):
+    """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it (``_metadata`` of a state_dict)."""
+
+    __slots__ = ("func", "state")
+
+    def __init__(self, func: Global) -> None:
+        super().__init__()
+        self.func = func
+        self.state: Any = None
+
+
+class Persistent:
+    """A reference by persistent id: in torch files, a storage; ``meaning`` is what a reader of torch files made of it."""
+
+    __slots__ = ("meaning", "offset", "pid")
+
+    def __init__(self, pid: Any, offset: int) -> None:
+        self.pid, self.offset = pid, offset
+        self.meaning: Any = None
+
+
+class Key:
+    """A dict key or set member that must not be hashed by value: hashing a tuple or a huge int found in a stream can take for ever."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+_SALT = os.urandom(8).hex()
+
+
+def salted(value: float) -> str:
+    """A number as a text that nobody can foresee: numbers hash to themselves, so a stream could choose some whose search in a dict takes for ever."""
+    return f"{_SALT}{value!r}"
+
+
+class Number(Key):
+    """A number as a dict key: as equal as its value, at a place in the dict that the stream cannot choose."""
+
+    __slots__ = ("mark",)
+
+    def __init__(self, value: float) -> None:
+        super().__init__(value)
+        self.mark = salted(value)
+
+    def __hash__(self) -> int:
+        return hash(self.mark)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self.mark == other.mark
+
+
+class Long(bytes):
+    """The beginning of a long text or of many bytes; the rest was passed over."""
+
+
+class NeedMore(Damage):
+    """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next opcode."""
+
+    def __init__(self, upto: int, offset: int) -> None:
+        super().__init__("bad-pickle", "the pickle is cut off: its bytes end before its STOP", offset)
+        self.upto = upto
+
+
+class Pickled(NamedTuple):
+    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents`` and ``calls`` list every such stub made."""
+
+    value: Any
+    end: int
+    persistents: list[Persistent]
+    calls: list[Call]
+    twice: Sequence[tuple[str, int]] = ()
+    """Keys that one dict was given twice, with the offset of the second time: the first few."""

@@ -1,0 +1,62 @@
+"""Names in pickles that are in no list: what is said of them, and whose the caller vouches for (``--trust-global``). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from shlex import quote
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Finding, Report, Unlisted, Verdict, worst
+
+_MOST = 8  # named one by one
+_FLAG = "--trust-global"
+
+
+def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
+    """Warnings about names in no list that a pickle calls."""
+    for u in called[:_MOST]:
+        yield finding("suspect-call", f"the pickle calls {u.name[:120]}, which no list of what frameworks write has", offset=u.offset)
+    if len(called) > _MOST:
+        yield finding("suspect-call", f"the pickle calls {len(called) - _MOST:,} more names that no list has", offset=called[_MOST].offset)
+
+
+def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
+    """Warnings about names in no list in a file that its framework unpickles without asking: what they import runs when the job starts."""
+    for u in named[:_MOST]:
+        how = "calls" if u.called else "names"
+        text = f"the pickle {how} {u.name[:120]}, which no list of what frameworks write has, and its framework loads it without asking"
+        yield finding(
+            "unknown-global", text, offset=u.offset, hint=f"if it is yours, say {_FLAG} {quote(pattern(u.name))}; else do not load this file"
+        )
+    if len(named) > _MOST:
+        yield finding("unknown-global", f"{len(named) - _MOST:,} more names that no list has", offset=named[_MOST].offset)
+
+
+def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
+    """The report as the caller's ``trusted`` patterns leave it. ``unasked``: the file's framework unpickles it without asking, so that every name in no list is a question.
+
+    A pattern stands for whole dotted names; it never lifts an error. Said twice it is the same.
+    """
+    if not report.unlisted or not (trusted or unasked):
+        return report
+    left = [u for u in report.unlisted if not any(fnmatchcase(u.name, p) for p in trusted)]
+    others = [f for f in report.findings if f.code not in ("suspect-call", "unknown-global")]
+    findings = (*others, *(strangers(left) if unasked else suspects([u for u in left if u.called])))
+    unknown = report.verdict is Verdict.UNKNOWN
+    return replace(report, findings=findings, verdict=Verdict.UNKNOWN if unknown else worst(findings), unlisted=tuple(left))
+
+
+def pattern(name: str) -> str:
+    """What stands for a name and all others of its package."""
+    package = name.partition(".")[0]
+    return f"{package}.*" if package.isidentifier() and package != name else name
+
+
+def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
+    """What to ask about a file whose framework would load these names: the text and the hint."""
+    some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+    patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
+    text = f"{path} names {some}, which no list of what frameworks write has; its framework unpickles the file without asking, and runs what it names"
+    return text, f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its checkpoint"

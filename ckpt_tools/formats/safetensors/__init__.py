@@ -1,0 +1,1 @@
+"""safetensors, and the indexes of models that are split over several of them."""

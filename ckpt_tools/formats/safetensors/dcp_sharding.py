@@ -1,0 +1,58 @@
+"""DCP_SHARDING_INFO: where in the whole tensor each piece of a safetensors file begins, as DCP's Hugging Face writer says.
+
+Facts: torch/distributed/checkpoint/{_hf_utils,filesystem,hf_storage}.py of torch 2.13: a JSON text among the safetensors metadata,
+``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. Nobody writes down the whole tensors' shapes: the reader takes the
+furthest end of all pieces for them, so a lost last shard looks like a smaller tensor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.common.json_text import integers, mapping, parse
+from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.model.nouns import Box, Finding, Tensor
+
+KEY = "DCP_SHARDING_INFO"
+_OFFSETS = "saved_offsets"
+
+
+def offsets(text: str, tensors: Sequence[Tensor], at: int) -> Iterator[Finding | tuple[str, Box]]:
+    """Findings, and the place of every tensor in its whole; ``at`` is where in the file the text is."""
+    found: list[Finding] = []
+    try:
+        info = mapping(parse(text.encode("utf-8", "surrogatepass"), found))
+    except Damage as e:
+        yield finding("bad-header", f"{KEY}: {e}", offset=at)
+        return
+    yield from found
+    for t in tensors:
+        said = mapping(info.get(t.name))
+        start = integers(said.get(_OFFSETS))
+        if start is None or len(start) != len(t.shape):
+            yield finding("bad-header", f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins", offset=at)
+        else:
+            yield t.name, Box(start, tuple(a + n for a, n in zip(start, t.shape, strict=True)))
+    names = {t.name for t in tensors}
+    for name in info.keys() - names:
+        meant = near_miss(name, names)
+        yield finding("bad-header", f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else ""), offset=at)
+
+
+def together(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
+    """Whether the pieces of all files of one save fill the tensors that they make up; replicated tensors are in one file only."""
+    pieces: dict[str, list[Box]] = defaultdict(list)
+    for file in files:
+        for name, box in file.items():
+            pieces[name].append(box)
+    for name, boxes in pieces.items():
+        ranks = {len(b.start) for b in boxes}
+        shape = tuple(max(ends) for ends in zip(*(b.stop for b in boxes), strict=True)) if len(ranks) == 1 else ()
+        bad = untiled(shape, boxes) if len(ranks) == 1 else None
+        if len(ranks) > 1 or (bad and bad.kind != "complex"):
+            what = {"hole": "leave a hole", "overlap": "overlap"}.get(bad.kind if bad else "", "differ in their number of dimensions")
+            yield finding("bad-header", f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing")

@@ -1,0 +1,174 @@
+"""safetensors: 8-byte little-endian header length, a JSON header, then the tensors without a gap. MindSpore may add a CRC-32 as metadata.
+
+Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``) of 0.5.3 to 0.8.0; for ``crc_num``
+mindspore/train/serialization.py (``_exec_save``) of MindSpore 2.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.checksum import Extent, Piece, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.json_cursor import Cursor
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import MAX_SCALARS, MAX_TENSORS, PROGRESS, is_single, remember, scalar, zero_tail
+from ckpt_tools.formats.safetensors import dcp_sharding
+from ckpt_tools.formats.safetensors.header import known_texts, metadata, tensor
+from ckpt_tools.model.nouns import Finding, Guard, Level, Tensor
+from ckpt_tools.storage import Source
+
+MAX_HEADER = 100_000_000
+"""Bytes; the reader refuses more (MAX_HEADER_SIZE)."""
+MAX_ZEROS, ABSURD = 1 << 34, 1 << 40
+_ZEROS = bytes(1 << 20)
+_BLANK = " \t\r\n"
+
+
+def _magic(head: bytes) -> bool:
+    start = head[8:].lstrip(b" \t\r\n")
+    return 2 <= int.from_bytes(head[:8], "little") <= MAX_HEADER and start[:1] == b"{" and start[1:].lstrip(b" \t\r\n")[:1] in (b'"', b"}", b"")
+
+
+def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
+    """The header and where the data begins; the length is bounded by the reader's own limit and by the file."""
+    if source.size < 8:
+        raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
+    length = int.from_bytes(source.read(0, 8), "little")
+    if not 2 <= length <= MAX_HEADER:
+        raise Damage("bad-header", f"a header of {length} bytes", 0)
+    if length > source.size - 8:
+        raise Damage("truncated", f"the header should end at byte {8 + length}, the file ends at {source.size}", source.size)
+    try:
+        return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
+    except UnicodeDecodeError as e:
+        raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
+
+
+def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as its last entry, as in the reader."""
+    tensors: dict[str, Tensor] = {}
+    twice = False
+    for count, name in enumerate(header.members()):
+        if count > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", header.offset)
+        if name == "__metadata__":
+            if name in anatomy.keys:
+                raise header.bad("__metadata__ occurs twice")
+            yield from metadata(header, anatomy)
+        else:
+            if name in tensors and not twice:
+                twice = True
+                yield finding("duplicate-key", f"tensor {name[:200]!r} is described twice; readers take the last one", offset=header.offset)
+            header.mark(header.key + 1, header.key_end - 1, "a tensor's name", summed=True)
+            for item in tensor(header, name, data):
+                if isinstance(item, Finding):
+                    yield item
+                else:
+                    tensors[name] = item
+        anatomy.keys.add(name)
+    if header.text[header.at :].strip(_BLANK):
+        raise header.bad("text follows the end of the header's object")
+    anatomy.keys.discard("__metadata__")
+    yield from known_texts(header, anatomy)
+    anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
+    if dcp_sharding.KEY in header.texts:  # torch.distributed.checkpoint's Hugging Face writer
+        text, start, _ = header.texts[dcp_sharding.KEY]
+        for said in dcp_sharding.offsets(text, anatomy.tensors, header.byte(start)):
+            if isinstance(said, Finding):
+                yield said
+            else:
+                anatomy.places[said[0]] = said[1]
+
+
+def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
+    """The tensors must follow each other without hole or overlap, from the first byte of the data to the last."""
+    at = data
+    for t in tensors:
+        if t.offset != at:
+            what = "overlaps the one before it" if (t.offset or 0) < at else "leaves a hole before it"
+            raise Damage("bad-header", f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}", t.offset)
+        at += t.nbytes
+    if size < at:
+        raise Damage("truncated", f"the data should end at byte {at}, the file ends at {size}", size)
+    if size > at:
+        raise Damage("trailing-data", f"{size - at} bytes follow the last tensor", at)
+
+
+def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
+    """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, sorted by name.
+
+    ``bytes()`` of a rank-0 integer array is not its memory: Python makes that many zero bytes of it. So a value that nobody could have
+    turned into bytes is damage in itself.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 1 << 32):
+        raise Damage("bad-header", f"crc_num is {text[:40]!r}, which is no CRC-32", at)
+    pieces: list[Piece] = []
+    zeros = 0
+    for t in sorted(anatomy.tensors, key=lambda t: t.name):
+        pieces.append(t.name.encode())
+        offset = t.offset or 0
+        if t.shape or "int" not in t.dtype:
+            pieces.append(Extent(offset, t.nbytes))
+            continue
+        value = scalar(source.read(offset, t.nbytes), t.dtype)
+        if not isinstance(value, int) or not 0 <= value < ABSURD:
+            yield finding("crc-mismatch", f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it", offset=offset)
+            return
+        anatomy.explain(offset, t.nbytes, "a single integer: crc_num counts in as many zeros")
+        zeros += value
+        if zeros > MAX_ZEROS:
+            yield finding("too-complex", f"crc_num covers {zeros} bytes of padding for integers: it was not checked", offset=at)
+            return
+        pieces += [_ZEROS] * (value >> 20) + [_ZEROS[: value & 0xFFFFF]]
+    anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Header, tiling, checksum. Reads the header, a few scalars of MindSpore files, and the last page."""
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    header, data = _header(source, mapped=anatomy.regions is not None)
+    if header.text[0] in _BLANK:
+        header.at = len(header.text) - len(header.text.lstrip(_BLANK))
+        yield finding("odd-header", "the header begins with blanks, which its specification forbids", offset=8)
+    yield from _entries(header, data, anatomy)
+    _tiling(anatomy.tensors, data, source.size)
+    anatomy.explain(0, 8, "the header's length")
+    crc = anatomy.metadata.get("crc_num")
+    if anatomy.metadata.get("format") == "ms":
+        for t in anatomy.tensors:
+            if is_single(t.dtype, t.shape) and (t.name in PROGRESS or len(anatomy.metadata) < MAX_SCALARS):
+                remember(anatomy.metadata, t.name, scalar(source.read(t.offset or 0, t.nbytes), t.dtype))
+    if isinstance(crc, str):
+        yield from _checksum(source, anatomy, crc, header.byte(header.texts["crc_num"][1]))
+    else:
+        yield finding("not-checksummed", "the format has no checksum, and MindSpore's crc_num is not there")
+    if anatomy.sums:
+        header.free = [span for span in header.free if not span.summed]
+    else:
+        anatomy.explain(data, source.size - data, "tensors without a checksum", Guard.UNPROTECTED)
+    header.explain(anatomy, "the JSON header")
+    if lost := zero_tail(source, anatomy.tensors, data):
+        yield lost
+
+
+FORMAT = Format(
+    name="safetensors",
+    suffixes=(".safetensors",),
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing; files of MindSpore's save_checkpoint(format='safetensors', crc_check=True) carry a CRC-32 of all names and tensors",
+    limits=(
+        "without crc_num a flipped bit in the data cannot be seen, nor one that turns a tensor's name into another",
+        "lost pages at the end are seen only where zeros begin at a page border in the middle of a row: zeros that begin with a tensor or a row may be genuine",
+        "metadata texts other than format, crc_num, remove_redundancy and Int4 are not checked, nor the shape of a tensor without elements",
+    ),
+    loader="safetensors",
+    reference="safetensors 0.8.0: safetensors/src/tensor.rs; MindSpore 2.10: mindspore/train/serialization.py",
+)

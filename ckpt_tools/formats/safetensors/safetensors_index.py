@@ -1,0 +1,166 @@
+"""``model.safetensors.index.json`` and ``pytorch_model.bin.index.json``: which shard of a model holds which tensor.
+
+Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), transformers/modeling_utils.py (``save_pretrained``),
+torch/distributed/checkpoint/hf_storage.py and _consolidate_hf_safetensors.py, mlx_lm/utils.py (``save_model``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from math import isfinite
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.json_cursor import Cursor
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
+from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
+from ckpt_tools.formats.safetensors.shards import Map, compare
+from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.storage import Source
+
+MAX_INDEX = 64 << 20
+"""Bytes; the largest models have indexes of about 20 MB."""
+MAX_SHARDS = 100_000
+_SECTIONS = ("metadata", "weight_map")
+_TOTALS = ("total_size", "total_parameters")
+_BLANK = " \t\r\n"
+_START = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*\"(?:metadata|weight_map)\"[ \t\r\n]*:[ \t\r\n]*\{")
+_PAIR = re.compile(r'[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*([,}])')
+"""An entry without escapes, which nearly all are: ten times faster than reading it token by token."""
+
+
+def _magic(head: bytes) -> bool:
+    return _START.match(head) is not None
+
+
+def _pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
+    """(tensor, shard) of the object at the cursor, which holds texts only."""
+    cursor.token("{")
+    start, more = cursor.at, cursor.token('"}')
+    if more == "}":
+        return
+    cursor.at, more = start, ","
+    while more == ",":
+        if m := _PAIR.match(cursor.text, cursor.at):
+            cursor.at = m.end()
+            key, value, more = m.groups()
+        else:
+            key = cursor.string()
+            cursor.token(":")
+            value = cursor.string()
+            more = cursor.token(",}")
+        yield key, value
+
+
+def _weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
+    """``weight_map``. A tensor named twice counts as its last entry, as in every reader."""
+    spelt: dict[str, str] = {}
+    for name, shard in _pairs(cursor):
+        if len(name) > MAX_NAME or len(shard) > MAX_NAME:
+            raise Damage("too-complex", f"a name of {max(len(name), len(shard))} characters", cursor.offset)
+        if name in said.where:
+            yield finding("duplicate-key", f"tensor {name[:200]!r} is mapped twice; readers take the last entry", offset=cursor.offset)
+        elif len(said.where) >= MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", cursor.offset)
+        said.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
+        if len(spelt) > MAX_SHARDS:
+            raise Damage("too-complex", f"more than {MAX_SHARDS} shards", cursor.offset)
+    for name, shard in said.where.items():
+        said.shards.setdefault(shard, []).append(name)
+
+
+def _metadata(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
+    """Free entries, of which some may tell progress; ``total_size`` is kept for the shards."""
+    seen = set[str]()
+    start = cursor.at
+    for key in cursor.members():
+        at = cursor.at
+        text = cursor.skip()
+        if key in seen:
+            yield finding("duplicate-key", f"the metadata {key[:200]!r} occurs twice", offset=cursor.byte(at))
+        elif len(seen) >= MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} entries of metadata", cursor.offset)
+        seen.add(key)
+        if meant := near_miss(key, _TOTALS):
+            yield finding("bad-header", f"the metadata key {key!r} is one bit away from {meant!r}", offset=cursor.byte(at))
+        if key == "total_size":
+            said.total = text
+        if len(text) <= 300 and not text.startswith(("{", "[")):
+            value = cursor.decoder.decode(text)
+            remember(anatomy.metadata, key, str(value) if isinstance(value, float) and not isfinite(value) else value)
+    cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the whole index; what it says about its shards becomes their claims."""
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    if source.size > MAX_INDEX:
+        raise Damage("too-complex", f"an index of {source.size} bytes", 0)
+    data = source.read(0, source.size)
+    try:
+        cursor = Cursor(data.decode(), 0, mapped=anatomy.regions is not None)
+    except UnicodeDecodeError as e:
+        raise Damage("bad-header", "the index is not UTF-8", e.start) from None
+    del data
+    said = Map()
+    try:
+        yield from _sections(cursor, said, anatomy)
+    except Damage as e:
+        rest = cursor.text[cursor.at :].strip(_BLANK)
+        if e.finding.code == "bad-header" and (not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))):
+            raise Damage("truncated", f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})", source.size) from None
+        raise
+    if rest := cursor.text[cursor.at :].strip(_BLANK):
+        raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
+    if not said.where:
+        raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
+    anatomy.keys.update(said.where)
+    anatomy.members.update((shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards)
+    cursor.explain(anatomy, "the map of tensors to shards")
+
+
+def _sections(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
+    seen = set[str]()
+    for section in cursor.members():
+        if section in seen:
+            raise cursor.bad(f"{section[:200]!r} occurs twice")
+        if len(seen) >= MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} entries beside the map", cursor.offset)
+        seen.add(section)
+        start = cursor.key
+        if section == "weight_map":
+            yield from _weights(cursor, said)
+        elif section == "metadata":
+            yield from _metadata(cursor, said, anatomy)
+        else:
+            if meant := near_miss(section, _SECTIONS):
+                raise cursor.bad(f"{section!r} is one bit away from {meant!r}")
+            cursor.skip()
+            cursor.mark(start, cursor.at, "an entry that nothing checks")
+
+
+FORMAT = Format(
+    name="safetensors_index",
+    suffixes=(".safetensors.index.json", ".bin.index.json"),
+    names=r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",  # a variant: model.safetensors.index.fp16.json
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing by a checksum; every name in the map is compared with the names in the shards",
+    limits=(
+        "which of two shards holds the right values of a tensor cannot be seen, nor a shard exchanged for one of another step",
+        "total_size is compared when all shards were looked at; writers disagree on what it counts, so only a flipped bit in it is a warning",
+        "tied tensors are expected only where the map names them",
+        "param_name_map.json of MindSpore's unify_safetensors and indexes of other formats (.h5, .msgpack) are not read",
+    ),
+    reference="huggingface_hub 2.4: serialization/_torch.py; torch 2.13: distributed/checkpoint/hf_storage.py",
+    loader=None,
+    index=True,
+)

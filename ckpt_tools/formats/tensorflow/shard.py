@@ -1,0 +1,122 @@
+"""A shard of a TensorFlow bundle against what its index says: tensors one after another from the first byte to the last, a CRC-32C each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from ckpt_tools.checksum import CRC32C, Crc, Extent, Hash, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.common.tensors import MAX_SCALARS, is_single, remember, scalar
+from ckpt_tools.formats.tensorflow.entry import Item
+from ckpt_tools.formats.tensorflow.strings import StringCrc, VariantCrc
+from ckpt_tools.formats.tensorflow.wire import fields, varint
+from ckpt_tools.model.nouns import Finding, Guard, Tensor
+from ckpt_tools.storage import Source
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""What tf.train.Checkpoint puts behind the path of a variable in its tree of objects."""
+_PAGE = 4096
+_SAID = 16
+_COUNTERS = frozenset({"save_counter", "global_step", "step", "epoch", "iterations"})
+"""Names at the top of the tree that say how far training was: never left out."""
+_ITERATIONS = frozenset({"iterations", "_iterations", "iter"})
+"""What Keras's optimizers call their counter, wherever they are in the tree; the first one is ``iterations``."""
+_GRAPH, _GRAPH_LIMIT = "_CHECKPOINTABLE_OBJECT_GRAPH", 256 * 1024
+
+
+def short(name: str) -> str:
+    """A variable's name without what tf.train.Checkpoint puts behind it."""
+    return name.removesuffix(_VALUE)
+
+
+def shard(items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The check of one shard; ``items`` are those that lie in it, in the order of their offsets, ``keys`` the names in the whole bundle."""
+    anatomy.keys |= keys
+    end = max((i.offset + i.size for i in items), default=0)
+    if source.size < end:
+        code, size = ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
+        yield finding(code, f"the file {size}; its index describes {end} bytes", offset=source.size)
+    yield from _tiling(items, end, source, anatomy)
+    at = 0
+    for i in items:
+        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.size, min(i.offset, source.size)))
+        if i.offset + i.size <= source.size:
+            if i.offset >= at or not i.size:  # bytes that many tensors claim are read for the first alone
+                _sum(i, order, anatomy)
+            _value(i, order, source, anatomy)
+        at = max(at, i.offset + i.size)
+
+
+def _sum(i: Item, order: str, anatomy: Anatomy) -> None:
+    """The checksum of one tensor."""
+    made: Crc | Callable[[], Hash] = CRC32C
+    if i.dtype in ("string", "variant"):
+        made = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
+    anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, (Extent(i.offset, i.size),), i.offset, hash=made))
+
+
+def _value(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
+    """The value of a tensor if it is one number."""
+    name = short(i.name)
+    last = name.rpartition("/")[2]
+    wanted = name in _COUNTERS or (last in _ITERATIONS and "iterations" not in anatomy.metadata) or len(anatomy.metadata) < MAX_SCALARS
+    if i.name == _GRAPH and i.size <= _GRAPH_LIMIT and (n := _objects(source.read(i.offset, i.size))):
+        anatomy.metadata["objects"] = n
+    elif wanted and is_single(i.dtype, i.shape) and i.size == i.item:
+        raw = source.read(i.offset, i.size)
+        value = scalar(raw if order == "little" else raw[::-1], i.dtype)
+        remember(anatomy.metadata, name, value)
+        if name in _COUNTERS:
+            anatomy.metadata[name] = value
+        if last in _ITERATIONS:
+            anatomy.metadata.setdefault("iterations", value)
+
+
+def _objects(raw: bytes) -> int:
+    """How many objects the graph in a string scalar lists (a TrackableObjectGraph: field 1, repeated); 0 when that cannot be told."""
+    try:
+        length, at = varint(raw, 0, len(raw))
+        return sum(number == 1 for number, _ in fields(raw[at + 4 :], 0)) if at + 4 + length == len(raw) else 0
+    except Damage:
+        return 0  # its checksum says so
+
+
+def _tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Whether the tensors follow each other without gaps, but for zeros up to a common alignment (BundleWriter::Options.data_alignment)."""
+    at, said, gaps = 0, 0, list[tuple[int, int]]()
+    for i in items:
+        if i.offset > at:
+            gaps.append((at, i.offset - at))
+        elif i.offset < at and i.size:
+            said += 1
+            if said <= _SAID:
+                yield finding(
+                    "bad-header", f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {at}", offset=i.offset
+                )
+        at = max(at, i.offset + i.size)
+    common = _PAGE
+    for i in items:
+        common |= i.offset
+    common &= -common  # the largest power of two that divides every offset
+    most = max((length for _, length in gaps), default=0)
+    padded, tail = 0 < most < common, source.size - end
+    ends = {-(-end // (1 << k)) << k for k in range(most.bit_length(), common.bit_length())} if padded else {end}
+    if padded and source.size in ends:
+        gaps.append((end, tail))
+    elif tail > 0:
+        yield finding("trailing-data", f"{tail} bytes follow the last tensor, which ends at {end}", offset=end)
+    elif tail == 0 and source.size not in ends:
+        yield finding("odd-header", f"zeros up to byte {min(ends)} belong behind the last tensor, as behind all others", offset=end)
+    read = 0
+    for offset, length in gaps:
+        if padded and read < 1 << 19 and offset + length <= source.size:
+            read += length
+            anatomy.explain(offset, length, "zeros up to the next tensor")
+            if source.read(offset, length).strip(b"\0"):
+                yield finding("odd-header", f"the {length} bytes between two tensors are not zero", offset=offset)
+        elif padded:
+            anatomy.explain(offset, length, "bytes up to the next tensor, not looked at", Guard.UNPROTECTED)
+        elif (said := said + 1) <= _SAID:
+            yield finding("extra-storage", f"{length} bytes belong to no tensor", offset=offset)

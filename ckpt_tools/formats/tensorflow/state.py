@@ -1,0 +1,71 @@
+"""The text file ``checkpoint`` beside TensorFlow's bundles: which of them is the newest, and which are kept.
+
+A CheckpointState in protobuf's text form, one field in a line. It is no format of its own: the name is too common, and nothing in the file
+tells whether it is right. Paths are prefixes ("ckpt-50" for ckpt-50.index), relative to the file's directory or, from another machine perhaps,
+absolute. Facts: python/checkpoint/checkpoint_management.py and python/training/checkpoint_state.proto of TensorFlow 2.21; checked against real files.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ckpt_tools.formats.common.format import Damage
+
+LIMIT = 1 << 20
+"""Bytes: with max_to_keep=None the list grows by a line with every save."""
+_LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)))')
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_PLAIN = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"'": b"'", b"\\": b"\\", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+
+class State(NamedTuple):
+    """``latest`` and ``paths`` (oldest first) are as written; ``timestamps`` are seconds since the epoch, one for each path or none at all."""
+
+    latest: str
+    paths: tuple[str, ...] = ()
+    timestamps: tuple[float, ...] = ()
+    last_preserved: float | None = None
+
+
+def _unescaped(text: str, at: int) -> str:
+    def one(m: re.Match[bytes]) -> bytes:
+        said = m[1]
+        if said in _PLAIN:
+            return _PLAIN[said]
+        value = int(said[1:], 16) if said[:1] == b"x" and len(said) > 1 else int(said, 8) if said[:1] in b"01234567" else 256
+        if value > 255:
+            raise Damage("bad-tracker", f"an escape \\{said.decode('latin-1')} that nobody writes", at)
+        return bytes([value])
+
+    try:
+        return _ESCAPE.sub(one, text.encode()).decode()
+    except UnicodeDecodeError:
+        raise Damage("bad-tracker", "a path is not UTF-8", at) from None
+
+
+def parse(data: bytes) -> State:
+    """The contents of the file. Raises Damage (``bad-tracker``) for anything that TensorFlow does not write."""
+    if len(data) > LIMIT:
+        raise Damage("bad-tracker", f"{len(data)} bytes are no list of checkpoints", 0)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        raise Damage("bad-tracker", "the file is no text", e.start) from None
+    latest, paths, times, preserved, at = list[str](), list[str](), list[float](), list[float](), 0
+    for line in text.split("\n"):
+        m = _LINE.fullmatch(line)
+        if m is None and line.strip(" \r\t"):
+            raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
+        if m is not None and m[2] is not None and m[1] in ("model_checkpoint_path", "all_model_checkpoint_paths"):
+            (latest if m[1][0] == "m" else paths).append(_unescaped(m[2], at))
+        elif m is not None and m[3] is not None and m[1] in ("all_model_checkpoint_timestamps", "last_preserved_timestamp"):
+            (times if m[1][0] == "a" else preserved).append(float(m[3]))
+        elif m is not None:
+            raise Damage("bad-tracker", f"{m[1][:80]!r} is no field of a list of checkpoints", at)
+        at += len(line.encode()) + 1
+    if len(latest) != 1 or not latest[0] or len(preserved) > 1:
+        raise Damage("bad-tracker", "the list of checkpoints does not name the newest of them once", 0)
+    if times and len(times) != len(paths):
+        raise Damage("bad-tracker", f"{len(paths)} checkpoints with {len(times)} times", 0)
+    return State(latest[0], tuple(paths), tuple(times), preserved[0] if preserved else None)

@@ -1,0 +1,165 @@
+"""TensorFlow's checkpoints: ``X.index``, a sorted table (_sstable.py) of what is where, and the shards ``X.data-00000-of-00001`` … with the tensors.
+
+Every block of the index and every tensor carries a CRC-32C. A shard holds its tensors one after another and nothing else, so it means nothing
+without the index. Facts: tensorflow/core/util/tensor_bundle/{tensor_bundle,naming}.cc of TensorFlow 1.0 to 2.21; checked against real files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.tensors import MAX_TENSORS
+from ckpt_tools.formats.tensorflow.entry import Header, Item, header, item, slice_key, slice_name, slice_shape
+from ckpt_tools.formats.tensorflow.shard import shard, short
+from ckpt_tools.formats.tensorflow.sstable import has_footer, table
+from ckpt_tools.model.nouns import Finding, Level, Severity, Tensor
+from ckpt_tools.storage import Source
+from ckpt_tools.storage.retry import ABSENT, patiently
+
+_SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
+_VERSION = 1
+"""Of the format: the same since TensorFlow 1.0."""
+_SAID = 16
+
+
+def _magic(head: bytes) -> bool:
+    """The first entry is that of the key "", whose value is the bundle's header."""
+    if head[:2] != b"\0\0" or len(head) < 5 or head[3] != 8 or head[2] > len(head) - 3:
+        return False
+    try:
+        return header(head[3 : 3 + head[2]], 0).producer > 0
+    except Damage:
+        return False
+
+
+def _index_of(name: str) -> tuple[str, ...]:
+    m = _SHARD.fullmatch(name)
+    return (f"{m[1]}.index",) if m else ()
+
+
+def ours(source: Source) -> bool:
+    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: other software uses that suffix as well.
+
+    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory. Raises OSError when that cannot be done.
+    """
+    directory, name = os.path.split(source.path)
+    try:
+        return has_footer(source) or any(name in _index_of(e) for e in patiently(os.listdir, directory or "."))
+    except ABSENT:
+        return False
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the whole index, which is small next to its shards, and say what belongs in each of them."""
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    head: Header | None = None
+    items, whole = dict[bytes, Item](), True
+    for got in table(source, anatomy):
+        if got is None:
+            whole = False
+        elif isinstance(got, Finding):
+            yield got
+        elif head is None:
+            if got.key and whole:
+                raise Damage("wrong-format", "a sorted table, but no TensorFlow bundle: its first key is not empty", got.at, Severity.WARNING)
+            head = None if got.key else header(got.value, got.at)
+        elif len(items) >= MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", got.at)
+        else:
+            items[got.key] = item(got)
+    if head is not None:
+        anatomy.metadata |= {"num_shards": head.shards, "bundle_version": head.producer, "byte_order": head.order}
+        if head.min_consumer > _VERSION:
+            yield finding("too-complex", f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}", offset=0)
+        yield from _describe(source, anatomy, head, items, whole)
+    elif whole:
+        raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
+
+
+def _describe(source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], whole: bool) -> Iterator[Finding]:
+    """List the tensors and, if the index is ``whole``, make the claims on the shards."""
+    names, content = dict[bytes, str](), defaultdict[int, list[Item]](list)
+    for i in items.values():
+        if i.slices:
+            yield from _partitioned(i, items, names, whole)
+        else:
+            yield from _sized(i)
+            content[i.shard].append(i)
+            if i.shard >= head.shards:
+                raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
+    used = sorted(content) or [0]
+    if len(used) < head.shards and whole:
+        yield finding("bad-header", f"there are {head.shards} shards, but only {len(used)} of them have tensors", offset=0, severity=Severity.WARNING)
+    stem = os.path.basename(source.path).removesuffix(".index")
+    files = {s: f"{stem}.data-{s:05d}-of-{head.shards:05d}" for s in used}
+    for i in items.values():
+        if i.key not in names:
+            if i.key[:1] == b"\0" and whole:
+                yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
+            size, where = (i.elements * (i.item or 0), "") if i.slices else (i.size, files[i.shard])
+            anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, size, storage=where))
+            anatomy.keys |= {i.name, short(i.name)}
+    if stem and whole:
+        for s, name in files.items():
+            own = [i._replace(name=names[i.key]) if i.key in names else i for i in content[s]]
+            own.sort(key=lambda i: (i.offset, i.size))
+            anatomy.members[name] = Claim("tf_bundle", partial(shard, own, head.order, anatomy.keys), whole=True)
+
+
+def _sized(i: Item) -> Iterator[Finding]:
+    """Whether the bytes of one tensor are as many as its type and shape say."""
+    elements = i.elements
+    if i.item is None:
+        yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
+    elif i.item and i.size != elements * i.item:
+        yield finding("tensor-size", f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"[:500], offset=i.at)
+    elif not i.item and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
+        yield finding("tensor-size", f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"[:500], offset=i.at)
+
+
+def _partitioned(full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool) -> Iterator[Finding]:
+    """Whether a partitioned tensor has all its slices; ``names`` gets a readable name for each."""
+    filled, missing = 0, 0
+    for extents in full.slices:
+        shape, name, piece = slice_shape(extents, full.shape, full.at), slice_name(full.name, extents), items.get(slice_key(full.key, extents))
+        if piece is None:
+            missing += 1
+            if missing <= _SAID and whole:
+                yield finding("missing-storage", f"{name[:200]!r} has no entry", offset=full.at)
+            continue
+        names[piece.key] = name
+        filled += math.prod(shape)
+        if (piece.dtype, piece.shape) != (full.dtype, shape):
+            yield finding("bad-header", f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"[:500], offset=piece.at)
+    if filled != full.elements and not missing:
+        said = f"the slices of {full.name[:200]!r} have {filled} elements, the tensor has {full.elements}"
+        yield finding("missing-storage", said[:500], offset=full.at, severity=Severity.WARNING)
+
+
+FORMAT = Format(
+    name="tf_bundle",
+    suffixes=(".index",),
+    names=_SHARD.pattern,
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="a CRC-32C over every block of the index and over every tensor; together they leave no byte out, and the footer has only one right content",
+    limits=(
+        "a shard cannot be looked at without its index; without one it counts as a save that never finished",
+        "blocks compressed with Snappy are not read; no TensorFlow writes them",
+        "a shard that was exchanged for that of another step shows by its checksums only (level content), unless its size differs",
+        "the graph beside a TensorFlow 1 checkpoint (X.meta) carries no checksum and is not looked at",
+    ),
+    loader="tensorflow",
+    reference="TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc",
+    index=True,
+    index_of=_index_of,
+    ours=ours,
+)

@@ -1,0 +1,114 @@
+"""Orbax's ``_METADATA``: JSON that lists every leaf of the saved tree, and so which files must lie beside it.
+
+Facts: orbax-checkpoint 0.12.8, metadata/tree.py (InternalTreeMetadata) and tree/utils.py (param_name_from_keypath); use_ocdbt and
+store_array_data_equal_to_fill_value are missing from files of older versions, of which nothing is demanded then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
+from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.formats.tensorstore.zarr import read_array
+from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
+from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.storage import Source
+
+_TOP = ("tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value", "custom_metadata", "value_metadata_tree")
+_ENTRY, _VALUE, _KEY = ("key_metadata", "value_metadata"), ("value_type", "skip_deserialize", "write_shape"), ("key", "key_type")
+_FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
+_STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
+_LISTED = 16
+
+
+def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The claim on a file that only has to be there."""
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """The claim on an array's metadata, which its own format checks: every chunk that it describes was written."""
+
+    SENT: ClassVar[bool] = True
+    name: str
+
+    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        try:
+            array = read_array(source, Anatomy(), [])
+        except Damage:
+            return
+        if array is not None and array.chunk_count() <= MAX_CHUNKS:
+            claim = Claim(FORMAT.name, _nothing)
+            anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
+        yield from ()
+
+
+def _words(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
+    """Keys that a flipped bit has made of known ones; a reader takes those for missing."""
+    for word in found:
+        if word not in known and (meant := near_miss(word, known)):
+            yield f"{word[:80]!r} stands where {meant!r} belongs"
+
+
+def _leaf(name: str, entry: object) -> tuple[str | None, list[str]]:
+    """(name of the stored array, or None) of an entry, and what is wrong with it. Raises Damage where Orbax refuses it."""
+    told = mapping(entry)
+    keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
+    names = [mapping(k).get("key") for k in keys]
+    if not value or not all(isinstance(n, str) for n in names) or not isinstance(value.get("value_type"), str):
+        raise Damage("bad-header", f"the entry of {name[:200]!r} lacks its keys or the type of its value", 0)
+    wrong = [*_words(told, _ENTRY), *_words(value, _VALUE), *(w for k in keys for w in _words(mapping(k), _KEY))]
+    if name != str(tuple(names)):
+        wrong.append(f"{name[:200]!r} and its key_metadata {str(names)[:200]} name different leaves")
+    stored = value["value_type"] in _STORED and value.get("skip_deserialize") is False
+    return ".".join(str(n) for n in names) if stored and names else None, wrong
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The list of leaves, and claims on the files that hold them. Reads the whole file."""
+    found: list[Finding] = []
+    text = read_json(source, found)
+    yield from found
+    top = mapping(text.value)
+    anatomy.explain(0, source.size, "JSON text: its form is checked, and that the files it names are there", Guard.UNPROTECTED)
+    leaves = top.get("tree_metadata")
+    if not isinstance(leaves, dict):
+        raise Damage("bad-header", "there is no tree_metadata, without which Orbax restores nothing", 0)
+    wrong, arrays = list(_words(top, _TOP)), list[str]()
+    for name, entry in leaves.items():
+        stored, odd = _leaf(name, entry)
+        wrong += odd
+        if stored is not None:
+            arrays.append(stored)
+    for what in wrong[:_LISTED]:
+        yield finding("bad-header", what, offset=0, severity=Severity.WARNING)
+    if len(leaves) <= MAX_CHUNKS:
+        anatomy.keys |= leaves.keys()
+    if top.get("use_ocdbt") is True and arrays:
+        anatomy.members["manifest.ocdbt"] = Claim(FORMAT.name, _nothing)
+    elif top.get("use_ocdbt") is False:
+        all_written = top.get("store_array_data_equal_to_fill_value") is True
+        metadata = "zarr.json" if top.get("use_zarr3") is True else ".zarray"
+        for name in arrays[:MAX_CHUNKS]:
+            anatomy.members[f"{name}/{metadata}"] = Claim(FORMAT.name, _Chunks(name), follow=all_written)
+
+
+FORMAT = Format(
+    name="orbax_tree",
+    suffixes=(),
+    names="_METADATA",
+    magic=lambda head: _FIRST.match(head) is not None,
+    checks={Level.STRUCTURE: _structure},
+    loader=None,
+    protects="nothing; every leaf is named twice in it, and its arrays must be there",
+    limits=("a changed bit that leaves well-formed JSON is seen only in the names of leaves and in known words",),
+    reference="orbax-checkpoint 0.12.8: metadata/tree.py, tree/utils.py",
+    index=True,
+)

@@ -1,0 +1,119 @@
+"""The names of the tensors in an unpickled value: the path of keys, attributes and positions that leads to each, joined by dots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.pickles.stubs import Call, Global, Key, Number, Persistent
+from ckpt_tools.model.nouns import Finding, Tensor
+
+_V2 = ("torch._utils", "_rebuild_tensor_v2")
+_WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
+_SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}  # COO; CSR and its kin
+_NESTED = ("buffer", "sizes", "strides", "storage_offsets")
+_DEEP = 256  # levels of containers below which tensors are not listed
+_MANY = 500_000  # containers that are walked: a tensor takes two or three
+_CONTAINERS = (dict, list, tuple, Call, Persistent)
+FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
+
+
+def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
+    """Walk the value without recursion, each container once, each edge once; names and containers are bounded in number, depth and total length."""
+    visited: set[int] = set()
+    left = 64 << 20  # characters of names: real files have a few megabytes
+    levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [(root, iter((("", value),)))]
+    while levels:
+        above, inside = levels[-1]
+        found = next(inside, None)
+        if found is None:
+            levels.pop()
+            continue
+        path, v = _joined(above, found[0]), found[1]
+        left -= len(path)
+        if left < 0 or len(visited) > _MANY:
+            yield finding("too-complex", "the pickle's tensors have more names than are listed")
+            return
+        tensor = made.get(id(v))
+        if tensor is not None:
+            t = tensor
+            anatomy.tensors.append(Tensor(path, t.dtype, t.shape, t.nbytes, t.offset, t.storage, t.pieces))  # replace() takes five times as long
+            if type(v) is not Call or v.func == _V2:
+                continue  # most tensors: nothing below them
+        if id(v) in visited:
+            continue
+        visited.add(id(v))
+        below = _children(v) if tensor is None else _parts(v)
+        first = next(below, None)
+        if first and len(levels) > _DEEP + 1:
+            yield finding("too-complex", f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are not listed")
+            return
+        if first:
+            levels.append((path, chain((first,), below)))
+
+
+def _joined(above: str, name: str) -> str:
+    return (f"{above}.{name}" if above and name else above or name)[:4096]
+
+
+def _children(v: Any) -> Iterator[tuple[str, Any]]:
+    """The containers and calls directly inside ``v``, with the last part of their names."""
+    if isinstance(v, dict):
+        yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
+    elif isinstance(v, (list, tuple)):
+        yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
+    elif type(v) is Call:
+        name = v.func.name if type(v.func) is Global else ""
+        if name in _WRAPPERS:
+            yield from (("", c) for c in v.args[:1] if isinstance(c, _CONTAINERS))
+            yield from _parts(v)
+            return
+        if name in FROM_TYPE and len(v.args) > 2 and type(v.args[2]) is tuple:
+            yield from _children(v.args[2][0] if len(v.args[2]) == 1 else v.args[2])
+            yield from _parts(v)
+            return
+        if name == "_rebuild_sparse_tensor" and len(v.args) > 1 and type(v.args[1]) is tuple:
+            parts = [c for c in v.args[1] if type(c) is Call]
+            yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
+            return
+        if name == "_rebuild_nested_tensor":
+            yield from zip(_NESTED, v.args, strict=False)
+            return
+        for more in (v.args, v.items, v.entries, v.state):
+            if isinstance(more, (dict, list, tuple)):
+                yield from _children(more)
+
+
+def _parts(v: Call) -> Iterator[tuple[str, Any]]:
+    """What a tensor carries beside its storage: the scales of a quantized one, the attributes of a subclass or a parameter."""
+    name = v.func.name if type(v.func) is Global else ""
+    if name in FROM_TYPE and len(v.args) > 3:
+        state, inner = v.args[3], v.args[2]
+        func = v.args[0].name if type(v.args[0]) is Global else ""
+    else:
+        func, inner, state = name, v.args, v.args[3] if name == "_rebuild_parameter_with_state" and len(v.args) > 3 else None
+    if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
+        yield from zip(("scales", "zero_points"), (c for c in inner[4] if type(c) is Call), strict=False)
+    for attributes in state if type(state) is tuple else (state,):  # (__dict__, __slots__) or __dict__ alone
+        if isinstance(attributes, dict):
+            yield from _children(attributes)
+
+
+def text(key: Any) -> str:
+    """A dict key as a printable name of at most 256 characters."""
+    if type(key) is Number:
+        key = key.value
+    if type(key) is Key and type(key.value) is tuple and len(key.value) < 10:
+        out = f"({', '.join(map(_plain, key.value))})"
+    else:
+        out = key if type(key) is str else _plain(key)
+    return out[:256].encode("utf-8", "backslashreplace").decode() if not out.isascii() else out[:256]
+
+
+def _plain(value: Any) -> str:
+    if type(value) is str:
+        return repr(value[:256])
+    return str(value) if value is None or type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64) else "?"

@@ -1,0 +1,215 @@
+"""What a torch pickle says: its storages, its tensors with their places in those storages, its scalars. Shared by all torch formats.
+
+Argument orders are those of torch/_utils.py (_rebuild_*), persistent ids those of torch/serialization.py (persistent_id), both read in
+torch 2.13; element sizes are c10/core/ScalarType.h's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.pickles.reader import read_pickle
+from ckpt_tools.formats.pickles.stubs import Call, Global, Persistent, Pickled
+from ckpt_tools.formats.torch.names import FROM_TYPE, named
+from ckpt_tools.model.nouns import Finding, Tensor
+
+_SIZES = {
+    1: "uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2"
+    " float8_e5m2fnuz float8_e8m0fnu int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
+    2: "float16 bfloat16 int16 uint16 bits16",
+    4: "float32 int32 uint32 qint32 complex32",
+    8: "float64 int64 uint64 complex64",
+    16: "complex128",
+}
+ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for name in names.split()}
+_BIN = ("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin", "scaler.bin")
+SUFFIXES = (".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", *_BIN)
+"""Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
+_PACKED = {"quint4x2": 2, "quint2x4": 4}  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
+STORAGES: dict[str, str] = {
+    "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
+    "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+    "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
+    "Untyped": "uint8", "_Untyped": "uint8",
+}  # fmt: skip
+_REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
+_FROM_BYTES = ("torch.storage", "_load_from_bytes")
+_HUGE = 1 << 62
+_DIMENSIONS = 64
+"""Dimensions of a tensor at most: torch's own operators take no more (aten/src/ATen/TensorIterator.h)."""
+
+
+class Storage(NamedTuple):
+    """What the pickle says about one storage: its key, bytes per element, and number of elements; ``view`` are bytes to skip in it."""
+
+    key: str
+    dtype: str
+    numel: int
+    view: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZE[self.dtype]
+
+
+class Place(NamedTuple):
+    """Where the file holds a storage: ``offset`` of its first byte (None when it is compressed), ``nbytes`` that it really has."""
+
+    offset: int | None
+    nbytes: int
+
+
+def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
+    """How many elements of its storage a tensor reaches over, from the storage's first on. Absurd numbers give a large, but bounded one."""
+    reach = start + 1
+    for n, step in zip(shape, stride, strict=True):
+        if not n:
+            return 0
+        reach = min(reach + (n - 1) * step, _HUGE)
+    return reach
+
+
+def storage_of(ref: Persistent) -> Storage | Finding | None:
+    """The storage that a persistent id names; None when it names something else, a Finding when it is damaged."""
+    pid = ref.pid
+    if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
+        return None
+    if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage" or type(pid[1]) is not Global or type(pid[4]) is not int:
+        return finding("bad-pickle", "a persistent id is not the tuple that torch writes for a storage", offset=ref.offset)
+    dtype = STORAGES.get(pid[1].name.removesuffix("Storage"))
+    if type(pid[2]) is not str or not 0 <= pid[4] < _HUGE:
+        return finding("bad-pickle", "a storage has a damaged key or number of elements", offset=ref.offset)
+    if dtype is None:
+        return finding("unknown-dtype", f"storage {pid[2][:80]!r} has the unknown class {str(pid[1])[:120]}", offset=ref.offset)
+    view = pid[5] if len(pid) == 6 else None  # torch before 0.4 shared storages by views of a root
+    start = view[1] if type(view) is tuple and len(view) == 3 and type(view[1]) is int and 0 <= view[1] < _HUGE else 0
+    return Storage(pid[2], dtype, pid[4], start * ITEMSIZE[dtype], ref.offset)
+
+
+def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
+    """Every storage that a pickle names, once per key, and a finding for each contradiction between two references."""
+    known: dict[str, Storage] = {}
+    for ref in pickled.persistents:
+        s = ref.meaning = storage_of(ref)
+        if isinstance(s, Storage):
+            first = known.setdefault(s.key, s)
+            if first is s:
+                yield s
+            elif first.nbytes != s.nbytes:
+                yield finding("storage-size", f"the pickle gives storage {s.key[:80]!r} two different sizes", offset=s.offset)
+            elif first.dtype != s.dtype:
+                why = f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take {first.dtype} for both"
+                yield finding("storage-dtypes", why, offset=s.offset)
+        elif s is not None:
+            yield s
+
+
+def keys_of(pickled: Pickled) -> set[str]:
+    """The keys of all storages that a pickle names, also of those that are damaged otherwise."""
+    pids = [ref.pid for ref in pickled.persistents]
+    return {pid[2] for pid in pids if type(pid) is tuple and len(pid) > 2 and type(pid[2]) is str}
+
+
+def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = "") -> Iterator[Finding]:
+    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name.
+
+    ``storages`` must have gone through the same pickle before.
+    """
+    made: dict[int, Tensor] = {}
+    hidden: dict[int, Storage | None] = {}
+    for call in pickled.calls:
+        func, args, offset = call.func, call.args, call.offset
+        if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
+            func, args = args[0], args[2]  # a subclass of Tensor: built by the function that is its first argument
+        if type(func) is not Global or func.module != "torch._utils":
+            continue
+        try:
+            out = _tensor(func.name, args, places, hidden)
+        except _Bad as e:
+            yield finding(e.code, f"{func.name}: {e}", offset=offset)
+            continue
+        if out is not None:
+            made[id(call)] = out
+    yield from named(pickled.value, made, anatomy, root)
+
+
+class _Bad(Exception):
+    def __init__(self, why: str, code: str = "bad-pickle") -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def _sizes(value: Any, what: str) -> tuple[int, ...]:
+    if type(value) is Call and type(value.func) is Global and value.func.module == "torch.jit._pickle" and value.args:
+        value = value.args[0]  # TorchScript writes lists of ints as build_intlist([…])
+    if type(value) not in (tuple, list) or len(value) > _DIMENSIONS:
+        raise _Bad(f"its {what} is not a tuple of at most {_DIMENSIONS} integers")
+    for v in value:
+        if type(v) is not int:
+            raise _Bad(f"its {what} is not a tuple of integers")
+        if not 0 <= v < _HUGE:
+            raise _Bad(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
+    return tuple(value)
+
+
+def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
+    """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is the storage. Each is read once."""
+    data = call.args[0] if call.func == _FROM_BYTES and call.args else None
+    if not isinstance(data, bytes):
+        return None
+    if id(data) not in known:
+        head, at, value = data[:4096], 0, None  # real ones need less than 1000
+        try:
+            for _ in range(4):
+                pickled = read_pickle(head, at)
+                value, at = pickled.value, pickled.end
+        except Damage:
+            value = None
+        storage = storage_of(value) if type(value) is Persistent else None
+        known[id(data)] = storage if isinstance(storage, Storage) else None
+    return known[id(data)]
+
+
+def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]) -> Tensor | None:
+    if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
+        shape = _sizes(args[1], "shape")
+        return Tensor("", args[0].name, shape, 0)
+    if name not in _REBUILD:
+        return None
+    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
+        raise _Bad("its first argument is not a storage, or arguments are missing")
+    storage = args[0].meaning if type(args[0]) is Persistent else _inside(args[0], hidden)
+    if not isinstance(storage, Storage):
+        return None  # reported where the storages are
+    dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
+    shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
+    (start,) = _sizes((args[1],), "offset")
+    if len(shape) != len(stride):
+        raise _Bad("its shape and stride differ in length")
+    numel, reach = 1, start + 1
+    for n, step in zip(shape, stride, strict=True):
+        numel *= n
+        reach += (n - 1) * step
+        if not -_HUGE < reach < _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
+            raise _Bad("it is absurdly large", "tensor-out-of-bounds")
+    item = ITEMSIZE.get(dtype)
+    if item is None:
+        raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
+    place = places.get(storage.key) if type(args[0]) is Persistent else None
+    have = (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
+    nbytes, need = numel * item, reach * item
+    if dtype in _PACKED:
+        per = _PACKED[dtype]
+        nbytes = need = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
+    if numel and need > have:
+        raise _Bad(f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
+    at = place.offset + storage.view + start * item if place and place.offset is not None else None
+    key, span = storage.key[:80] if type(args[0]) is Persistent else "", (reach - start) * item
+    if at is not None and nbytes and dtype not in _PACKED and span != nbytes:
+        # Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
+        return Tensor("", dtype, shape, nbytes, at, key, ((at, span if span < nbytes else 0),))
+    return Tensor("", dtype, shape, nbytes, at, key)

@@ -1,0 +1,220 @@
+"""torch.save's zip archives and TorchScript: directory, headers, pickle and storages must agree with each other to the last byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.archives.zip import STORED, Record, protect, read_record, read_zip, unsummed
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside, structure
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
+from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
+from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.storage import BytesSource, Source
+
+_ZIP = b"PK\3\4"
+_INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
+"""Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte may buy an object of 64, and those of a
+state_dict deflate to a quarter. torch stores its pickles, so only repacked files have a compressed one."""
+
+
+def magic(head: bytes) -> bool:
+    """A zip whose first record lies in a top folder, or is one: torch writes all records below one, keras and numpy write none."""
+    if not head.startswith(b"PK\3\4"):
+        return False
+    n = int.from_bytes(head[26:28], "little")
+    name = head[30 : 30 + n]
+    top, slash, _ = name.partition(b"/")
+    return bool(top) and (bool(slash) or n > len(name)) and not name.endswith(b".npy")
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    return limited(_check(source, anatomy))
+
+
+def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    records = yield from read_zip(source, anatomy, torch=True)
+    if not records:
+        raise Damage("bad-header", "the archive has no records", 0)
+    top = records[0].name.partition("/")[0] + "/"
+    anatomy.metadata["archive_name"] = top[:-1][:256]  # torch.save names it after the file it was first saved to
+    for r in records:
+        if not r.name.startswith(top):
+            yield finding("bad-header", f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}", offset=r.header)
+    by_name = {r.name.removeprefix(top): r for r in records}
+    vouched = False
+    if NAME in by_name:
+        vouched = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
+    yield from _checksums(source, records, by_name, vouched, anatomy)
+    yield from _small(source, by_name, anatomy)
+    script = "constants.pkl" in by_name
+    if script:
+        yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script)
+    if "data.pkl" in by_name:
+        yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script)
+    else:
+        yield from other_pickles(source, records)
+        yield from _no_pickle(by_name)
+
+
+def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding]:
+    """What the pickles and the torch files among the records of an archive of another kind would run; all else about them is their own loader's business."""
+    for r in records:
+        if not r.name.endswith((".pkl", ".pickle", ".pt", ".pth")) or r.payload < 0:
+            continue
+        inner = Anatomy()
+        try:
+            if r.method == STORED and source.read(r.payload, min(4, r.stored)) == _ZIP:
+                found = [*inside(source, r.payload, r.stored, _check, inner)]
+            elif r.method == STORED:
+                found = [*_judged(source, r.payload, r.payload + r.stored, inner)]
+            else:
+                found = [*structure(BytesSource(_inflated(source, r)), inner, _either)]
+        except Damage as e:
+            found = [e.finding]
+        yield from (replace(f, offset=r.place) for f in found if f.code in ("unsafe-pickle", "unread-pickle"))
+
+
+def _either(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A torch.save archive, or a pickle alone."""
+    if source.read(0, min(4, source.size)) == _ZIP:
+        yield from _check(source, anatomy)
+    else:
+        yield from _judged(source, 0, source.size, anatomy)
+
+
+def _judged(source: Source, start: int, stop: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """What a pickle names, also where it is damaged further on."""
+    try:
+        yield from read_judged(source, start, stop, anatomy)
+    except Damage as e:
+        yield e.finding
+
+
+def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
+    """What an archive without torch's own pickle is."""
+    if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
+        yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
+    elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
+        yield finding("needs-trust", "a torch.export archive: its program and its libraries were not looked at")
+    elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
+        raise Damage("bad-header", "the archive has no data.pkl: its writer failed before it came to that, or was not torch", 0)
+
+
+def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy) -> Iterator[Finding]:
+    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data). ``vouched``: they are those that torch wrote."""
+    skipped: set[Record] = set()
+    data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
+    if unsummed(records):
+        yield finding("checksum-off", "every record has the checksum 0: it was switched off when this file was saved")
+        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+        skipped.update(records)
+    elif data and not any(r.crc for r in data):  # skip_data leaves room for the storages; its user may fill them in later
+        empty = all(_blank(source, r) for r in data[:64])
+        if empty:
+            yield finding("skeleton", "all storages are zero and have no checksum: the file was saved with skip_data", offset=data[0].payload)
+        if empty or vouched or len(data) > 1:
+            skipped.update(data)
+            yield finding("not-checksummed", "no storage in this file is protected by a checksum")
+    explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
+    protect([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
+
+
+def _blank(source: Source, r: Record) -> bool:
+    n = min(r.stored, 4096)
+    return r.payload >= 0 and not any(source.read(r.payload, n)) and not any(source.read(r.payload + r.stored - n, n))
+
+
+def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc; readers accept the versions 1 to 10)."""
+    versions = {"version", ".data/version"} & by_name.keys()
+    if not versions:
+        yield finding("bad-header", "the archive has no version record")
+    for name in (*sorted(versions), "byteorder", ".format_version", ".storage_alignment"):
+        r = by_name.get(name)
+        if r is None:
+            continue
+        value = read_record(source, r, 64).decode("latin-1").strip() if r.size <= 64 else ""
+        if name == "byteorder":
+            good = value in ("little", "big")
+            anatomy.explain(r.payload, r.stored, "byteorder: little or big")
+            if value == "big":
+                anatomy.metadata["byteorder"] = value
+        else:
+            good = value.isascii() and value.isdigit() and (name not in versions or 1 <= int(value) <= 20)
+        if not good:
+            yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.place)
+        elif name == ".storage_alignment" and int(value):
+            for other, d in by_name.items():
+                if other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value):  # other programs' zips have no bit 3
+                    yield finding("odd-header", f"record {other[:100]!r} is not aligned to {value} bytes as the others are", offset=d.payload)
+
+
+def _inflated(source: Source, record: Record) -> bytes:
+    """A compressed pickle, or one behind a damaged header. Raises Damage."""
+    limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
+    if record.size > limit:
+        why = f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes; more than {limit:,} are not read"
+        raise Damage("unread-pickle", why, record.header)
+    return read_record(source, record, limit)
+
+
+def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool) -> Iterator[Finding]:
+    """One pickle against the records of its storages; ``folder`` is where those lie."""
+    record = by_name[name]
+    if record.method == STORED and record.payload >= 0:
+        start, stop, within = record.payload, record.payload + record.stored, source
+    else:
+        start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
+    pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=("__torch__", "torch.jit._pickle") if script else ())
+    if pickled.end != stop:
+        yield finding("trailing-data", f"record {name!r} has {stop - pickled.end} bytes after its pickle", offset=pickled.end)
+    places: dict[str, Place] = {}
+    for s in storages(pickled):
+        if not isinstance(s, Storage):
+            yield s
+            continue
+        r = by_name.get(folder + s.key)
+        if r is None:
+            yield finding("missing-storage", f"tensors need storage {s.key[:80]!r}, but there is no record {folder + s.key[:80]!r}", offset=s.offset)
+            continue
+        if r.size != s.nbytes:
+            why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
+            yield finding("storage-size", why, offset=r.place)
+        if r.method != STORED and r.size:
+            why = f"record {folder + s.key[:80]!r} is compressed: torch.load(mmap=True) would take its {r.stored:,} compressed bytes for numbers"
+            yield finding("compressed-storage", why, offset=r.place)
+        places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
+    named = keys_of(pickled)
+    for other, r in by_name.items():
+        if (
+            other.startswith(folder)
+            and not other.endswith("/")
+            and other.removeprefix(folder) not in named
+            and (not script or folder != "data/" or other[5:].isdigit())
+        ):
+            yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
+    yield from tensors(pickled, places, anatomy, "constants" if name == "constants.pkl" else "")
+    if name == "data.pkl":
+        scalars(pickled.value, anatomy)
+
+
+FORMAT = Format(
+    name="torch_zip",
+    suffixes=SUFFIXES,
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs; headers exist twice",
+    limits=(
+        "set_crc32_options(False) and skip_data leave payloads without a checksum: structure only",
+        "the first half of .data/serialization_id digests the record names in an order that only Linux has; elsewhere it proves nothing",
+        "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3, torch.package and torch.export: the container only",
+        "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not always those of state_dict()",
+    ),
+    loader="torch",
+    reference="torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE APPNOTE 6.3.10",
+)

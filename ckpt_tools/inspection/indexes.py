@@ -1,0 +1,139 @@
+"""What index files (``.metadata``, ``ckpt-8.index``, ``model.safetensors.index.json`` …) say about the files beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
+
+from ckpt_tools import formats
+from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.formats import Claim
+from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model import ranges
+from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.storage.retry import there
+
+_ABOVE = 4
+"""How many directories above a file an index that names it may lie (an OCDBT manifest: two)."""
+_LISTED = 16
+_FOLLOWED = 100_000
+"""Parts of other files that an index leads to, at most: the nodes of an OCDBT tree."""
+
+
+def is_index(name: str) -> bool:
+    """Whether a file of this name may describe the files beside it."""
+    return formats.names.may_be_index(name) and any(f.index and not f.index_of(name) for f in allowed_by_name(name))
+
+
+class Indexes:
+    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known to exist.
+
+    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
+    ``unseen`` maps an index or member that could not be looked at to the reason.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._waiting: dict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            if is_index(os.path.basename(path)):
+                self._waiting[os.path.dirname(path)].append(path)
+        self.known = {path for paths in self._waiting.values() for path in paths}
+        self._named: dict[str, list[str]] = defaultdict(list)
+        self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._bases: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._said: set[tuple[str, Claim]] = set()
+        self._broken: set[str] = set()
+        self.unseen: dict[str, str] = {}
+        self.findings: dict[str, list[Finding]] = {}
+        self.bytes_read = 0
+
+    def claims(self, path: str) -> tuple[Claim, ...]:
+        """What the indexes in the directory of ``path`` and above it say about it."""
+        if self._waiting:
+            directory = os.path.dirname(path)
+            for _ in range(_ABOVE):
+                for index in self._waiting.pop(directory, ()):
+                    self._read(index)
+                directory = os.path.dirname(directory)
+        return tuple(self._claims.get(path, ()))
+
+    def based(self, path: str) -> str | None:
+        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; "" without claims, None when one of them has just been changed."""
+        if path not in self._claims:
+            return ""
+        if any(not identity for _, identity in self._bases[path]):
+            return None
+        import hashlib  # only where there are indexes: it costs start-up time
+
+        return hashlib.sha256(repr(sorted(self._bases[path])).encode()).hexdigest()
+
+    def members(self, of: Container[str] | None = None) -> Iterator[str]:
+        """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that were not asked for yet."""
+        for index in [i for paths in self._waiting.values() for i in paths]:
+            self.claims(index)
+        for index, named in self._named.items():
+            if of is None or index in of:
+                yield from named
+
+    def lone(self, path: str) -> Finding | None:
+        """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
+        directory, name = os.path.split(path)
+        wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ()) if formats.names.may_be_index(name) else ()
+        if not wanted or path in self._claims:
+            return None
+        if any(os.path.join(directory, w) in self._broken for w in wanted):
+            said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
+            return finding("unreadable", said, hint="restore the index first")
+        if any(os.path.join(directory, w) in self.known for w in wanted):
+            return finding("extra-file", f"{wanted[0]} does not name this file: it is left over from another save")
+        return finding("unfinished-save", f"there is no {wanted[0]} beside it: the save never finished, or its index was lost")
+
+    def _read(self, index: str) -> None:
+        base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
+        waiting, followed = [(index, tuple[Claim, ...](), tuple[tuple[str, str], ...]())], set[tuple[str, Claim]]()
+        while waiting:
+            file, claims, above = waiting.pop()
+            opened = time.time_ns()
+            report, anatomy = look(file, Level.STRUCTURE, claims=claims)
+            known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
+            behind = (*above, (file, " ".join(map(str, known))))
+            self.bytes_read += report.bytes_read
+            if report.verdict is Verdict.UNKNOWN and (why := [f.message for f in report.findings if f.code in NOT_SEEN]):
+                self.unseen[file] = why[0]
+            if report.verdict is not Verdict.OK and not anatomy.members:
+                self._broken.add(index)
+            for name, claim in anatomy.members.items():
+                path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
+                if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
+                    found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
+                elif not self._there(path, found):
+                    if not claim.optional:
+                        missing[name] = None
+                else:
+                    if (path, claim) not in self._said:
+                        self._said.add((path, claim))
+                        self._claims[path].append(claim)
+                    self._bases[path].update(behind)
+                    self._named[index].append(path)
+                    if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
+                        followed.add((path, claim))
+                        waiting.append((path, (claim._replace(whole=True),), behind))  # the claim alone: what it names starts at the index
+        found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in list(missing)[:_LISTED])
+        if len(missing) > _LISTED:
+            more = list(missing)[_LISTED:]
+            found.append(
+                finding("missing-part", f"{len(more):,} more files that this one describes are not there: {ranges.names(n[:200] for n in more)}")
+            )
+        self.findings[index] = found
+
+    def _there(self, path: str, found: list[Finding]) -> bool:
+        """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it holds is not known."""
+        try:
+            return there(path)
+        except OSError as e:
+            self.unseen[path] = e.strerror or str(e)
+            found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
+            return True

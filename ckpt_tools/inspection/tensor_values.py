@@ -1,0 +1,230 @@
+"""What the numbers in a file's tensors look like: NaN, infinities, and values that only a flipped exponent bit makes. Needs numpy.
+
+A float is taken as its bit pattern, and patterns of one sign are ordered as the numbers are. So four integer reductions per chunk (smallest
+and largest, signed and unsigned) show whether there is anything special in it, and only then it is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.checksum import Progress
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
+from ckpt_tools.model.nouns import Finding, Stats, Tensor
+from ckpt_tools.storage import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Patterns = npt.NDArray[np.unsignedinteger[Any]]
+
+CHUNK = 256 * 1024
+"""Bytes per read: they stay in the L2 cache for the reductions."""
+LISTED = 32
+ENOUGH = 64
+"""Values below which a tensor has no distribution to compare with."""
+
+
+class _Tally:
+    """Counts of one tensor, chunk by chunk, and where the first NaN and the first infinity are (byte offset in the file)."""
+
+    def __init__(self, kind: Kind, scratch: Patterns) -> None:
+        self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
+        self.count = self.nan = self.inf = self.denormal = self.zeros = 0
+        self.first_nan = self.first_inf = -1
+        self.high = self.low = -1  # the largest magnitude patterns of positive and of negative numbers, -1 for none
+        self.high_end = self.low_end = self.sign  # the smallest ones
+
+    def add(self, patterns: Patterns, offset: int) -> None:
+        """Count a chunk that begins at byte ``offset`` of the file."""
+        import numpy as np
+
+        kind, sign = self.kind, self.sign
+        signed = patterns.view(patterns.dtype.str.replace("u", "i"))
+        top, bottom = int(signed.max()), int(signed.min())
+        most, least = int(patterns.max()), int(patterns.min())
+        positive = (top, least) if top >= 0 else (-1, sign)
+        negative = (most - sign, bottom + sign) if bottom < 0 else (-1, sign)
+        self.count += patterns.size
+        if max(positive[0], negative[0]) >= kind.special or (kind.fnuz and negative[1] == 0):
+            patterns = self._special(patterns, offset)
+            if not patterns.size:
+                return
+            magnitudes = patterns & (sign - 1)
+            above, below = magnitudes[patterns < sign], magnitudes[patterns >= sign]
+            positive, negative = ((int(m.max()), int(m.min())) if m.size else (-1, sign) for m in (above, below))
+        self.high, self.high_end = max(self.high, positive[0]), min(self.high_end, positive[1])
+        self.low, self.low_end = max(self.low, negative[0]), min(self.low_end, negative[1])
+        if min(positive[1], negative[1]) < 1 << kind.mantissa:
+            doubled = np.add(patterns, patterns, out=self.scratch[: patterns.size])  # without the sign; a shift of bytes is ten times slower
+            zeros = patterns.size - _count(doubled)
+            self.zeros += zeros
+            self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
+
+    def _special(self, patterns: Patterns, offset: int) -> Patterns:
+        """Count what is no number, and return the rest."""
+        kind = self.kind
+        magnitudes = patterns & (self.sign - 1)
+        nan = patterns == self.sign if kind.fnuz else magnitudes > kind.special if kind.inf else magnitudes >= kind.special
+        inf = magnitudes == kind.special if kind.inf else nan & False
+        if (n := _count(nan)) and self.first_nan < 0:
+            self.first_nan = offset + int(nan.argmax()) * kind.width
+        if (m := _count(inf)) and self.first_inf < 0:
+            self.first_inf = offset + int(inf.argmax()) * kind.width
+        self.nan += n
+        self.inf += m
+        return patterns[~(nan | inf)]
+
+    @property
+    def largest(self) -> int:
+        return max(self.high, self.low)
+
+    def stats(self, t: Tensor, absurd: int) -> Stats:
+        low = self.low | self.sign if self.low >= 0 else self.high_end if self.high >= 0 else None
+        high = self.high if self.high >= 0 else self.low_end | self.sign if self.low >= 0 else None
+        ends = (None if p is None else value(p, self.kind) for p in (low, high))
+        return Stats(t.name, t.dtype, self.count, self.nan, self.inf, self.denormal, absurd, self.zeros, *ends)
+
+
+def _count(mask: Any) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(mask))
+
+
+Ranges = list[tuple[int, int]]
+"""(start, stop) in bytes of the file, of which each holds whole numbers."""
+
+
+def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
+    """The float tensors inside the file, in file order, with the bytes that are their own: those that several share go to the first."""
+    end = 0
+    runs_of = ((i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None)
+    placed = sorted((at, -length, i) for i, runs in runs_of for at, length in runs if length > 0)
+    for i, runs in groupby(placed, key=itemgetter(2)):
+        kind, ranges = KINDS.get(tensors[i].dtype), Ranges()
+        for offset, length, _ in runs:
+            start, stop = max(offset, end), offset - length
+            if offset < 0 or stop > size:
+                continue
+            end = max(end, stop)
+            if kind is not None:
+                start = offset + -(-(start - offset) // kind.width) * kind.width
+                stop -= (stop - start) % kind.width
+                if start < stop:
+                    ranges.append((start, stop))
+        if kind is not None and ranges:
+            yield tensors[i], kind, ranges
+
+
+def _chunks(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None) -> Iterator[tuple[int, Patterns]]:
+    """(offset, bit patterns) of the bytes in ``ranges``; each is only valid until the next."""
+    import numpy as np
+
+    for start, stop in ranges:
+        for at in range(start, stop, CHUNK):
+            part = buffer[: min(CHUNK, stop - at)]
+            source.readinto(at, part)
+            if progress:
+                progress(len(part))
+            yield at, np.frombuffer(part, f"<u{kind.width}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Absurd:
+    """How many numbers are absurd, the byte offset of the first, and what it is."""
+
+    count: int = 0
+    offset: int = -1
+    value: float = 0.0
+
+
+def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
+    """The numbers that are absurd among the others; two more passes, for few tensors.
+
+    Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all that are neither zero nor special.
+    Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone that occurs more than once.
+    """
+    import numpy as np
+
+    sign, bins = 1 << (8 * kind.width - 1), np.zeros(1 << (8 * kind.width - kind.mantissa - 1), np.int64)
+    for _, patterns in _chunks(source, kind, ranges, buffer, None):
+        magnitudes = patterns & (sign - 1)
+        exponents = (magnitudes[magnitudes != 0] >> kind.mantissa).astype(np.int64)
+        bins += np.bincount(exponents, minlength=bins.size)
+    bins[-1] = 0
+    middle = int(np.searchsorted(np.cumsum(bins), (int(bins.sum()) + 1) // 2))
+    least = min(max(kind.absurd + kind.bias, middle + kind.apart) << kind.mantissa, kind.special)
+    count, first, seen, kinds = 0, -1, 0, set[int]()
+    on_purpose = np.array(sorted(chosen(kind)), f"<u{kind.width}")
+    for at, patterns in _chunks(source, kind, ranges, buffer, None):
+        magnitudes = patterns & (sign - 1)
+        hit = (magnitudes >= least) & (magnitudes < kind.special)
+        if not hit.any():
+            continue
+        hit &= ~np.isin(magnitudes, on_purpose)
+        found = patterns[hit]
+        if found.size and first < 0:
+            first, seen = at + int(hit.argmax()) * kind.width, int(found[0])
+        count += found.size
+        if len(kinds) < 2:
+            kinds.update(map(int, np.unique(found)[:2]))
+    if count > 1 and len(kinds) == 1:
+        return _Absurd()
+    return _Absurd(count, first, value(seen, kind))
+
+
+def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Generator[Finding, None, list[Stats]]:
+    """Read every number of every float tensor once, in file order, and say what no good checkpoint holds. Returns what was counted.
+
+    A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises ShortRead and OSError.
+    """
+    try:
+        import numpy as np
+    except ImportError:
+        yield finding("needs-extra", "looking at values needs numpy", hint="pip install 'ckpt-tools[values]'")
+        return []
+    buffer, scratch = memoryview(bytearray(CHUNK)), np.empty(CHUNK, np.uint8)
+    out: list[Stats] = []
+    listed, more = 0, Counter[str]()
+    for t, kind, ranges in _own(anatomy.tensors, source.size):
+        tally = _Tally(kind, scratch.view(f"<u{kind.width}"))
+        for at, patterns in _chunks(source, kind, ranges, buffer, progress):
+            tally.add(patterns, at)
+        strange = _absurd(source, kind, ranges, buffer) if _suspicious(t, tally) else _Absurd()
+        out.append(tally.stats(t, strange.count))
+        new = list(_said(t, tally, strange))
+        listed += bool(new)
+        if listed <= LISTED:
+            yield from new
+        else:
+            more.update(f.code for f in new)
+    for code, n in more.items():
+        yield finding(code, f"and {n} more tensors")
+    return out
+
+
+def _suspicious(t: Tensor, tally: _Tally) -> bool:
+    """Whether a second pass is needed to tell. In vectors of float16 the ratios of running variances are as large as those that a flipped bit makes."""
+    kind = tally.kind
+    large = kind.absurd > 0 and tally.largest >> kind.mantissa >= kind.absurd + kind.bias
+    return large and tally.count >= ENOUGH and (len(t.shape) > 1 or kind.bias > 15)
+
+
+def _said(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
+    name = repr(t.name[:200])
+    if tally.nan:
+        yield finding("nan-values", f"{tally.nan} of {tally.count} values of {name} are NaN", offset=tally.first_nan)
+    if tally.inf:
+        yield finding("inf-values", f"{tally.inf} of {tally.count} values of {name} are infinite", offset=tally.first_inf)
+    if absurd.count:
+        what = f"{absurd.count} of {tally.count} values of {name} are absurd beside the others, the first is {absurd.value:.3g}"
+        yield finding("absurd-values", f"{what}: a flipped bit of the exponent does this", offset=absurd.offset)

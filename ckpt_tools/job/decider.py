@@ -1,0 +1,94 @@
+"""Makes a job's decision in the process that is the one to make it: plan, build the view, or meet the other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ckpt_tools import api
+from ckpt_tools.cache.verdicts import Note
+from ckpt_tools.job import derived, reported, schema
+from ckpt_tools.job.decision import Body, body_of
+from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.membership import Party
+from ckpt_tools.job.options import Terms
+from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.session import Progress
+from ckpt_tools.settings.checked_json import wrong
+from ckpt_tools.storage.trust import OURS
+
+Say = Callable[[LoadPlan], None]
+"""Called with a plan that was made here, for its warnings to be shown once per job."""
+
+
+def asked(selection: Selection) -> str:
+    """A digest of the question, without what differs from rank to rank."""
+    import xxhash
+
+    same = replace(
+        selection,
+        rank=None,
+        jobs=0,
+        io="auto",
+        limit_rate=None,
+        world_size=None,
+        world_from="",
+        fault_ranks=frozenset(),
+        cache=False,
+        max_age=0,
+        plan_dir=None,
+        trust=OURS,
+    )
+    return xxhash.xxh3_64_hexdigest(f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the decision where this process is the one to make it."""
+
+    root: str
+    selection: Selection
+    terms: Terms
+    party: Party
+    decisions: Decisions
+    rendezvous: Rendezvous
+    say: Say | None
+    progress: Progress | None
+    note: Note | None = None
+    world: int | None = None
+
+    @property
+    def asked(self) -> str:
+        return asked(self.selection)
+
+    def make(self) -> Body:
+        """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes then all of them do."""
+        if self.terms.agree:
+            from ckpt_tools.job.consensus import agree
+
+            return self._body(agree(self))
+        if not self.rendezvous.needed:
+            return self._body(self.plan())
+        return self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()), reported.Round(reported.NOTHING.said, self._ordered))
+
+    def _ordered(self, body: object, at: str) -> None:
+        """Raises Invalid for a decision of the first node that says what no decision says: it starts this node's command."""
+        if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
+            wrong(at, "a decision that is still to be written down")
+        schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
+        derived.check(body, self.decisions.root)
+
+    def plan(self) -> LoadPlan:
+        """The plan for the whole job; one without a checkpoint where that is allowed."""
+        return api.plan(self.root, self.selection, progress=self.progress, note=self.note)
+
+    def _body(self, plan: LoadPlan) -> Body:
+        if self.say:
+            self.say(plan)
+        if self.terms.view and plan.checkpoint:
+            from ckpt_tools.job.view import build
+
+            return {**body_of(plan), **build(plan, self.terms.view, self.terms.trust)}
+        return body_of(plan)

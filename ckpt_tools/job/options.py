@@ -1,0 +1,28 @@
+"""How a job comes to its one decision, as its command line says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ckpt_tools.storage.trust import OURS, Trust
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds; ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages."""
+
+    words: Sequence[str] = ("ckpt", "run")
+    worker: bool = False
+    plan_dir: str | None = None
+    job: str = ""
+    node: int | None = None
+    nodes: int | None = None
+    timeout: float = 600.0
+    require_mount: bool = False
+    agree: bool = False
+    rendezvous: str = ""
+    secret_file: str = ""
+    transfer: str = ""
+    view: str = ""
+    trust: Trust = OURS

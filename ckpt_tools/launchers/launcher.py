@@ -1,0 +1,93 @@
+"""What a launcher is: a value that reads a process's place in its job from the environment, or says that it did not start us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ckpt_tools.model.nouns import Known
+from ckpt_tools.settings.parsers import MAX_RANK
+
+SAY = "say --rank N (or set CKPT_RANK), and --world-size N"
+
+
+@dataclass(frozen=True)
+class Started:
+    """One process's place in the job, each number with the variable that says it. None: the launcher does not say, or it is unclear."""
+
+    launcher: str
+    rank: Known | None = None
+    """Global rank of this process."""
+    world_size: Known | None = None
+    """Ranks of the job."""
+    local_rank: Known | None = None
+    local_world_size: Known | None = None
+    """Ranks on this node."""
+    node: Known | None = None
+    """Index of this node, from 0."""
+    nodes: Known | None = None
+    job: str = ""
+    """The job's id, "" when the launcher gives none."""
+    job_from: str = ""
+    """The variables it comes from."""
+    restart: Known | None = None
+    """How often the job or its workers were restarted."""
+    max_restarts: Known | None = None
+    unclear: str = ""
+    """Why a number that seems to be there is not used: which variables were seen, with their values."""
+    hint: str = ""
+    """What to do about it."""
+    skip: bool = False
+    """This process is no rank at all (msrun's scheduler)."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """``variables`` are what it sets; ``reference`` is the source of the facts."""
+
+    name: str
+    variables: tuple[str, ...]
+    detect: Callable[[Mapping[str, str]], Started | None]
+    reference: str
+
+
+def number(env: Mapping[str, str], name: str) -> int | None:
+    """A variable as a non-negative int, None when unset or anything else."""
+    value = env.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+
+
+def known(env: Mapping[str, str], name: str, launcher: str) -> Known | None:
+    """A variable as a number with its provenance."""
+    value = number(env, name)
+    return None if value is None else Known(value, f"{name} ({launcher})")
+
+
+def job_id(env: Mapping[str, str], *names: str) -> tuple[str, str]:
+    """The first of the variables that is set, and its name; two empty texts without one."""
+    return next(((env[name], name) for name in names if env.get(name)), ("", ""))
+
+
+def seen(env: Mapping[str, str], *names: str) -> str:
+    """The variables that are set, with their values, for a message."""
+    texts = ((name, env[name]) for name in names if name in env)
+    return ", ".join(f"{name}={value[:60] if value[:60].isprintable() else ascii(value[:60])}" for name, value in texts)
+
+
+def blank(started: Started, unclear: str, hint: str) -> Started:
+    """The same without the numbers that depend on what a process is: rank, local rank and the counts of ranks."""
+    return replace(started, rank=None, world_size=None, local_rank=None, local_world_size=None, unclear=unclear, hint=hint)
+
+
+def settled(started: Started) -> Started:
+    """The same if its numbers can be true together; else without any, saying which two contradict each other."""
+    s = started
+    below = ((s.rank, s.world_size), (s.local_rank, s.local_world_size), (s.node, s.nodes), (s.local_rank, s.world_size), (s.node, s.world_size))
+    within = ((s.local_world_size, s.world_size), (s.nodes, s.world_size))
+    counts = (s.world_size, s.local_world_size, s.nodes)
+    wrong = [f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}" for a, b in below if a and b and a.value >= b.value]
+    wrong += [f"{a.provenance} is {a.value}, more than the {b.value} of {b.provenance}" for a, b in within if a and b and a.value > b.value]
+    wrong += [f"{n.provenance} is {n.value}" for n in counts if n and not 0 < n.value <= MAX_RANK + 1]
+    if not wrong:
+        return s
+    return replace(blank(s, "; ".join(filter(None, (s.unclear, wrong[0]))), s.hint or SAY), node=None, nodes=None)

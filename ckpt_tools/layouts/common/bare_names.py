@@ -1,0 +1,140 @@
+"""What the name of a file that somebody's own training loop saved says: ``step_200.pt``, ``best_model.pt``, ``optim_200.pt``, ``last.pt``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from ckpt_tools.model.nouns import Kind
+
+
+class BareName(NamedTuple):
+    """``number`` is one whose unit the name does not tell; ``alias`` is a word for a file that is written over (``last``); ``words`` are those that mean nothing here.
+
+    ``pattern`` is the name without its numbers: who saved two files of one pattern saved them in the same place of a program.
+    """
+
+    role: str = ""
+    kind: Kind = Kind.PERIODIC
+    step: int | None = None
+    epoch: int | None = None
+    number: int | None = None
+    alias: str = ""
+    words: tuple[str, ...] = ()
+    pattern: str = ""
+    shard: bool = False
+
+    @property
+    def numbered(self) -> bool:
+        return (self.step, self.epoch, self.number) != (None, None, None)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the name is one that only a checkpoint has."""
+        return self.numbered or bool(self.role or self.alias) or self.kind is not Kind.PERIODIC
+
+
+SUFFIXES = re.compile(r"\.(pt|pth|pth\.tar|bin|ckpt|safetensors)$", re.IGNORECASE)
+_UNITS = {
+    **dict.fromkeys(("step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "it", "itr", "update", "updates"), "step"),
+    **dict.fromkeys(("epoch", "epochs", "ep"), "epoch"),
+}
+_ROLES = {
+    **dict.fromkeys(("optim", "optims", "optimizer", "optimizers", "optimiser", "opt", "adam", "adamw"), "optimizer"),
+    **dict.fromkeys(("scheduler", "sched", "lrscheduler"), "scheduler"),
+    **dict.fromkeys(("rng", "random"), "rng"),
+    **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
+    "ema": "ema",
+    "trainer": "trainer",
+}
+_KINDS = {
+    "best": Kind.BEST,
+    **dict.fromkeys(("final", "release", "export", "exported", "merged", "consolidated", "inference", "deploy"), Kind.RELEASE),
+}
+_ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
+_PLAIN = frozenset((
+    "model", "models", "net", "network", "ckpt", "ckpts", "checkpoint", "checkpoints", "chkpt", "chkpnt", "cp", "weight", "weights", "state", "states",
+    "dict", "param", "params", "save", "saved", "snapshot", "pytorch", "torch", "full", "global", "train", "training", "lr", "at", "pth",
+))  # fmt: skip
+_METRICS = frozenset((
+    "loss", "acc", "accuracy", "val", "valid", "validation", "eval", "test", "score", "metric", "miou", "iou", "map", "f1", "auc", "psnr", "fid", "bleu",
+    "wer", "cer", "ppl", "perplexity", "reward", "return", "top1", "top5",
+))  # fmt: skip
+_GLUED = frozenset(
+    ("rank", "gpu", "node", "worker", "shard", "part", "fold", "seed", "v", "version", "run", "exp", "trial", "stage", "tp", "pp", "dp", "mp")
+)
+"""Words whose number is part of a name, and no measure of progress."""
+_KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *_ALIASES, *_PLAIN, *_METRICS, *_GLUED})
+_TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
+_SPLIT = re.compile(r"([a-z]+)(\d+)$|(\d+)([a-z]+)$")
+_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])$")
+_SCALES = {"k": 1000, "m": 1000000}
+
+
+def stem_of(name: str) -> str:
+    return SUFFIXES.sub("", name)
+
+
+def _tokens(stem: str) -> Iterator[str]:
+    """Words and numbers: known words apart from the number that they are written with, fractions left out."""
+    for token in _TOKEN.findall(re.sub(r"\d+\.\d+(e-?\d+)?", " ", stem.lower())):
+        m = _SPLIT.match(token)
+        word, number = ((m[1], m[2]) if m[1] else (m[4], m[3])) if m else ("", "")
+        if word in _KNOWN:
+            yield from (word, number)
+        elif word in _SCALES and number:
+            yield str(int(number[:18]) * _SCALES[word])
+        else:
+            yield token
+
+
+def read_bare_name(name: str) -> BareName:
+    """What a file's name says, without looking into it."""
+    stem = stem_of(name)
+    reader = _Reader()
+    tokens = [*_tokens(stem), ""]
+    for token, after in pairwise(tokens):
+        reader.take(token, after)
+    return reader.said()._replace(pattern=re.sub(r"\d+", "", stem).strip("-_. ="), shard=bool(re.search(r"\d-of-\d", stem)))
+
+
+class _Reader:
+    """Goes through the tokens of one name."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self.plain: list[int] = []
+        self.words: list[str] = []
+        self.role, self.kind, self.alias, self.before = "", Kind.PERIODIC, "", ""
+
+    def take(self, token: str, after: str) -> None:
+        before, self.before = self.before, token
+        if token.isdigit():
+            self._number(token, before)
+        elif token in _ROLES:
+            self.role = self.role or _ROLES[token]
+        elif token in _KINDS:
+            self.kind = self.kind if self.kind is Kind.BEST else _KINDS[token]
+        elif token in _ALIASES:
+            self.alias = token
+        elif token in _UNITS:
+            if before.isdigit() and not after.isdigit() and self.plain and self.plain[-1] == int(before):  # 200_steps
+                self.known.setdefault(_UNITS[token], self.plain.pop())
+        elif token not in _PLAIN and token not in _METRICS:
+            self.words.append(token)
+
+    def _number(self, token: str, before: str) -> None:
+        if len(token) > 18 or _DATE.match(token) or before in _METRICS:
+            return
+        if before in _GLUED:
+            self.words[-1:] = [before + token]
+        elif before in _UNITS:
+            self.known.setdefault(_UNITS[before], int(token))
+        else:
+            self.plain.append(int(token))
+
+    def said(self) -> BareName:
+        number = self.plain[0] if len(self.plain) == 1 and not self.known else None
+        return BareName(self.role, self.kind, self.known.get("step"), self.known.get("epoch"), number, self.alias, tuple(self.words))

@@ -1,0 +1,101 @@
+"""Counters inside files against the names of their checkpoints, over all checkpoints of one run."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Metadata, whole
+from ckpt_tools.model import ranges
+from ckpt_tools.model.nouns import Finding, Part, Report, Severity
+
+SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
+"""Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info): all ranks of one save write the same number."""
+Rows = Sequence[tuple[Part, Report]]
+Counter = Callable[[Metadata], "int | None"]
+
+
+def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """The first of the keys that holds an integer."""
+    return next((n for n in (whole(metadata.get(k)) for k in keys) if n is not None), None)
+
+
+def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
+    """The integer whose dotted name is, or ends in, one of the words; words first come first."""
+    for word in words:
+        for key, value in metadata.items():
+            if (key == word or key.endswith(f".{word}")) and (n := whole(value)) is not None:
+                return n
+    return None
+
+
+def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Finding]]:
+    """A step that a file tells for certain must be the step in its name."""
+    for part, report in parts:
+        said = read(report.metadata)
+        if said is not None and part.step is not None and said != part.step:
+            yield part.path, finding("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}")
+
+
+def borrowed(
+    parts: Rows, keys: Mapping[str, Sequence[str]], number: Callable[[Part], int | None] = lambda p: p.step, *, growing: bool = True
+) -> Iterator[tuple[str, Finding]]:
+    """Files whose counter belongs to another checkpoint of the run. ``keys`` maps a piece to the names of its counter.
+
+    Optimizers and schedulers count in units of their own (skipped steps, several processes), so only a comparison can contradict: a counter that is
+    elsewhere in the run exactly its checkpoint's number, or (``growing``) that does not grow from one checkpoint to the next.
+    """
+    for piece, names in keys.items():
+        rows = [
+            (n, said, p) for p, r in parts if p.piece == piece and (n := number(p)) is not None and (said := first(r.metadata, names)) is not None
+        ]
+        by_rank: dict[object, list[tuple[int, int, Part]]] = {}
+        for row in rows:
+            by_rank.setdefault((row[2].rank, row[2].coords), []).append(row)
+        for mine in by_rank.values():
+            yield from _borrowed(sorted(mine, key=lambda row: row[:2]), growing)
+
+
+def _borrowed(rows: Sequence[tuple[int, int, Part]], growing: bool) -> Iterator[tuple[str, Finding]]:
+    numbers = {n for n, _, _ in rows}
+    exact = {n for n, said, _ in rows if n == said}
+    for i, (n, said, part) in enumerate(rows):
+        if n in exact:
+            continue
+        # its own checkpoint's count elsewhere: later ones are exact again, or a whole interval of several steps is missing
+        if said in numbers and said in exact | {n} and (any(e > n for e in exact) or abs(n - said) > 1):
+            yield part.path, finding("step-mismatch", f"its counter says {said}, as that of step {said} does; its checkpoint is {n}")
+        elif growing and any(other == said and m != n for m, other, _ in rows[:i]) and not exact:
+            text = f"its counter says {said}, the same as in an older checkpoint of the run"
+            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+
+
+def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
+    """Files of one checkpoint that tell different steps: those that differ from the name, or from most."""
+    homes: dict[str, list[tuple[Part, int]]] = {}
+    for part, report in parts:
+        if (said := read(report.metadata)) is not None:
+            homes.setdefault(part.home or part.path, []).append((part, said))
+    for rows in homes.values():
+        values = [said for _, said in rows]
+        usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
+        for part, said in rows:
+            if said != usual:
+                yield part.path, finding("step-mismatch", f"it is of step {said}, other files of its checkpoint are of step {usual}")
+
+
+def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:
+    """Files that most other checkpoints of the run have and one has not, where no index lists them.
+
+    ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint without any file that counts is not judged here.
+    """
+    homes: dict[str, dict[str, Part]] = {}
+    for part, _ in parts:
+        if (said := name(part)) is not None:
+            homes.setdefault(part.home, {})[said] = part
+    usual = Tally(said for names in homes.values() for said in names)
+    for names in homes.values():
+        if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
+            text = f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
+            yield next(iter(names.values())).path, finding("missing-part", text)

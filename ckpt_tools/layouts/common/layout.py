@@ -1,0 +1,238 @@
+"""What a layout is: a frozen value that says with path templates how a directory is arranged, and how its framework is told what to resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume, Scalar
+
+COORDS = ("tp", "pp", "ep", "dp", "cp")
+"""Parallel axes that a template may name besides the rank."""
+
+NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "world", "layer", "expert", "node")
+"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the directory of the process that keeps the file."""
+RANKS = frozenset((*COORDS, "rank", "world", "node"))
+"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a process id), and never that of a rank."""
+TEXTS = ("prefix", "name", "run")
+"""Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
+
+_TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
+_FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
+
+
+def compile_template(template: str) -> str:
+    """A template as a regular expression. Raises ValueError for a field that is not known.
+
+    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
+    """
+    out, seen = [], set[str]()
+    for i, piece in enumerate(_TOKENS.split(template)):
+        if not i % 2:
+            out.append(re.escape(piece))
+        elif piece == "[":
+            out.append("(?:")
+        elif piece == "]":
+            out.append(")?")
+        elif piece[0] == "<":
+            out.append(f"(?:{'|'.join(re.escape(word) for word in piece[1:-1].split('|'))})")
+        else:
+            m = _FIELD.fullmatch(piece)
+            if m is None or m[1] not in (*NUMBERS, *TEXTS, "tmp"):
+                raise ValueError(f"{piece} in {template}: a field is one of {', '.join((*NUMBERS, *TEXTS))}")
+            name, width = m.groups()
+            if name == "name":
+                out.append("[^/]+?")
+            elif name in seen:
+                out.append(f"(?P={name})")
+            else:
+                seen.add(name)
+                digits = rf"\d{{{width},18}}" if width else r"\d{1,18}"
+                if name in RANKS:
+                    digits = rf"(?={digits}(?!\d))0*\d{{1,6}}"
+                pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in TEXTS else digits
+                out.append(f"(?P<{name}>{pattern})")
+    return "".join(out)
+
+
+@dataclass(frozen=True, eq=False)  # each is itself: comparing fields costs a walk over all of them
+class Piece:
+    """One kind of file in a layout.
+
+    ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag may ever make one rank's
+    file stand in for another's. A ``shared`` file is loaded by every rank, as one of a set or alone. ``single``: of all files of this role one is enough
+    (copies of each other); else each is loaded. ``required``: a checkpoint without any file of this role is not complete where the run's others have one;
+    ``loaded``: resuming reads it.
+    ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
+    (any ``x.ckpt``) makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and nothing else explains its directory.
+    A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that of a save under way.
+    A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a listing looks for its name, when no other fits,
+    in the own directory of a checkpoint that has other pieces.
+    A ``mark`` tells by being there: it may be empty.
+    ``here``: the directory that holds the file is one checkpoint, whatever it is called.
+    ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
+    save interval, was written by a dying job.
+    ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one is a warning, and its ranks are
+    not those that a checkpoint needs.
+    ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names is imported and called.
+    """
+
+    name: str
+    role: str
+    template: str
+    formats: tuple[str, ...] = ()
+    kind: Kind = Kind.PERIODIC
+    replicated_over: tuple[str, ...] = ()
+    sharded: bool = False
+    shared: bool = False
+    single: bool = False
+    required: bool = True
+    loaded: bool = True
+    step_from: str = "name"
+    weak: bool = False
+    proof: str = ""
+    companion: bool = False
+    described: bool = False
+    unfinished: bool = False
+    mark: bool = False
+    here: bool = False
+    everyone_saves: bool = False
+    survivable: bool = False
+    unasked: bool = False
+
+    @cached_property
+    def depth(self) -> int:
+        """Directory components in the template."""
+        return self.template.count("/")
+
+    @cached_property
+    def home(self) -> int:
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one that names a step or nothing but itself; 0 without one."""
+        named = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")]
+        if not any(named):  # release/, or a directory whose name says nothing
+            named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+
+    @cached_property
+    def directory(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[0]))
+
+    @cached_property
+    def file(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[2]))
+
+    @cached_property
+    def suffix(self) -> str:
+        """The literal end of the name: a cheap test before the regular expression."""
+        return re.split(r"[\]}>]", self.template)[-1].rpartition("/")[2]
+
+
+Metadata = Mapping[str, Scalar]
+Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
+
+
+def nothing_to_check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """A layout whose content says nothing that its names could contradict."""
+    return iter(())
+
+
+def no_steps(part: Part, metadata: Metadata) -> Steps:
+    """A layout whose content tells no step."""
+    return part.step, part.epoch, part.step_in_epoch
+
+
+def named_step(checkpoint: Checkpoint) -> int | str | None:
+    """What most trackers write: the step, or the word "release"."""
+    return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
+
+
+def plain_tracker(said: int | str) -> bytes:
+    """What most frameworks write: the number or the word, with nothing around it."""
+    return str(said).encode("utf-8", "surrogateescape")
+
+
+def nothing_beside(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """A layout whose loader asks for no other files."""
+    return ()
+
+
+def nothing_lacks(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """A layout whose checkpoints all hold a whole training state."""
+    return iter(())
+
+
+def never(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """A layout whose names place every checkpoint in the order of training."""
+    return False
+
+
+def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+    """A layout whose siblings tell nothing about a part's step."""
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a directory is arranged.
+
+    ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, a name, "release" or None (garbage), and
+    ``tracked`` says what it holds when it names a checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is ``always_tracked`` when its framework never saves without writing it,
+    ``tracked_early`` when one rank writes it before the others have finished.
+    ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
+    ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are roles without which nothing can be resumed.
+    ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
+    from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
+    and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
+    its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
+    ``records`` are the names of other notes about the checkpoints beside them, ``write_record`` is what the first of them says when a part is the last one saved.
+    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training cannot go on; ``later``: it is tried only after the others, however new it is;
+    ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a ``last_resort`` are checkpoints only where no other layout has any.
+    ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece that every save writes anew.
+    """
+
+    name: str
+    title: str
+    pieces: tuple[Piece, ...]
+    resume: Callable[[Checkpoint, str | None], Resume]
+    reference: str
+    limits: tuple[str, ...]
+    steps: Callable[[Part, Metadata], Steps] = no_steps
+    place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = no_place
+    check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_to_check
+    tracker: str | None = None
+    tracked: Callable[[Checkpoint], int | str | None] = named_step
+    always_tracked: bool = True
+    tracked_early: bool = False
+    sized_by: str = ""
+    commit: str = ""
+    needs: tuple[str, ...] = ()
+    read_tracker: Callable[[bytes], int | str | None] | None = None
+    write_tracker: Callable[[int | str], bytes] = plain_tracker
+    epoch_base: int | None = None
+    committed: bool = False
+    reshardable: bool = False
+    compare_steps: bool = True
+    records: tuple[str, ...] = ()
+    write_record: Callable[[Part], bytes] | None = None
+    beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
+    lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
+    later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
+    unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
+    last_resort: bool = False
+    counts_restarts: bool = False
+    renewed: str = ""
+
+    def piece(self, name: str) -> Piece:
+        """The piece of that name. Raises KeyError."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Piece]:
+        return {p.name: p for p in self.pieces}
+
+
+def whole(value: Scalar) -> int | None:
+    """A metadata scalar as an int when it is one (True is not)."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,82 @@
+"""What verify and scan answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckpt_tools.model.nouns import Checkpoint, Finding, Level, Part, Report, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its format alone."""
+
+    part: Part | None
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of one verification. ``below_level`` files were not looked at as deeply as asked; ``unrecognised`` were not looked at."""
+
+    files: int = 0
+    bytes: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    ok: int = 0
+    suspect: int = 0
+    broken: int = 0
+    unknown: int = 0
+    below_level: int = 0
+    unrecognised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds, which ended it when ``stopped``).
+
+    Contents are checked in blocks: ``files`` have some, of ``files_read`` all were read. ``never`` counts the blocks that neither this run nor one that is
+    remembered has checked, ``oldest_ns`` is the least recent check of all, None while there are such.
+    """
+
+    asked: str | None
+    max_duration: float | None
+    stopped: bool
+    bytes: int
+    bytes_read: int
+    blocks: int
+    blocks_read: int
+    files: int
+    files_read: int
+    never: int
+    oldest_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are in its report."""
+
+    root: str
+    verdict: Verdict
+    level: Level
+    summary: Summary
+    files: tuple[FileReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    sample: Sample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
+
+    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded`` entries that the caller has hidden.
+    """
+
+    root: str
+    checkpoints: tuple[Checkpoint, ...] = ()
+    expected: Mapping[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    bare: int = 0
+    unrecognised: int = 0
+    excluded: int = 0

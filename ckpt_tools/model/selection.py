@@ -1,0 +1,85 @@
+"""The question of ``latest`` and ``plan`` as one frozen value. Standard library only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckpt_tools.model.nouns import Kind, Level
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories with all below them.
+
+    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It says nothing of checkpoints.
+    """
+
+    group: bool = False
+    owners: frozenset[int] = frozenset()
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
+
+    ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
+    ``exclude`` are patterns, relative to the root, of what is neither looked at nor a reason for anything. ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
+    tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
+    ``world_from`` says who gave ``world_size``. Without ``order`` the newest is that by mtime as far as times can be believed, and else a question.
+    ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
+    With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it is not older than ``max_age`` seconds;
+    after ``budget`` seconds no more contents are read, and the plan says of what.
+    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
+    ``allow_none`` answers "there is none" without an error, with ``allow_missing`` also where ``run`` is not there, or ``root`` itself but not its parent.
+    ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start had a checkpoint; ``plan_dir`` holds the log of
+    those starts (None: this user's own).
+    ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller declares to be of one save, whatever their times say.
+    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list of what frameworks write has them.
+    ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
+    ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    kind: Kind | None = None
+    layout: str | None = None
+    run: str | None = None
+    prefix: str | None = None
+    exclude: tuple[str, ...] = ()
+    max_step: int | None = None
+    order: str | None = None
+    resume_from: str | None = None
+    prefer: Kind | None = None
+    prove_replicas: bool = False
+    max_attempts: int = 5
+    fault_ranks: frozenset[int] = frozenset()
+    replica_groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    replicas_all: bool = False
+    strategy_dir: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    rank_order: str = "tp-cp-ep-dp-pp"
+    save_interval: int | None = None
+    require: tuple[str, ...] = ()
+    settle: float = 120.0
+    level: Level = Level.CONTENT
+    key_file: str | None = None
+    allow_none: bool = False
+    allow_missing: bool = False
+    allow_fresh: bool = False
+    plan_dir: str | None = None
+    same_save: tuple[str, ...] = ()
+    trust_global: tuple[str, ...] = ()
+    no_fallback: bool = False
+    skip_unreadable: bool = False
+    strict: bool = False
+    jobs: int = 0
+    cache: bool = False
+    max_age: float = 86400.0
+    budget: float | None = None
+    io: str = "auto"
+    limit_rate: float | None = None
+    world_from: str = "--world-size"
+    ranks: range | None = None
+    trust: Trust = Trust()

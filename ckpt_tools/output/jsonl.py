@@ -1,0 +1,21 @@
+"""A verification -> JSON lines: one per file, one per finding across files, and the summary last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.output import json
+
+
+def render(result: Verification) -> str:
+    """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was cut short."""
+    return "".join(f"{line}\n" for line in _lines(result))
+
+
+def _lines(result: Verification) -> Iterator[str]:
+    for entry in result.files:
+        yield json.line({"type": "file", **json.file(entry)})
+    for finding in result.findings:
+        yield json.line({"type": "finding", **json.finding(finding, across=True)})
+    yield json.line({"type": "summary", **json.head(result)})

@@ -1,0 +1,60 @@
+"""The launchers that are known, and what the environment of this process says: as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+
+from ckpt_tools.launchers import Launcher, Started
+from ckpt_tools.model.nouns import Known
+from ckpt_tools.output import json as emit
+from ckpt_tools.output.table import _Page
+
+_NUMBERS = tuple(f.name for f in fields(Started) if f.name not in ("launcher", "job", "job_from", "unclear", "hint", "skip"))
+
+
+def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | None) -> str:
+    """JSON: each launcher with what it makes of the environment, and ``detected``, the answer that is believed."""
+    entries = [
+        {
+            "name": launcher.name,
+            "variables": list(launcher.variables),
+            "rank": _value(started, "rank"),
+            "world_size": _value(started, "world_size"),
+            "unclear": started.unclear if started else "",
+            "reference": launcher.reference,
+        }
+        for launcher, started in known
+    ]
+    return emit.catalogue("launchers", entries, detected=asdict(here) if here else None)
+
+
+def table(
+    known: Sequence[tuple[Launcher, Started | None]], here: Started | None, env: Mapping[str, str], *, color: bool = False, width: int | None = None
+) -> str:
+    """For people: the launchers with those of their variables that are set, then every number that is known here, and what is unclear."""
+    page = _Page(color, width)
+    rows = []
+    for launcher, started in known:
+        numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
+        held = [name for name in launcher.variables if name in env]
+        rows.append((launcher.name, *numbers, ", ".join(held) or "none is set"))
+    page.table(("name", "rank", "world size", "of its variables"), rows)
+    page.text("")
+    if here is None:
+        page.text("here: no launcher is recognised")
+        return page.done()
+    said = [(name.replace("_", " "), str(n.value), n.provenance) for name in _NUMBERS if isinstance(n := getattr(here, name), Known)]
+    said += [("job", here.job, here.job_from)] if here.job else []
+    page.text(f"here: {here.launcher}{', and this process is no rank' if here.skip else ''}")
+    if said:
+        page.table(("what", "value", "from"), said)
+    for label, text in (("unclear", here.unclear), ("hint", here.hint)):
+        if text:
+            page.text(f"{label}: {text}")
+    return page.done()
+
+
+def _value(started: Started | None, name: str) -> int | None:
+    known = getattr(started, name, None)
+    return known.value if isinstance(known, Known) else None

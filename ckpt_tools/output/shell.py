@@ -1,0 +1,57 @@
+"""A plan -> one line for ``eval`` in a POSIX shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.output.words import printable
+
+
+def render(plan: LoadPlan) -> str:
+    """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines through."""
+    checkpoint = plan.checkpoint
+    path = plan.resume.path if checkpoint else None
+    if checkpoint and path is None and len(plan.ranks) == 1 and len(plan.ranks[0].files) == 1:
+        path = plan.ranks[0].files[0].path  # narrowed to one rank with one file there is only one path to tell
+    values: dict[str, object] = {
+        "CKPT_PATH": path,
+        "CKPT_STEP": plan.resume_step,
+        "CKPT_EPOCH": checkpoint.epoch if checkpoint else None,
+        "CKPT_STEP_IN_EPOCH": checkpoint.step_in_epoch if checkpoint else None,
+        "CKPT_RESUME": 1 if checkpoint else 0,
+    }
+    if checkpoint:
+        values |= {name: value for name, value in plan.resume.env.items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+    return exports(values)
+
+
+def exports(values: Mapping[str, object]) -> str:
+    """One line that exports all of ``values``; None is exported empty."""
+    return f"export {' '.join(f'{name}={_quote(value)}' for name, value in values.items())}\n"
+
+
+def task_prolog(values: Mapping[str, str]) -> str:
+    """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes (slurm.conf(5), srun(1)). Raises UsageError for a line break."""
+    for name, value in values.items():
+        if "\n" in value:
+            raise UsageError(f"{name} holds a line break, which a TaskProlog cannot say", "rename the directory")
+    return "".join(f"export {name}={value}\n" for name, value in values.items())
+
+
+def failure(exit_code: int) -> str:
+    """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of nothing would succeed."""
+    return f"(exit {exit_code})\n"
+
+
+def prolog_failure(message: str, hint: str) -> str:
+    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere, but puts the rest of a line with print into the task's stdout."""
+    lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
+    return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())
+
+
+def _quote(value: object) -> str:
+    return "" if value is None or value == "" else shlex.quote(str(value))

@@ -1,0 +1,32 @@
+"""A plan -> the paths of its files, one per line, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.output.words import printable
+
+
+def render(plan: LoadPlan, *, terminal: bool = False) -> str:
+    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory, the prefix of its files, or each of them.
+
+    On a ``terminal`` control characters in names are escaped.
+    """
+    files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
+    paths = list(dict.fromkeys(file.path for file in files))
+    if plan.resume.path and plan.checkpoint and plan.shared and not plan.ranks:
+        above = plan.checkpoint.path.startswith(f"{plan.resume.path}/")  # Megatron is told the directory and the iteration
+        if plan.resume.path not in paths:
+            paths = [plan.checkpoint.path if above else plan.resume.path]
+    return lines(paths, terminal=terminal)
+
+
+def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
+    """One path per line. Raises UsageError where a path could not be read back."""
+    paths = list(paths)
+    for path in paths:
+        if "\n" in path and not terminal:
+            raise UsageError(f"the path {path!r} holds a line break, so one path per line cannot be read back", "say --format json or --format shell")
+    return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

@@ -1,0 +1,1 @@
+"""Which checkpoint a job resumes from, which file each of its ranks loads, and why."""

@@ -1,0 +1,154 @@
+"""What makes a choice doubtful although no file of it is damaged: clocks, orders that disagree, newer saves that never finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+
+from ckpt_tools.discovery import completeness
+from ckpt_tools.discovery.group import essential
+from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model import ranges
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind
+from ckpt_tools.planning import newest
+from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.newest import Saved, Times, Witnesses
+from ckpt_tools.reading.session import Session
+
+_SKEW_NS = 5_000_000_000
+_CLOCKS = 3
+_SAVES = 5
+"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves hundreds."""
+
+
+def heads(candidates: Sequence[Checkpoint], run: completeness.Expected, prefer: Kind | None = None) -> tuple[Checkpoint, Checkpoint]:
+    """The first complete checkpoint by modification time, and the first by step."""
+    told = [c for c in candidates if c.order != newest.UNKNOWN] or candidates
+    by_mtime, by_step = (_first(told, order, run, prefer) for order in ("mtime", "step"))
+    return by_mtime, by_step
+
+
+def times_of(candidates: Sequence[Checkpoint], now: int) -> Times:
+    """What the modification times of checkpoints look like. A release is no save of the run."""
+    saves = [c for c in candidates if c.kind is not Kind.RELEASE]
+    seen = newest.times([Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves], now)
+    return seen if seen is Times.IN_STEP or seen.mute else newest.times([_saved(c) for c in saves], now)  # nearly always that is enough
+
+
+def _saved(c: Checkpoint) -> Saved:
+    written = [p.mtime_ns for p in essential(c.parts) if p.size >= 0] or [c.mtime_ns]
+    return Saved(c.order, min(p.path for p in c.parts), c.mtime_ns, min(written), max(written), c.kind is Kind.DYING_GASP)
+
+
+def witnesses(session: Session, seen: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None) -> Witnesses:
+    """What speaks for the newest by time, and what for the one of the highest step; ``log`` is what earlier starts say."""
+    return Witnesses(
+        times="mtime" if seen.speaks else None,
+        proven=seen.believed,
+        generations=_side(*(_restarts(c) for c in (by_mtime, by_step))),
+        tracker=_tracker(session, by_mtime, by_step),
+        log=log,
+    )
+
+
+def _side(for_mtime: int, for_step: int) -> str | None:
+    return None if for_mtime == for_step else "mtime" if for_mtime > for_step else "step"
+
+
+def _restarts(c: Checkpoint) -> int:
+    """How many restarts lie before a checkpoint, where its layout counts them."""
+    counted = {p.generation or 0 for p in c.parts} if BY_NAME[c.layout].counts_restarts else {0}
+    return counted.pop() if len(counted) == 1 else 0
+
+
+def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str | None:
+    """Whom the framework calls the newest: the tracker names it, or it holds the file that every save renews."""
+    if _named(session, by_mtime):
+        return "mtime"
+    return "step" if _named(session, by_step) else None
+
+
+def _named(session: Session, c: Checkpoint) -> bool:
+    layout = BY_NAME[c.layout]
+    said = session.tracker(c.layout, c.parts[0].base) if c.parts else None
+    named = said is not None and said[1] is not None and layout.tracked(c) == said[1]
+    return named or any(p.piece == layout.renewed for p in c.parts)
+
+
+def disagreement(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> Finding:
+    """That time and step name different checkpoints."""
+    said = session.tracker(by_step.layout, by_step.parts[0].base)
+    testimony = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
+    text = f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{testimony}"
+    return finding("mtime-disagrees-with-step", text, path=by_mtime.path)
+
+
+def mute(seen: Times, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """That the times of all checkpoints tell nothing."""
+    if seen.mute:
+        yield finding("mtime-not-kept", f"{seen.value}: the step decides which is the newest", path=candidates[0].parts[0].base)
+
+
+def clocks(session: Session, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Checkpoints of a time that has not come yet."""
+    ahead = [c for c in candidates if c.mtime_ns > session.now_ns + _SKEW_NS]
+    yield from (finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path) for c in ahead[:_CLOCKS])
+    if more := ahead[_CLOCKS:]:
+        text = f"{len(more):,} more were modified after now: {ranges.names(c.label for c in more)}"
+        yield finding("mtime-in-future", text, path=session.root)
+
+
+def question(seen: Times, said: Witnesses, by_mtime: Checkpoint, by_step: Checkpoint) -> UsageError:
+    """Which of two checkpoints is the newest, with what each witness says and what answers it."""
+    sides = {"mtime": by_mtime.label, "step": by_step.label}
+    spoken = [
+        ("the modification times", said.times),
+        ("the restart counters", said.generations),
+        ("the tracker", said.tracker),
+        ("the log of earlier starts", said.log),
+    ]
+    told = [f"{who} speak{'' if who.endswith('s') else 's'} for {sides[word]}" for who, word in spoken if word is not None]
+    why = " and ".join(told) if len(told) > 1 else seen.value
+    text = (
+        f"which checkpoint is the newest is in doubt ({why}): {by_mtime.path} by modification time ({_when(by_mtime)}), "
+        f"{by_step.path} by step ({_when(by_step)})"
+    )
+    hint = f"say --order mtime to resume from {by_mtime.label}, or --order step to resume from {by_step.label}"
+    return UsageError(text, hint)
+
+
+def _when(c: Checkpoint) -> str:
+    moment = datetime.fromtimestamp(c.mtime_ns // 1_000_000_000, timezone.utc)
+    return f"{c.label}, {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _first(candidates: Sequence[Checkpoint], order: str, run: completeness.Expected, prefer: Kind | None) -> Checkpoint:
+    """The best of the complete ones; where none is, of all."""
+    if any(c.kind is not Kind.PERIODIC for c in candidates):  # those at the same step change the order, so incomplete ones must go first
+        return rank([c for c in candidates if not completeness.missing(c, run)] or candidates, order, prefer)[0]
+    ranked = rank(candidates, order, prefer)
+    return next((c for c in ranked if not completeness.missing(c, run)), ranked[0])
+
+
+def unfinished(
+    saves: Sequence[Checkpoint], chosen: Checkpoint | None, order: str, root: str, state: Callable[[Checkpoint], str]
+) -> Iterator[Finding]:
+    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step; all where none is chosen. ``order`` is "mtime" or "step".
+
+    ``state`` says of a save that may still be written how far it is.
+    """
+
+    def newer(c: Checkpoint) -> bool:
+        return chosen is None or rank([chosen, c], order)[0] is c or (c.layout == chosen.layout and c.order > chosen.order)
+
+    left = [c for c in rank(saves, order) if newer(c)]
+    than = "" if chosen is None else " is newer than the choice, but"
+    for c in left[:_SAVES]:
+        text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c)}"
+        text += f": {told}" if (told := state(c)) else ""
+        yield finding("unfinished-save", text, path=c.parts[0].home or c.path)
+    if more := left[_SAVES:]:
+        text = f"{len(more):,} more saves like these never finished: {ranges.names(c.label for c in more)}"
+        yield finding("unfinished-save", text, path=root)

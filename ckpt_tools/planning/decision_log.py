@@ -1,0 +1,137 @@
+"""What earlier starts resumed from, as the log of decisions tells. Every command that chooses reads it; those that decide for a job write it (job/decisions.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.model.nouns import Checkpoint, EarlierStart, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+LAST = "last.json"
+"""The last start of a root that had a checkpoint."""
+FLAG = "--plan-dir"
+MOST = 256 << 20
+"""Bytes of one file below it: the decision for 100,000 ranks has 50 MB."""
+
+
+_AGES = 1e18
+"""Seconds that no clock shows: beyond them an integer may be no float."""
+
+
+def state_dir(env: Mapping[str, str]) -> str:
+    """Where decisions go unless --plan-dir says otherwise: it survives a reboot, so that a lost mount is not taken for a first launch."""
+    home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "ckpt-tools", "decisions")
+
+
+def safe(name: str) -> str:
+    """A name as a single path component."""
+    return re.sub(r"[^A-Za-z0-9_.=-]", "_", name)[:80].lstrip(".") or "_"
+
+
+def place(plan_dir: str | None, root: str) -> str:
+    """The directory of the decisions about one root. Raises UsageError where it would lie inside the root."""
+    import xxhash
+
+    root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir or state_dir(os.environ))
+    inside = os.path.realpath(plan_dir) + os.sep
+    if inside.startswith(os.path.realpath(root).rstrip(os.sep) + os.sep):
+        raise UsageError(f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes", "name a directory outside it")
+    return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(root))}")
+
+
+def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
+    """The last start that had a checkpoint, from the ``place`` of a root; None when there was none.
+
+    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch. Raises Untrusted when others
+    could have written it, or taken it away.
+    """
+    path = os.path.join(directory, LAST)
+    what = f"{path}, which tells whether an earlier start had a checkpoint,"
+    try:
+        data = _read(path, trusted)
+        if data is None:
+            return None
+        from ckpt_tools.settings import checked_json  # a first launch need not wait for it
+
+        return _start(checked_json.parsed(data))
+    except OSError as e:
+        raise CannotLook(f"{what} cannot be read: {e.strerror}", "make it readable, or name another directory with --plan-dir") from e
+    except ValueError as e:
+        from shlex import quote
+
+        hint = f"to start from nothing all the same say --allow-fresh; to forget what it said: rm {quote(path)}"
+        raise CannotLook(f"{what} is damaged: {e}", hint) from e
+
+
+def _read(path: str, trusted: Trust) -> bytes | None:
+    """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it away."""
+    with trust.named(FLAG):
+        try:
+            return trust.read(path, MOST, trusted)
+        except FileNotFoundError:
+            trust.absent(path, trusted)
+            return None
+
+
+def _start(note: object) -> EarlierStart:
+    """Raises ValueError unless it is what ``Decisions.save`` writes."""
+    from ckpt_tools.settings import checked_json
+
+    if not isinstance(note, dict) or not isinstance(note.get("path"), str):
+        raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
+    checked_json.path(note["path"], "path")
+    step, at = note.get("step"), note.get("decided_at")
+    rows = note.get("ahead")
+    passed = tuple((row[0], _seconds(row[1])) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, list) and len(row) == 2)
+    return EarlierStart(step if isinstance(step, int) else None, note["path"], _seconds(at), _seconds(note.get("mtime")), passed)
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < _AGES else 0.0
+
+
+def sides_with(before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None) -> str | None:
+    """Which of two checkpoints an earlier start speaks for, as newest.Witnesses has it; ``step`` is that of the newest by time.
+
+    It resumed from the one of the higher step; or it passed that one over, and the newest by time is what it resumed from or was saved since.
+    """
+    if before is None:
+        return None
+    if (before.path, before.mtime) == _key(by_step):
+        return "step"
+    since = step is not None and before.step is not None and step > before.step
+    return "mtime" if _key(by_step) in before.passed and (since or (before.path, before.mtime) == _key(by_mtime)) else None
+
+
+def _key(c: Checkpoint) -> tuple[str, float]:
+    return c.path, round(c.mtime_ns / 1e9, 6)
+
+
+def earlier(root: str, selection: Selection) -> EarlierStart | None:
+    """The earlier start that forbids to take this one for a first launch. Raises CannotLook when that cannot be known."""
+    before = None if selection.allow_fresh else last(place(selection.plan_dir, root), selection.trust)
+    return before if before and not _another_run(before, selection) else None
+
+
+def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneUsable:
+    """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted looks like a first launch."""
+    text = f"there is no checkpoint in {root}, but an earlier start resumed from step {before.step} ({before.path})"
+    return NoneUsable(text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan)
+
+
+def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
+    """Raise NoneUsable unless this may be the first launch."""
+    if before := earlier(root, selection):
+        raise gone(root, before, plan)
+
+
+def _another_run(before: EarlierStart, selection: Selection) -> bool:
+    """Whether the earlier start was of another run in the same root: what it resumed from is still there, and the question is about one run."""
+    narrowed = (selection.run, selection.prefix, selection.layout) != (None, None, None)
+    return narrowed and os.path.lexists(before.path)

@@ -1,0 +1,43 @@
+"""Which candidates go behind the others however new they are: exports, halves, and what nothing places in the order of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Severity
+from ckpt_tools.planning.choose import rank
+
+
+def in_order(candidates: Sequence[Checkpoint], prefer: Kind | None = None) -> list[Checkpoint]:
+    """Those whose times and steps tell which is the newest: without what goes behind them in any case. All where the caller prefers a kind."""
+    first = [c for c in candidates if not BY_NAME[c.layout].later(c, candidates)] if prefer is None else []
+    return first or list(candidates)
+
+
+def ordered(candidates: Sequence[Checkpoint], order: str, prefer: Kind | None = None) -> list[Checkpoint]:
+    """Best first, and behind them what goes last. Apart, because at one step a periodic checkpoint counts as no older than the best so far, which may be a copy of it."""
+    first = in_order(candidates, prefer)
+    known = {id(c) for c in first}
+    return [*rank(first, order, prefer), *rank([c for c in candidates if id(c) not in known], order)]
+
+
+def passed_over(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What those that go last lack, where they are newer than all that go ``first``."""
+    known, newest = {id(c) for c in first}, max(c.mtime_ns for c in first)
+    for c in candidates:
+        if id(c) not in known and c.mtime_ns > newest:
+            yield from (replace(f, severity=Severity.NOTE) for f in BY_NAME[c.layout].lacks(c, candidates))
+
+
+def ask_where_unclear(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> None:
+    """Raises UsageError where a checkpoint may be the newest, and nothing tells."""
+    c = next((c for c in candidates if BY_NAME[c.layout].unclear(c, candidates)), None)
+    if c is None:
+        return
+    placed = rank(first, "mtime")[0]
+    name, other = (o.parts[0].path.rpartition("/")[2] for o in (c, placed))
+    text = f"which checkpoint is the newest is in doubt: {c.path} was written last, but nothing tells its step; {placed.path} is of {placed.label}"
+    raise UsageError(text, f"say --order step to resume from {other}, or --prefix {c.parts[0].prefix or name} to resume from {name}")

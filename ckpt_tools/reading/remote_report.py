@@ -1,0 +1,63 @@
+"""What a worker on another machine saw of a file, as it is to be told here: it may have other file systems mounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.reading.work_units import Want
+from ckpt_tools.storage import Identity, LocalSource
+
+_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
+
+
+def seen_from_here(want: Want, host: str, report: Report, identity: tuple[int, ...] | None) -> tuple[Report, tuple[int, ...] | None] | None:
+    """A worker's report, and what identifies the file there; None when it is better read here."""
+    blind = [f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM]
+    differs = identity is not None and want.mtime_ns > 0 and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
+    if blind or differs:
+        try:
+            with LocalSource(want.path) as source:
+                now = source.size, source.stat.st_mtime_ns
+        except OSError:
+            return None  # nobody can: it is said as it is seen from here
+        if differs and not blind and now == (want.size, want.mtime_ns):
+            return unknown(want, other(host)), None
+        if blind:
+            said = unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
+            report = replace(report, size=want.size, findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings))
+    return report, identity
+
+
+def unknown(want: Want, why: str) -> Report:
+    return Report(want.path, None, want.size, Verdict.UNKNOWN, Level.PRESENCE, findings=(finding("unreadable", why),), mtime_ns=want.mtime_ns)
+
+
+def unseen(why: str, host: str) -> str:
+    return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
+
+
+def other(host: str) -> str:
+    return f"on {host} there is another file of this name: mount the same file system there"
+
+
+def replaced(source: LocalSource) -> bool:
+    """Whether the name stands for another file by now."""
+    try:
+        now = os.stat(source.path)
+    except OSError:
+        return True
+    return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
+
+
+def ours(path: str, theirs: tuple[int, ...] | None, begun_ns: int) -> Identity | None:
+    """What a worker read, as this machine names it: device and inode may be others there."""
+    try:
+        ours = Identity.of(os.stat(path)) if theirs else None
+    except OSError:
+        return None
+    return ours if ours is not None and ours[:3] == theirs[:3] and ours.settled(begun_ns) else None  # type: ignore[index]

@@ -1,0 +1,263 @@
+"""One question about one root: what was found there, and every report made so far, so that no file is read twice at the same level."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.discovery import group as grouping
+from ckpt_tools.discovery.exclude import Hidden
+from ckpt_tools.discovery.set_aside import set_aside
+from ckpt_tools.discovery.sidecars import read_key, read_tracker
+from ckpt_tools.discovery.walk import Discovery, discover, stat_of
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.formats import Anatomy, format_of
+from ckpt_tools.formats.pickles.unlisted import vouched
+from ckpt_tools.inspection.check import cut_short
+from ckpt_tools.inspection.indexes import Indexes
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import Box, Checkpoint, Finding, Level, Part, Report, Severity, Unseen, Verdict, worst
+from ckpt_tools.reading.ambiguous_names import settle_weak_names
+from ckpt_tools.reading.reader import Reader
+from ckpt_tools.storage.listing import THREADS
+from ckpt_tools.storage.paths import names
+from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.storage.trust import OURS, Trust
+
+TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
+_NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
+Progress = Callable[[int, int], None]
+"""Called with (bytes read so far, bytes to read as far as known), from any thread."""
+
+
+_Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str | Finding | None"]
+
+
+class Session:
+    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files;
+    ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a ``cache`` what was seen earlier is not read again, with a ``budget`` in seconds contents are read no longer than that.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        jobs: int = 0,
+        require: Iterable[str] = (),
+        settle: float = 120.0,
+        progress: Progress | None = None,
+        key_file: str | None = None,
+        explain: bool = False,
+        listing: bool = False,
+        cache: Cache | None = None,
+        budget: float | None = None,
+        io: str = "auto",
+        limit_rate: float | None = None,
+        exclude: Sequence[str] = (),
+        trust_global: Sequence[str] = (),
+        trust: Trust = OURS,
+    ) -> None:
+        require, self.trusted = names(require), tuple(trust_global)
+        self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
+        self.started_ns = time.time_ns()  # before the first look: what is younger was written by somebody else meanwhile
+        key = read_key(key_file, trust) if key_file else None
+        self.reader = Reader(
+            jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget, io=io, limit_rate=limit_rate
+        )
+        self.found: Discovery = _discovered(root, listing, Hidden(exclude))
+        self.indexes = Indexes(self.found.indexes)
+        self.reports: dict[str, Report] = {}
+        self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
+        self.unplaced: list[Unseen] = []  # files whose content would say what they are
+        self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
+        self.bytes_done = self.bytes_total = 0
+        self._expected: dict[str, int] = {}
+        self.now_ns = time.time_ns()
+        self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
+        self.aside = set_aside(self.found, self.root)
+        settle_weak_names(self)
+        self.parts = grouping.with_content_steps(self.found.parts, self.reports)
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What an answer has to name although it is no part of it."""
+        return [*self.aside, *self.found.lone]
+
+    def bare(self, part: Part) -> None:
+        """The file is no part after all, or nobody can say which."""
+        report = self.reports.pop(part.path, None)
+        if report is not None and report.verdict is Verdict.UNKNOWN:
+            self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in NOT_SEEN)
+        self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
+        self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
+
+    def add_members(self) -> None:
+        """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
+        known = {p.path for p in self.parts} | {b[0] for b in self.found.bare}
+        for path in self.indexes.members(None if self.found.tree else known):
+            if path not in known:
+                known.add(path)
+                self.found.bare.append((path, *stat_of(path)))
+                self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)  # its name had said nothing
+
+    def _advance(self, n: int) -> None:
+        self.bytes_done += n
+        if self.progress:
+            self.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
+
+    def expect(self, parts: Iterable[Part]) -> None:
+        """The contents of these files are read next: their sizes are what progress is measured by, until their reports are there."""
+        self._expected = {p.path: max(0, p.size) for p in parts}
+        self.bytes_total = self.bytes_done + sum(self._expected.values())
+
+    def _arrived(self, path: str) -> None:
+        """A report that was waited for is there, whatever of the file was read for it: nothing where an earlier run knew it."""
+        if self._expected.pop(path, None) is not None:
+            self.bytes_total = self.bytes_done + sum(self._expected.values())
+            self._advance(0)
+
+    def report(self, part: Part, level: Level) -> Report:
+        """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
+        have = self.reports.get(part.path)
+        if have is None and part.size == 0 and not part.findings and BY_NAME[part.layout].piece(part.piece).mark:
+            have = self.reports[part.path] = Report(part.path, None, 0, Verdict.OK, level, findings=(_NO_STATE,), mtime_ns=part.mtime_ns)
+        if have is None and level is Level.PRESENCE:
+            empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
+            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
+            have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
+        if have is None or (have.level < level and have.format is not None and not self._enough(have)):
+            piece = BY_NAME[part.layout].piece(part.piece)
+            expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
+            new = self._look(part.path, level, part.findings, expect)
+            if new is None:  # the budget is spent
+                return have or self.report(part, Level.STRUCTURE)
+            have = new
+            if have.format is None and not have.findings and not piece.formats:
+                have = replace(have, level=level, findings=(_NO_STATE,))
+            self.reports[part.path] = have
+        if have.unlisted and BY_NAME[part.layout].piece(part.piece).unasked:
+            have = self.reports[part.path] = vouched(have, self.trusted, unasked=True)
+        if level > Level.STRUCTURE:
+            self._arrived(part.path)
+        return have
+
+    def _enough(self, have: Report) -> bool:
+        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent, or its end is missing."""
+        reader, path = self.reader, have.path
+        sampled = path in reader.partial and path not in reader.ahead
+        return sampled or (path in reader.unread and reader.spent) or cut_short(have.findings, have.size)
+
+    def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
+        """A report on one file, or what the directory listing already showed when there is no file to read."""
+        return self._look(path, level, seen) or self.examine(path, Level.STRUCTURE, seen)[0]
+
+    def _look(self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()) -> Report | None:
+        """None when the budget is spent."""
+        if (shown := self.shown(path, level, seen)) is not None:
+            return shown
+        found = self.reader.report(path, level, expect, self.indexes.claims(path), self.indexes.based(path))
+        if found is None:
+            return None
+        if found[1]:
+            self.places[os.path.dirname(path)][path] = found[1]
+        return self._told(found[0], seen)
+
+    def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
+        """A report on one file together with what is in it."""
+        if (shown := self.shown(path, level, seen)) is not None:
+            return shown, Anatomy()
+        report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))
+        if anatomy.places:
+            self.places[os.path.dirname(path)][path] = anatomy.places
+        return self._told(report, seen), anatomy
+
+    def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
+        """What is known of a file without opening it, when that is enough."""
+        if any(f.code not in ("rank-mismatch", "step-mismatch") for f in seen):
+            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
+            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
+        self.indexes.claims(path)
+        if (lone := self.indexes.lone(path)) is not None:
+            size, mtime_ns, more = stat_of(path)
+            reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
+            return Report(path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns)
+        return None
+
+    def _told(self, report: Report, seen: Sequence[Finding]) -> Report:
+        """The report with what the listing and the indexes say about the file, and what the caller says about the names in its pickles."""
+        report = vouched(report, self.trusted, report.format is not None and format_of(report.format).unasked)
+        more = (*seen, *self.indexes.findings.get(report.path, ()))
+        return with_findings(report, more) if more else report
+
+    def members(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint with the files that its indexes name, and without those that they leave out: left over from a save that was overwritten."""
+        mine = {p.path: p for p in checkpoint.parts}
+        indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
+        if not indexes:
+            return checkpoint
+        for index in indexes:
+            for path in self.indexes.members({index.path}):
+                if path not in mine:
+                    size, mtime_ns, findings = stat_of(path)
+                    mine[path] = index._replace(path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings)
+        kept = tuple(p for p in mine.values() if not ((lone := self.indexes.lone(p.path)) and lone.code == "extra-file"))
+        return replace(checkpoint, parts=kept)
+
+    def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
+        """(layout, run) -> its checkpoints, in the order given."""
+        out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+        for c in checkpoints:
+            out[c.layout, c.run].append(c)
+        return out
+
+    def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
+        """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
+        path, read = self.found.trackers.get((BY_NAME[layout].tracker or "", base)), BY_NAME[layout].read_tracker
+        if path is None or read is None:
+            return None
+        data = read_tracker(path, TRACKER_LIMIT)
+        if not isinstance(data, Finding):
+            return path, read(data)
+        if data.code == "unreadable":
+            self.unread[path] = data.message
+        return path, data
+
+    def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
+        """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
+        newest, highest, named, said = self._front(siblings)
+        young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9
+        if named is not None and checkpoint.order <= named:  # the framework has declared it finished, however young it is
+            return young and BY_NAME[checkpoint.layout].tracked_early
+        past = isinstance(said, int) and (checkpoint.step or 0) > said
+        return (checkpoint is highest and (named is not None or past)) or young
+
+    def _front(self, siblings: Sequence[Checkpoint]) -> _Front:
+        """Of one run: the newest checkpoint, the one with the highest step, how far the tracker's checkpoints go, and what it says; worked out once."""
+        if self._asked is None or self._asked[0] is not siblings:
+            first = siblings[0]
+            said = self.tracker(first.layout, first.parts[0].base)
+            what, tracked = (said[1] if said else None), BY_NAME[first.layout].tracked
+            named = max((c.order for c in siblings if what is not None and tracked(c) == what), default=None)
+            newest, highest = max(siblings, key=lambda c: c.mtime_ns), max(siblings, key=lambda c: c.order)
+            self._asked = siblings, (newest, highest, named, what)
+        return self._asked[1]
+
+
+def _discovered(root: str, listing: bool, hidden: Hidden) -> Discovery:
+    """What is below the root. Raises CannotLook."""
+    try:
+        return away(discover, root, listing, THREADS, hidden)
+    except Stalled as e:
+        raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
+
+
+def with_findings(report: Report, more: Sequence[Finding]) -> Report:
+    """The report with further findings and the verdict they lead to; unknown stays unknown, and what could not be looked at makes it so."""
+    both = (*report.findings, *more)
+    blind = report.verdict is Verdict.UNKNOWN or any(f.code == "unreadable" for f in more)
+    return replace(report, findings=both, verdict=Verdict.UNKNOWN if blind else worst(both))

@@ -1,0 +1,134 @@
+"""What could not be looked at below ROOT, and whether an answer may be given all the same: not having looked is never absence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools.discovery.sidecars import unread
+from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.layouts import BY_NAME, active
+from ckpt_tools.layouts.common.directories import step_in_path
+from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Severity, Unseen, Verdict
+from ckpt_tools.reading.session import Session
+
+_SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
+"""Names that file systems give to what is theirs; no framework saves there."""
+HINT = "make it readable, or pass --skip-unreadable to go on without it"
+
+
+class Answer(NamedTuple):
+    """What is weighed: the checkpoint that was chosen (with the step that its files tell), those that lost, those that could have been chosen, and the caller's leave
+    to pass over what cannot be read.
+    """
+
+    chosen: Checkpoint | None = None
+    rejected: Collection[Checkpoint] = ()
+    candidates: Sequence[Checkpoint] | None = None
+    skip: bool = False
+
+
+def not_seen(s: Session) -> list[Finding]:
+    """Directories that could not be listed, and entries of which nobody can say what they are."""
+    return [told(row, s.root) for row in s.found.unseen]
+
+
+def told(row: Unseen, root: str) -> Finding:
+    """A row as a finding; what belongs to the file system is worth a note."""
+    return finding("unreadable", row.why, path=row.path, severity=Severity.NOTE if _of_system(row.path, root) else None)
+
+
+def unread_files(s: Session) -> Iterator[Finding]:
+    """Parts that could not be read as deeply as their names need."""
+    yield from (finding("unreadable", why.message, path=p.path) for p, why in _unread_parts(s))
+
+
+def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
+    unknown = {path for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
+    for p in s.parts:  # a million, most of which nobody has asked about
+        if p.findings or (unknown and p.path in unknown):
+            why = why_unseen(p, s)
+            if why is not None:
+                yield p, why
+
+
+def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
+    """(what the answer cannot be given without, what is worth a warning beside it)."""
+    stepped = {os.path.dirname(c.path) for c in answer.candidates or () if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)}
+    blocking, warnings = list[Unseen](), list[Finding]()
+    for row in _rows(s, answer):
+        step = step_in_path(row.path, s.root, active(), stepped) if row.step is None else row.step
+        if _of_system(row.path, s.root) or (_passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)):
+            warnings.append(told(row, s.root))
+        else:
+            blocking.append(row)
+    return blocking, warnings
+
+
+def _rows(s: Session, answer: Answer) -> Iterator[Unseen]:
+    yield from s.found.unseen
+    yield from s.unplaced
+    yield from _beside(s, answer)
+    yield from _parts(s, answer)
+    if answer.chosen is None:  # no name of theirs is one of a checkpoint, but then something is there
+        bare = ((path, f.message) for path, _, _, findings in s.found.bare for f in findings if f.code == "unreadable")
+        yield from (Unseen(path, why) for path, why in bare)
+
+
+def _beside(s: Session, answer: Answer) -> Iterator[Unseen]:
+    """Trackers, indexes, and files that others were to be compared with."""
+    unread_ = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
+    parts = {p.path: p for p in s.parts if p.path in unread_} if unread_ else {}
+    yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())  # also of what lost: it may have lost for want of what they name
+    for path, why in unread_.items():
+        p = parts.get(path)
+        if p is None:
+            yield Unseen(path, why)
+        elif why_unseen(p, s) is None:  # else it is told as the part it is
+            yield Unseen(path, why, p.step, p.mtime_ns)
+
+
+def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
+    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which checkpoint it is of, or leave was given to pass over it."""
+    unread_ = list(_unread_parts(s))
+    if not unread_:
+        return
+    mine = None if answer.candidates is None else {p.path for c in answer.candidates for p in c.parts if not c.unfinished}
+    rejected = () if answer.skip and answer.chosen is None else answer.rejected
+    lost = {p.path for c in rejected for p in c.parts if BY_NAME[p.layout].piece(p.piece).step_from == "name"}
+    lost |= {p.path for p in answer.chosen.parts} if answer.chosen else set()
+    for p, why in unread_:
+        if p.path not in lost and (mine is None or p.path in mine):
+            yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
+
+
+def why_unseen(p: Part, s: Session) -> Finding | None:
+    """Why a part could not be looked at; None when it could, or was not asked about."""
+    report = s.reports.get(p.path)
+    findings = report.findings if report is not None and report.verdict is Verdict.UNKNOWN else p.findings
+    return next((f for f in findings if f.code in NOT_SEEN), None)
+
+
+def _of_system(path: str, root: str) -> bool:
+    return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
+
+
+def _older(step: int | None, row: Unseen, chosen: Checkpoint | None) -> bool:
+    """Whether neither the name nor the time of what could not be seen lets it be newer than the choice."""
+    if chosen is None or chosen.step is None or step is None or row.mtime_ns is None:
+        return False
+    return step < chosen.step and row.mtime_ns < chosen.mtime_ns
+
+
+def _passed(row: Unseen, step: int | None, chosen: Checkpoint | None) -> bool:
+    """Whether the choice is whole without it, where the caller gave leave to go on: not so where its like beside it, named after no step, holds files of the choice
+    (``rank_3`` beside ``rank_0``).
+    """
+    if chosen is None or step is not None:
+        return chosen is not None
+    above, name = os.path.split(row.path)
+    like = re.sub(r"\d+", "#", name)
+    beside = {p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")}
+    return not any(inside and re.sub(r"\d+", "#", sibling) == like for sibling, inside, _ in beside)

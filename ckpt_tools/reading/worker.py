@@ -1,0 +1,50 @@
+"""What a worker of an engine does: plain data in, plain data out."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from ckpt_tools import __version__
+from ckpt_tools.cache.codec import pack
+from ckpt_tools.checksum.remote import Item, read_items
+from ckpt_tools.formats.common.zero_pages import MOST, watching
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.plain import decode
+from ckpt_tools.storage import LocalSource, counted
+
+
+def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
+    """What a worker does with a unit: (its version, its host's name, what went wrong with us or "", an answer for each file).
+
+    Never raises: not every exception survives the way back, and one that does not is waited for in vain.
+    """
+    host = socket.gethostname()
+    if version != __version__:
+        return __version__, host, "", ()
+    try:
+        return __version__, host, "", tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files)
+    except Exception as e:
+        return __version__, host, f"{type(e).__name__}: {e}", ()
+
+
+def _look(path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]) -> tuple[Any, ...]:
+    with counted() as read:
+        report, anatomy = look(path, Level(level), expect=expect, require=require, claims=tuple(map(decode, claims)), jobs=1)
+    return pack(report, anatomy.places), None if anatomy.identity is None else tuple(anatomy.identity), read.bytes
+
+
+def _read(path: str, size: int, mtime_ns: int, items: tuple[Item, ...]) -> tuple[Any, ...]:
+    """(what is wrong with the file or None, results, runs of zero pages, bytes read)."""
+    empty: list[tuple[int, int]] = []
+    try:
+        source = LocalSource(path)
+    except OSError as e:
+        return ("os", e.errno or 0, e.strerror or str(e)), (), (), 0
+    with source:
+        if (source.stat.st_size, source.stat.st_mtime_ns) != (size, mtime_ns):
+            return ("other", source.stat.st_size, source.stat.st_mtime_ns), (), (), 0
+        results = tuple(read_items(source, items, watching(empty)))
+        wrong = ("changed",) if source.changed() else None
+        return wrong, results, tuple(empty[:MOST]), source.bytes_read

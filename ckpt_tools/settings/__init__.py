@@ -1,0 +1,1 @@
+"""Every setting declared once, where its value comes from, and what text means as a value."""

@@ -1,0 +1,91 @@
+"""The fault file: JSON that says which ranks' devices failed (docs/elastic.md has the schema)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ckpt_tools.settings.parsers import MAX_RANK, path
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+MAX_BYTES = 1 << 20
+"""A list of every rank of the largest job known is far smaller; a checkpoint given by mistake must not be read whole."""
+
+
+def rank(value: object) -> int:
+    """``value`` as a rank. Raises ValueError: a rank is an int (True is not) from 0 to MAX_RANK."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is not a rank: ranks are whole numbers such as 3")  # noqa: TRY004 - the caller of every parser waits for ValueError
+    if not 0 <= value <= MAX_RANK:
+        raise ValueError(f"rank {value} is {'negative' if value < 0 else f'above {MAX_RANK}'}: ranks count from 0")
+    return value
+
+
+def ranks(value: object, where: str) -> frozenset[int]:
+    """A list of ranks. Raises ValueError that names ``where``."""
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is not a list of ranks such as [3, 5]")  # noqa: TRY004
+    try:
+        return frozenset(rank(v) for v in value)
+    except ValueError as e:
+        raise ValueError(f"{where}: {e}") from e
+
+
+def _mindx(value: object) -> Iterable[object]:
+    """``FaultRankIds`` as MindX DL's scheduler writes it: a list of digits as text, itself as text in older versions.
+
+    Source: ascend-for-volcano ``FaultRankIdsJobCMData`` (data key ``fault-npus``), read by mindx_elastic's ``FaultRanksManager``.
+    """
+    if isinstance(value, str):
+        value = re.findall(r"[^\s,\[\]'\"]+", value)
+    return [int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in value] if isinstance(value, list) else [value]
+
+
+def _sources(content: object) -> Iterator[frozenset[int]]:
+    """Every set of ranks that the file names."""
+    if isinstance(content, list):
+        yield ranks(content, "the list")
+        return
+    if not isinstance(content, dict):
+        raise ValueError('is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks": [3, 5]}')  # noqa: TRY004
+    version = content.get("version", 1)
+    if version is True or version != 1:
+        raise ValueError(f"has version {version!r}, and this ckpt reads version 1")
+    if "fault_ranks" in content:
+        yield ranks(content["fault_ranks"], "fault_ranks")
+    if "FaultRankIds" in content:
+        yield ranks(list(_mindx(content["FaultRankIds"])), "FaultRankIds")
+    nodes, where = content.get("fault_nodes", []), content.get("node_ranks")
+    if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
+        raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
+    if where is None and not content.keys() & {"fault_ranks", "FaultRankIds"}:
+        raise ValueError(
+            'names fault_nodes but not their ranks: add "node_ranks": {"node-7": [56, 57]}, or fault_ranks' if nodes else "has no fault_ranks"
+        )
+    if where is not None:
+        if not isinstance(where, dict):
+            raise ValueError('node_ranks is not an object such as {"node-7": [56, 57]}')
+        for node in nodes:
+            if node not in where:
+                raise ValueError(f"node_ranks does not know the fault node {node!r}")
+            yield ranks(where[node], f"node_ranks of {node!r}")
+
+
+def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
+    """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else, Untrusted when others could have written it."""
+    import json  # only for such a file: it costs start-up time
+
+    file = path(value, base)
+    try:
+        data = trust.read(file, MAX_BYTES, trusted)
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
+        raise ValueError(f"{file!r} cannot be read ({e}): name a JSON file such as [3, 5]") from e
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{file!r} is not JSON ({e}): write a list of ranks such as [3, 5]") from e
+    try:
+        return frozenset().union(*_sources(content))
+    except ValueError as e:
+        raise ValueError(f"{file!r}: {e}") from e

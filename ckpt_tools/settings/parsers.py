@@ -1,0 +1,283 @@
+"""Raw values (text of a flag or a variable, or a value of a TOML file) -> values of their own type, or what would be right."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+Parse = Callable[[object, str], object]
+"""A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from -> the setting's value.
+
+Raises ValueError with a message that says what would be right.
+"""
+
+Reading = Callable[[object, str, Trust], object]
+"""The same of a setting that names a file of orders, which is read: whom to believe comes third. Raises Untrusted as well."""
+
+MAX_RANK = 1 << 24
+"""No job has more ranks; a typing error such as 0-99999999999 must not fill the memory."""
+
+_BETWEEN = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
+
+_GROUP_BYTES = 64 << 20
+"""Groups of all ranks of the largest job are a fraction of this."""
+_UIDS = 1 << 32
+
+Groups = dict[str, tuple[tuple[int, ...], ...]]
+
+
+def whole(minimum: int, maximum: int | None = None) -> Parse:
+    def parse(value: object, base: str) -> int:
+        if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - resolve() waits for ValueError
+        if value < minimum:
+            raise ValueError(f"{value} is below {minimum}")
+        if maximum is not None and value > maximum:
+            raise ValueError(f"{value} is above {maximum}")
+        return value
+
+    return parse
+
+
+def text(value: object, base: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def path(value: object, base: str) -> str:
+    return os.path.join(base, os.path.expanduser(text(value, base)) if base else text(value, base))
+
+
+def scheduler(value: object, base: str) -> str:
+    """A relative scheduler file in a configuration file starts from there."""
+    name = text(value, base)
+    if name.startswith("file:"):
+        return f"file:{path(name.removeprefix('file:').removeprefix('//'), base)}"
+    if name not in ("threads", "mpi") and not re.fullmatch(r"[a-z]+://[^/\s].*", name):
+        raise ValueError(f"{name!r} is neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json")
+    return name
+
+
+def flag(value: object, base: str) -> bool:
+    if isinstance(value, str):
+        answer = value.strip().lower()
+        if answer in ("1", "true", "yes", "on"):
+            return True
+        if answer in ("0", "false", "no", "off"):
+            return False
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false: say 1 or 0")
+
+
+def word(value: object, words: Sequence[str]) -> str:
+    """``value`` when it is one of ``words``."""
+    if value not in words:
+        raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+    return str(value)
+
+
+def one_of(*words: str) -> Parse:
+    def parse(value: object, base: str) -> str:
+        return word(value, words)
+
+    return parse
+
+
+def level(value: object, base: str) -> Level:
+    return Level[word(value, [str(level) for level in Level]).upper()]
+
+
+def kind(value: object, base: str) -> Kind:
+    return Kind(word(value, [str(kind) for kind in Kind]))
+
+
+def duration(value: object, base: str = "") -> float:
+    """Seconds from a number, or from texts such as ``120``, ``2m`` and ``1h30m``."""
+    units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
+    # Joined again they must give the text, so that nothing was skipped; a bare number may only stand alone.
+    if not pieces or "".join(n + u for n, u in pieces) != str(value).strip() or (len(pieces) > 1 and any(not u for _, u in pieces)):
+        raise ValueError(f"{value!r} is not a duration: say seconds (120) or a unit (90s, 2m, 1h30m)")
+    return sum(float(n) * units[u] for n, u in pieces)
+
+
+def size(value: object, base: str = "") -> int:
+    """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
+    units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    m = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?b?)\s*", value.lower()) if isinstance(value, str) else None
+    if m is None or (m[3].startswith("i") and not m[2]) or m[3] == "i" or float(m[1]) == 0:
+        raise ValueError(f"{value!r} is not a size: say bytes (1000000) or a unit (200MB, 50GiB)")
+    return max(1, int(float(m[1]) * (1000 if m[3] == "b" else 1024) ** units[m[2]]))
+
+
+def _ranks(texts: Iterable[str]) -> list[int]:
+    ranks: list[int] = []
+    for text in texts:
+        m = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+        first, last = (int(m[1]), int(m[2] or m[1])) if m else (1, 0)
+        if first > last:
+            raise ValueError(f"{text!r} is not a rank or a range of ranks: say 1,3-5")
+        if last > MAX_RANK:
+            raise ValueError(f"rank {last} is above {MAX_RANK}")
+        ranks.extend(range(first, last + 1))
+    return ranks
+
+
+def rank_set(value: object, base: str = "") -> frozenset[int]:
+    """Ranks from ``1,3-5`` or a list of numbers."""
+    words = re.split(_BETWEEN, value.strip()) if isinstance(value, str) else value
+    if isinstance(words, int):
+        words = [words]
+    if not isinstance(words, list) or any(isinstance(w, bool) for w in words):
+        raise ValueError(f"{value!r} is not a list of ranks: say 1,3-5")
+    return frozenset(_ranks(str(w) for w in words))
+
+
+def _group_list(value: object, where: str) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list) or not all(isinstance(g, list) and g for g in value):
+        raise ValueError(f"{where}: {value!r} is not a list of lists of ranks such as [[0, 4], [1, 5]]")
+    groups = tuple(tuple(_ranks(str(r) for r in group)) for group in value)
+    seen: set[int] = set()
+    for group in groups:
+        for rank in group:
+            if rank in seen:
+                raise ValueError(f"{where}: rank {rank} occurs twice; each rank belongs to one group of a role")
+            seen.add(rank)
+    return groups
+
+
+def _group_text(text: str, where: str) -> tuple[tuple[int, ...], ...]:
+    lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
+    groups = _group_list([re.split(_BETWEEN, line) for line in lines if line], where)
+    if not groups:
+        raise ValueError(f"{where} names no group: write one group per line, such as 0,4")
+    return groups
+
+
+def _group_file(path: str, trusted: Trust) -> Groups:
+    try:
+        text = trust.read(path, _GROUP_BYTES, trusted).decode()
+    except (OSError, ValueError) as e:
+        raise ValueError(f"{path!r} cannot be read ({e}): say groups such as '0,4;1,5', or a file of them") from e
+    if text.lstrip()[:1] not in ("[", "{"):
+        return {"": _group_text(text, path)}
+    import json  # only for such a file: it costs start-up time
+
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except ValueError as e:
+        raise ValueError(f"{path}: {e}") from e
+    return {role: _group_list(groups, path) for role, groups in (value.items() if isinstance(value, dict) else [("", value)])}
+
+
+def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
+    if isinstance(value, dict):
+        for role, given in value.items():
+            if isinstance(given, list):
+                yield {role: _group_list(given, role)}
+            else:
+                yield _group_entry(f"{role}={given}", base, trusted)
+    elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
+        yield {"": _group_list(value, "replica-groups")}
+    else:
+        for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
+            yield _group_entry(text(entry, base).strip(), base, trusted)
+
+
+def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
+    m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
+    if not m:
+        raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
+    role, rest = m[1] or "", m[2]
+    if re.fullmatch(r"[0-9,;\s-]+", rest):
+        return {role: _group_text(rest, repr(rest))}
+    found = _group_file(path(rest, base), trusted)
+    if role and set(found) != {""}:
+        raise ValueError(f"{rest} names the roles itself: drop '{role}='")
+    return {role: found[""]} if role else found
+
+
+def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
+    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a list or table of such.
+
+    A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per role.
+    """
+    groups: Groups = {}
+    for found in _group_entries(value, base, trusted):
+        for role, members in found.items():
+            if role in groups:
+                raise ValueError(f"groups of {f'role {role}' if role else 'every role'} are given twice")
+            groups[role] = members
+    return groups
+
+
+def names(value: object, base: str) -> tuple[str, ...]:
+    words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
+        raise ValueError(f"{value!r} is not a list of names: say epoch_num,state_dict")
+    return tuple(words)
+
+
+def globs(value: object, base: str) -> tuple[str, ...]:
+    """Patterns relative to the root, one per line of a text; none that could stand for everything."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
+        raise ValueError(f"{value!r} is not a pattern such as logs or data/*.bin")
+    for glob in given:
+        pieces = glob.strip().rstrip("/").split("/")
+        if glob.startswith(("/", "~")) or {"", ".", ".."} & set(pieces):
+            raise ValueError(f"{glob!r} is not relative to ROOT: say logs, or data/*.bin")
+        if not re.search(r"[^*?/\[\]!-]", glob):
+            raise ValueError(f"{glob!r} would hide every checkpoint: name what is to be hidden")
+    return tuple(g.strip() for g in given)
+
+
+def dotted(value: object, base: str) -> tuple[str, ...]:
+    """Patterns of dotted names, one per line of a text; none that could stand for everything."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
+        raise ValueError(f"{value!r} is not a pattern of names such as 'mycompany.*'")
+    for pattern in (p.strip() for p in given):
+        if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
+            raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: say 'mycompany.*'")
+    return tuple(p.strip() for p in given)
+
+
+def paths(value: object, base: str) -> tuple[str, ...]:
+    """Paths, one per line of a text."""
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
+        raise ValueError(f"{value!r} is not a path, or several, one per line")
+    return tuple(os.path.join(base, p.strip()) for p in given)
+
+
+def uids(value: object, base: str = "") -> frozenset[int]:
+    """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one depends on the machine."""
+    given = value if isinstance(value, list) else [value]
+    words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
+    if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
+        raise ValueError(f"{value!r} is not a number of a user, or several: say 1000,65534 ('id -u NAME' tells it)")
+    return frozenset(map(int, words))
+
+
+def rank_order(value: object, base: str) -> str:
+    axes = text(value, base).split("-")
+    known = ("tp", "cp", "ep", "dp", "pp")
+    if len(set(axes)) != len(axes) or not set(axes) <= set(known):
+        raise ValueError(f"{value!r} is not an order of {', '.join(known)} such as tp-cp-ep-dp-pp, fastest first")
+    return "-".join(axes)

@@ -1,0 +1,258 @@
+"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared once, in settings.ENV."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.retry import is_file
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+
+__all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user, and so is
+    why a configuration file was ``refused``. ``trust`` says whose orders count.
+
+    ``layouts`` are the file's ``[[layout]]`` tables as they stand there.
+    """
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    file: str | None = None
+    notes: tuple[str, ...] = ()
+    layouts: object = None
+    refused: Untrusted | None = None
+    trust: Trust = OURS
+
+    @property
+    def root(self) -> str:
+        root: str = self.values.get("root", ".")
+        return root
+
+    def selection(self) -> Selection:
+        """The question to ask; what was not given is as Selection has it."""
+        given = {name: value for key, value in self.values.items() if (name := key.replace("-", "_")) in Selection.__dataclass_fields__}
+        rank, world_size = given.get("rank"), given.get("world_size")
+        if rank is not None and world_size is not None and rank >= world_size:
+            raise UsageError(
+                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks ({self.origins['world-size']})",
+                f"ranks count from 0: say --rank 0 to {world_size - 1}",
+            )
+        if "fault-file" in self.values:
+            given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
+        if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
+            raise UsageError(
+                f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']} {given['order']} contradict each other",
+                "say one of them",
+            )
+        sizes = {size: self.values[size] for size in SIZES if size in self.values}
+        return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all", trust=self.trust)
+
+
+def nearest(given: str, words: Iterable[str]) -> str | None:
+    """The word that was probably meant."""
+    from difflib import get_close_matches  # only after a mistake: it costs start-up time
+
+    return next(iter(get_close_matches(given, list(words), 1, 0.5)), None)
+
+
+_MOST = 16 << 20
+"""Bytes of a configuration file."""
+
+
+def _within(path: str, root: str) -> bool:
+    path, root = os.path.realpath(path), os.path.realpath(root)
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _read(path: str, believed: Trust) -> dict[str, Any] | None:
+    """The table of a configuration file; None for a pyproject.toml without one. Raises Untrusted and UsageError."""
+    try:
+        data = trust.read(path, _MOST, believed)
+    except OSError as e:
+        raise UsageError(f"configuration file {path!r} cannot be read: {e.strerror}", "make it readable, or say --config FILE") from e
+    project = os.path.basename(path) == "pyproject.toml"
+    if project and b"ckpt" not in data:
+        return None  # most projects: spare them the TOML parser
+    if sys.version_info >= (3, 11):  # imported here because most runs have no configuration file
+        import tomllib as toml
+    else:
+        import tomli as toml
+    try:
+        table = toml.loads(data.decode())
+    except (ValueError, RecursionError) as e:
+        raise UsageError(f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE") from e
+    if not project:
+        return table
+    tool = table.get("tool", {})
+    found = tool.get("ckpt") if isinstance(tool, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+@dataclass(slots=True)
+class _Search:
+    """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one away.
+
+    ``notes`` tell of files that lie in a scanned tree and were not read, ``refused`` why the search ended before a file that is there.
+    """
+
+    cwd: str
+    roots: Sequence[str]
+    believed: Trust
+    file: str = ""
+    table: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    refused: Untrusted | None = None
+
+    def run(self) -> None:
+        passed: list[str] = []
+        for directory in _upward(self.cwd):
+            for name in ("ckpt.toml", "pyproject.toml"):
+                path = os.path.join(directory, name)
+                if _there(path) and not self._scanned(path) and self._take(path, passed):
+                    return
+            passed.append(directory)
+
+    def _scanned(self, path: str) -> bool:
+        if not any(_within(path, os.path.join(self.cwd, root)) for root in self.roots):
+            return False
+        name = os.path.basename(path)
+        if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
+            self.notes += (f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it",)
+        return True
+
+    def _take(self, path: str, passed: Sequence[str]) -> bool:
+        """Whether the search ends with this file: it is taken, or it is a configuration that others may have put there."""
+        try:
+            _check_all(passed, self.believed)
+            table = _read(path, self.believed)
+        except Untrusted as e:
+            if not _configures(path):
+                return False
+            hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"
+            self.refused = Untrusted(f"{path} is not read, because others could have written it: {e}", hint)
+            return True
+        if table is None:
+            return False
+        self.file, self.table = path, table
+        return True
+
+
+def _upward(directory: str) -> Iterator[str]:
+    yield directory
+    while (above := os.path.dirname(directory)) != directory:
+        directory = above
+        yield directory
+
+
+def _check_all(directories: Sequence[str], believed: Trust) -> None:
+    """Raises Untrusted where others can put a configuration into one of them. Only asked where a file is found: most starts have none."""
+    for directory in directories:
+        try:
+            trust.check(directory, believed)
+        except OSError as e:
+            raise CannotLook(
+                f"cannot look for a configuration file in {directory}: {e.strerror}", "run it in another directory, or mend this one"
+            ) from e
+
+
+def _configures(path: str) -> bool:
+    """Whether a file that is not believed seems to configure ckpt, so that a warning is due."""
+    if os.path.basename(path) == "ckpt.toml":
+        return True
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
+            return b"tool.ckpt" in f.read(_MOST)
+    except OSError:
+        return True
+
+
+def _there(path: str) -> bool:
+    """Raises CannotLook when that cannot be seen: without its file a command would do something else than it was told. What lies in a directory that is closed to us is not for us."""
+    try:
+        return is_file(path)
+    except PermissionError:
+        return False
+    except OSError as e:
+        raise CannotLook(f"cannot look for the configuration file {path}: {e.strerror}", "run it in another directory, or mend this one") from e
+
+
+def _check_keys(path: str, table: Mapping[str, object]) -> None:
+    allowed = [v.key for v in ENV if v.parse and v.in_file]
+    for key in table:
+        if key in allowed or (key == "layout" and isinstance(table[key], list)):  # the tables [[layout]]; a text is the setting --layout
+            continue
+        if key in BY_KEY:
+            raise UsageError(f"{path}: {key!r} cannot be set in a configuration file", f"say {BY_KEY[key].flag} or {BY_KEY[key].name}")
+        meant = nearest(key, allowed)
+        raise UsageError(f"{path}: unknown key {key!r}", f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}")
+
+
+def resolve(
+    flags: Mapping[str, object],
+    roots: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> Settings:
+    """The settings named by the keys of ``flags``, each from the first place that gives it.
+
+    A flag of None or False, an empty list and an empty variable count as not given. ``roots`` are scanned trees beside ROOT.
+    """
+    env = os.environ if env is None else env
+    try:
+        cwd = cwd or os.getcwd()
+    except OSError as e:
+        raise UsageError("the current directory does not exist any more", "change to another directory") from e
+    believed = trusted(flags, env)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(key: str, raw: object, origin: str, base: str = "") -> None:
+        values[key], origins[key] = BY_KEY[key].value(raw, origin, base, believed), origin
+
+    for key, raw in flags.items():
+        variable = BY_KEY[key]
+        if not (raw is None or raw is False or raw == []):
+            take(key, raw, variable.flag)
+        elif env.get(variable.name):
+            take(key, env[variable.name], variable.name)
+
+    scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
+    search = _Search(cwd, scanned, believed)
+    if "config" in values:
+        search.file = os.path.join(cwd, values["config"])
+        search.table = _named(search.file, origins["config"], believed)
+    else:
+        search.run()
+    file, table = search.file, search.table
+    _check_keys(file, table)
+    own = table.pop("layout") if isinstance(table.get("layout"), list) else None
+    for key, raw in table.items():
+        if key in flags and key not in values:
+            take(key, raw, f"{file}: {key}", os.path.dirname(file))
+    if origins.get("root", "").startswith(file) and file and "config" not in values and _within(file, values["root"]):
+        raise UsageError(
+            f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
+            "move the file above it, or name it with --config",
+        )
+    return Settings(values, origins, file or None, search.notes, own, search.refused, believed)
+
+
+def _named(file: str, origin: str, believed: Trust) -> dict[str, Any]:
+    """The table of the file that the caller named."""
+    with trust.named(origin):
+        table = _read(file, believed)
+    if table is None:
+        raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
+    return table

@@ -1,0 +1,156 @@
+"""The walk of listing.py where every call waits: threads work ahead of the one who asks, nearest first, and hold a bounded number of entries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import copy_context
+from heapq import heappop, heappush
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+from ckpt_tools.storage.listing import Asking, Keep, Look, all_of, below, entries_of, stat
+from ckpt_tools.storage.retry import patiently
+
+T = TypeVar("T", bound=Asking)
+Known = tuple["os.stat_result", "list[os.DirEntry[str]]", T]
+
+HELD = 20_000
+"""Entries at most that were listed and wait for their turn."""
+_CHUNK = 32  # files that one thread asks about in a row
+
+
+class _Node(Generic[T]):
+    """One directory. ``key`` is its place in the order; ``left`` counts the chunks of files that are still asked about; ``gone``: nobody will take it."""
+
+    __slots__ = ("below", "entries", "error", "gone", "identity", "key", "left", "linked", "listed", "path", "told")
+
+    def __init__(self, key: tuple[int, ...], path: str, linked: bool) -> None:
+        self.key, self.path, self.linked = key, path, linked
+        self.listed = self.gone = False
+        self.left = self.entries = 0
+        self.identity = (0, 0)
+        self.error: BaseException | None = None
+        self.told: T | None = None
+        self.below: list[_Node[T]] = []
+
+
+class Ahead(Generic[T]):
+    """``look``, ``threads`` and ``keep`` as in ``walk``."""
+
+    def __init__(self, look: Look[T], threads: int, keep: Keep = all_of) -> None:
+        self.look, self.threads, self.keep = look, threads, keep
+        self.jobs: list[tuple[tuple[int, ...], _Node[T], list[os.DirEntry[str]] | None]] = []
+        self.turn = Condition()
+        self.held = 0
+        self.next: _Node[T] | None = None  # the one that is waited for: it is worked on however much is held
+        self.over = False
+
+    def walk(self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Known[T]]) -> Iterator[tuple[str, T | OSError]]:
+        """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was listed of them."""
+        nodes = [_Node[T]((i,), path, linked) for i, (path, linked) in zip(range(len(stack), 0, -1), stack, strict=True)]
+        for node in nodes:
+            if node.path in known:
+                self._listed(node, *known[node.path])
+            else:
+                heappush(self.jobs, (node.key, node, None))
+        # Daemons: one that hangs in a call to a dead file system must not keep the process from ending.
+        workers = [Thread(target=copy_context().run, args=(self._work,), daemon=True, name=f"ckpt-list-{i}") for i in range(self.threads)]
+        for worker in workers:
+            worker.start()
+        try:
+            while nodes:
+                node = nodes.pop()
+                self._wait(node)
+                if isinstance(node.error, OSError):
+                    yield node.path, node.error
+                elif node.error is not None:
+                    raise node.error
+                elif node.identity in seen:
+                    self._drop(node)
+                elif node.told is not None:
+                    seen.add(node.identity)
+                    if node.linked:
+                        with self.turn:
+                            self._ask(node.below)
+                    yield node.path, node.told
+                    nodes.extend(reversed(node.below))
+        finally:
+            with self.turn:
+                self.over = True
+                self.turn.notify_all()
+
+    def _wait(self, node: _Node[T]) -> None:
+        with self.turn:
+            self.next = node
+            self.turn.notify_all()
+            while not node.listed or node.left:
+                self.turn.wait()
+            self.held -= node.entries
+            node.entries = 0
+
+    def _drop(self, node: _Node[T]) -> None:
+        """A directory that was reached before by another way, and all that was listed below it meanwhile."""
+        with self.turn:
+            left = [node]
+            while left:
+                one = left.pop()
+                one.gone = True
+                self.held -= one.entries
+                one.entries = 0
+                left += one.below
+
+    # ---- the threads
+
+    def _ready(self) -> bool:
+        return bool(self.jobs) and (self.held < HELD or (nearest := self.jobs[0][1]) is self.next or nearest.gone)
+
+    def _work(self) -> None:
+        while True:
+            with self.turn:
+                while not self.over and not self._ready():
+                    self.turn.wait()
+                if self.over:
+                    return
+                _, node, asked = heappop(self.jobs)
+                if node.gone:
+                    continue
+            if asked is None:
+                self._list(node)
+            else:
+                for entry in asked:
+                    stat(entry)
+                with self.turn:
+                    node.left -= 1
+                    if not node.left:
+                        self.turn.notify_all()
+
+    def _list(self, node: _Node[T]) -> None:
+        try:
+            st = patiently(os.stat, node.path)
+            entries = entries_of(node.path, self.keep)
+            self._listed(node, st, entries, self.look(node.path, entries))
+        except BaseException as e:  # the one who waits for it raises it
+            with self.turn:
+                node.error, node.listed = e, True
+                self.turn.notify_all()
+
+    def _listed(self, node: _Node[T], st: os.stat_result, entries: list[os.DirEntry[str]], told: T) -> None:
+        asked, under = list(told.asked()), below(entries)
+        with self.turn:
+            if node.gone:
+                return
+            node.identity, node.told = (st.st_dev, st.st_ino), told
+            for at in range(0, len(asked), _CHUNK):
+                heappush(self.jobs, ((*node.key, -1, at), node, asked[at : at + _CHUNK]))
+                node.left += 1
+            node.below = [_Node[T]((*node.key, i), path, linked) for i, (path, linked) in enumerate(under)]
+            node.entries = len(entries)
+            self.held += node.entries
+            node.listed = True
+            self._ask(() if node.linked else node.below)  # what lies behind a link may be listed already, or lead here: first its turn must come
+
+    def _ask(self, nodes: Sequence[_Node[T]]) -> None:
+        for node in nodes:
+            heappush(self.jobs, (node.key, node, None))
+        self.turn.notify_all()

@@ -1,0 +1,384 @@
+"""Whose orders count: what tells ckpt what to do must be ours or root's, and nobody else may be able to change it.
+
+The rule, for a file or directory and every directory that was walked to reach it: it belongs to this user, to root or to a
+trusted owner, and nobody else may write it. The walk back ends at the first directory above that others cannot write, or
+that is sticky (there, others cannot replace what is ours). A link is followed only if it and the place it lies in pass.
+Everything is opened relative to a directory that is already open, and judged by what was opened: nothing can be exchanged
+between the look and the use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.selection import Trust
+
+__all__ = ["OURS", "Place", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "opened", "owner", "place", "read"]
+
+_LINKS = 40
+"""Links on one path, as Linux counts them."""
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TO_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_KUBERNETES = "..data"
+"""The link through which the kubelet exchanges all files of a ConfigMap or Secret at once (pkg/volume/util/atomic_writer.go)."""
+
+
+class Untrusted(UsageError):
+    """Somebody else could have written this: only the caller can say whether that is meant (exit 2). ``hint`` says what to do."""
+
+
+OURS = Trust()
+"""Nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One directory or file on the way, open. ``vouched``: it lies in a trusted directory."""
+
+    fd: int
+    path: str
+    info: os.stat_result
+    vouched: bool
+
+    def check(self, trust: Trust) -> None:
+        """Raises Untrusted where somebody else owns it or can write it."""
+        if not self.vouched and (reason := owner(self.info, trust) or _writers(self, trust)):
+            raise Untrusted(f"{self.path} {reason}", _hint(self.info, self.path, trust))
+
+
+def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
+    """The bytes of a regular file that only we or root could have written. ``private``: nobody else may read it either, as ssh wants its keys.
+
+    Raises Untrusted, also for more than ``limit`` bytes, and OSError.
+    """
+    with opened(path, trust, private=private) as fd:
+        return _bounded(fd, limit, path)
+
+
+def _bounded(fd: int, limit: int, path: str) -> bytes:
+    parts, left = [], limit + 1
+    while left and (part := os.read(fd, left)):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
+    return b"".join(parts)
+
+
+@contextmanager
+def opened(path: str, trust: Trust = OURS, *, private: bool = False) -> Iterator[int]:
+    """A descriptor of such a file, for reading. Raises Untrusted and OSError."""
+    with _walked(path, trust) as walk:
+        last = walk.steps[-1]
+        _regular(last.info, path)
+        walk.check()
+        if private and (reason := _readers(last.info, walk.mounted)):
+            raise Untrusted(f"{path} {reason}", f"chmod 600 {path}")
+        yield last.fd
+
+
+def _regular(info: os.stat_result, path: str) -> None:
+    """Raises OSError for a directory, which was never an order, and Untrusted for what may wait for somebody, or act, when it is read."""
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(info.st_mode):
+        raise Untrusted(f"{path} is no regular file", "name a file of your own")
+
+
+@contextmanager
+def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
+    """A descriptor of a directory that only we or root can write, to list it and to open what lies in it. Raises Untrusted and OSError."""
+    with place(path, trust) as found:
+        yield found.fd
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Such a directory, open: what lies in it is found without walking there again."""
+
+    fd: int
+    path: str
+    trust: Trust
+    vouched: bool
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of a file in it, as ``read`` has them; no link is followed."""
+        fd = os.open(name, _TO_READ, dir_fd=self.fd)
+        try:
+            file = _Step(fd, os.path.join(self.path, name), os.fstat(fd), self.vouched)
+            _regular(file.info, file.path)
+            file.check(self.trust)
+            return _bounded(fd, limit, file.path)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def place(path: str, trust: Trust = OURS) -> Iterator[Place]:
+    """A directory that only we or root can write, to come back to. Raises Untrusted and OSError."""
+    with _walked(path, trust) as walk:
+        if not stat.S_ISDIR(walk.steps[-1].info.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        walk.check()
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=walk.steps[-1].fd)
+        walk.files.callback(os.close, fd)
+        yield Place(fd, path, trust, walk.steps[-1].vouched)
+
+
+def check(path: str, trust: Trust = OURS) -> None:
+    """Raises Untrusted unless a file or directory is such a one, and OSError. For what is only looked at: what is read is to be ``opened``."""
+    with _walked(path, trust) as walk:
+        walk.check()
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Whatever is not to be trusted within is reported under the name of the setting that led to it."""
+    try:
+        yield
+    except Untrusted as e:
+        raise Untrusted(f"{what}: {e}", e.hint) from e
+
+
+def absent(path: str, trust: Trust = OURS) -> None:
+    """Nothing is at ``path``: raises Untrusted where somebody else could have taken it away. Raises OSError."""
+    with ExitStack() as files:
+        walk = _Walk(path, trust, files)
+        try:
+            walk.go(_absolute(path))
+        except FileNotFoundError:
+            walk.check_places(walk.steps[::-1])
+
+
+def make(path: str, trust: Trust = OURS) -> None:
+    """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group may. Raises OSError."""
+    mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
+    try:
+        _made(path, mode)
+    except FileNotFoundError:
+        if above in ("", path):
+            raise
+        if not os.path.isdir(above):  # else another process has made it meanwhile: nodes start together
+            make(above, trust)
+        _made(path, mode)
+
+
+def _made(path: str, mode: int) -> None:
+    """Make one directory, or find it there."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
+    """Open a file for writing in an open directory, where a planted link or pipe is not followed. Raises Untrusted and OSError."""
+    safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Untrusted(f"{name} is no regular file", "remove it")
+    return fd
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The way to ``path``, from the root directory on, after every link was followed."""
+
+    path: str
+    trust: Trust
+    files: ExitStack
+    steps: list[_Step] = field(default_factory=list)
+    links: int = 0
+    mounted: bool = False
+    """Whether a Kubernetes volume lies on the way."""
+
+    def start(self) -> None:
+        self.steps = []
+        self._push(os.open("/", _PATH_ONLY), "/", vouched=False)
+
+    def go(self, path: str) -> None:
+        """Walk on along ``path``, from the root directory where it is absolute."""
+        if path.startswith("/"):
+            self.start()
+        for name in path.split("/"):
+            if name == "..":
+                self.steps = self.steps[:-1] or self.steps
+            elif name not in ("", "."):
+                self._enter(name)
+
+    def _enter(self, name: str) -> None:
+        here = self.steps[-1]
+        there = os.path.join(here.path, name)
+        info = os.stat(name, dir_fd=here.fd, follow_symlinks=False)
+        if stat.S_ISLNK(info.st_mode):
+            self._follow(name, there, info)
+        elif stat.S_ISDIR(info.st_mode):
+            self._push(os.open(name, _PATH_ONLY, dir_fd=here.fd), there, vouched=here.vouched)
+        elif stat.S_ISREG(info.st_mode):
+            self._push(os.open(name, _TO_READ, dir_fd=here.fd), there, vouched=here.vouched)
+        else:  # never opened: that alone may wait for ever, or rewind a tape
+            raise Untrusted(f"{there} is no regular file", "name a file of your own")
+
+    def _push(self, fd: int, path: str, *, vouched: bool) -> None:
+        self.files.callback(os.close, fd)
+        info = os.fstat(fd)
+        step = _Step(fd, path, info, vouched or any(os.path.samestat(info, t) for t in _existing(self.trust.directories)))
+        self.steps.append(step)
+
+    def _follow(self, name: str, path: str, info: os.stat_result) -> None:
+        self.links += 1
+        if self.links > _LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self.path)
+        here = self.steps[-1]
+        if not here.vouched:
+            if reason := owner(info, self.trust):
+                raise Untrusted(f"the link {path} {reason}", _hint(info, path, self.trust))
+            self.check_places([here])
+        to = os.readlink(name, dir_fd=here.fd)
+        if ":[" in to and not to.startswith("/"):
+            raise Untrusted(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
+        self.mounted = self.mounted or (name == _KUBERNETES and info.st_uid == 0)
+        self.go(to)
+
+    def check(self) -> None:
+        """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can be changed by us and root alone."""
+        last, above = self.steps[-1], self.steps[:-1]
+        last.check(self.trust)
+        if last.vouched:
+            return
+        self.check_places(above[::-1])
+        if above and above[-1].info.st_mode & stat.S_ISVTX and stat.S_ISREG(last.info.st_mode) and last.info.st_nlink > 1:
+            raise Untrusted(
+                f"{last.path} has {last.info.st_nlink} names, in a directory where everybody may give it one", f"copy it: cp {last.path} FILE"
+            )
+
+    def check_places(self, above: list[_Step]) -> None:
+        """Raises Untrusted where others can exchange what lies in them; ``above`` are directories from the inside out."""
+        for step in above:
+            if step.vouched:
+                return
+            if reason := owner(step.info, self.trust):
+                raise Untrusted(f"{step.path} {reason}", _hint(step.info, step.path, self.trust))
+            reason = _writers(step, self.trust)
+            if not reason or step.info.st_mode & stat.S_ISVTX:
+                return
+            raise Untrusted(f"{step.path} {reason}", _hint(step.info, step.path, self.trust))
+
+
+@contextmanager
+def _walked(path: str, trust: Trust) -> Iterator[_Walk]:
+    with ExitStack() as files:
+        walk = _Walk(path, trust, files)
+        try:
+            walk.go(_absolute(path))
+        except OSError as e:
+            e.filename = path  # not the last name alone
+            raise
+        yield walk
+
+
+def _absolute(path: str) -> str:
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+
+
+def _existing(paths: tuple[str, ...]) -> Iterator[os.stat_result]:
+    for path in paths:
+        try:
+            yield os.stat(path)
+        except OSError:
+            continue
+
+
+def owner(info: os.stat_result, trust: Trust) -> str:
+    """Why its owner is not believed; "" where it is ours, root's or of a trusted owner."""
+    if info.st_uid in (0, os.geteuid()) or info.st_uid in trust.owners:
+        return ""
+    return f"belongs to {_user(info.st_uid)}"
+
+
+def _writers(step: _Step, trust: Trust) -> str:
+    """Who else may write it; "" when nobody."""
+    mode = step.info.st_mode
+    who = ""
+    if mode & stat.S_IWOTH:
+        who = "everybody"
+    elif mode & stat.S_IWGRP and not trust.group and not _private(step):
+        who = f"the group {_group(step.info.st_gid)}"
+    if not who or (step.info.st_uid == 0 and _read_only(step.fd)):  # a ConfigMap is root's, of mode 0777, and mounted read-only
+        return ""
+    return f"may be written by {who} (mode {stat.S_IMODE(mode):04o})"
+
+
+def _readers(info: os.stat_result, mounted: bool) -> str:
+    """Who else may read it; "" when nobody, or where that is not ours to change: root gave it to us."""
+    if not info.st_mode & 0o077 or (info.st_uid == 0 and (mounted or os.geteuid() != 0)):
+        return ""
+    return f"may be used by others than its owner (mode {stat.S_IMODE(info.st_mode):04o})"
+
+
+def _private(step: _Step) -> bool:
+    """Whether its group is this user's own, as most Linux systems make one for every user: the same name, and nobody else in it."""
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(step.info.st_gid)
+    except KeyError:
+        return False
+    alone = user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
+    return alone and not _listed(step.fd)
+
+
+def _listed(fd: int) -> bool:
+    """Whether an access list names more users: then the group's bits are the most that any of them may do (man 5 acl)."""
+    try:
+        return bool(os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access"))
+    except (OSError, AttributeError):
+        return False
+
+
+def _read_only(fd: int) -> bool:
+    try:
+        return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group(gid: int) -> str:
+    import grp
+
+    try:
+        return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
+    except KeyError:
+        return f"gid {gid}"
+
+
+def _hint(info: os.stat_result, path: str, trust: Trust) -> str:
+    """What makes it trusted, the narrowest first."""
+    import shlex
+
+    if owner(info, trust):
+        return f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner {info.st_uid}"
+    ours = info.st_uid == os.geteuid()
+    place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
+    who = "o" if info.st_mode & stat.S_IWOTH else "g"
+    group = " or --trust-group" if who == "g" else ""
+    mend = f"chmod {who}-w {shlex.quote(path)}" if ours else "name one that only you can write"
+    return f"{mend}; or, if you trust all who can write there, say --trust-dir {place}{group}"
