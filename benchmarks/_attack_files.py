@@ -89,7 +89,10 @@ def tree(write: Callable[[Path], object], *words: str) -> Callable[[Scene], Told
 
 def zip_bomb(runs: Path) -> None:
     """1 GiB of zeros in 1 MB."""
-    with zipfile.ZipFile(runs / "step_20.pt", "w", zipfile.ZIP_DEFLATED) as out, out.open("a/data.pkl", "w") as f:
+    with (
+        zipfile.ZipFile(runs / "step_20.pt", "w", zipfile.ZIP_DEFLATED) as out,
+        out.open("a/data.pkl", "w") as f,
+    ):
         for _ in range(1024):
             f.write(bytes(1 << 20))
 
@@ -98,7 +101,15 @@ def zstd_bomb(runs: Path) -> None:
     """A chunk of a zarr array that decodes into 4 GiB."""
     import zstandard
 
-    shape = {"chunks": [16], "shape": [16], "dtype": "<f4", "order": "C", "fill_value": 0, "filters": None, "zarr_format": 2}
+    shape = {
+        "chunks": [16],
+        "shape": [16],
+        "dtype": "<f4",
+        "order": "C",
+        "fill_value": 0,
+        "filters": None,
+        "zarr_format": 2,
+    }
     array = runs / "checkpoint_20" / "w"
     array.mkdir(parents=True)
     (array / ".zarray").write_text(json.dumps({**shape, "compressor": {"id": "zstd", "level": 1}}))
@@ -124,7 +135,9 @@ def doubled(runs: Path) -> None:
 
 def colliding(runs: Path) -> None:
     """100,000 keys of one hash."""
-    keys = b"".join(b"\x8a\x0a" + (k * ((1 << 61) - 1)).to_bytes(10, "little") + b"N" for k in range(1, 100_001))
+    keys = b"".join(
+        b"\x8a\x0a" + (k * ((1 << 61) - 1)).to_bytes(10, "little") + b"N" for k in range(1, 100_001)
+    )
     archive(runs / "step_20.pt", b"\x80\x04}(" + keys + b"u.")
 
 
@@ -157,7 +170,12 @@ def special(make: Callable[[Path, Scene], object]) -> Callable[[Scene], Told]:
     def carry_out(scene: Scene) -> Told:
         runs = scene.demo()
         part = runs / "iter_0000020/mp_rank_00/model_optim_rng_0.pt"
-        for path in (part, runs / "latest_checkpointed_iteration.txt", runs / "model.safetensors.index.json", runs / ".metadata"):
+        for path in (
+            part,
+            runs / "latest_checkpointed_iteration.txt",
+            runs / "model.safetensors.index.json",
+            runs / ".metadata",
+        ):
             path.unlink(missing_ok=True)
             make(path, scene)
         secret = {"CKPT_SECRET_WORD": MARK}
@@ -251,11 +269,38 @@ def arguments(scene: Scene) -> Told:
     for name in ("--config=/PWNED", "-rf", "--load"):
         runs = scene.place / f"dash{name.replace('/', '_')}"
         sound(runs / name / "step_20.safetensors")
-        answer = scene.ckpt("run", name, "--world-size", "1", "--plan-dir", scene.home / "p", "--", *_SHOW, "{ckpt.path}", "{ckpt.args}", cwd=runs)
-        if answer.code == 0 and any(word.startswith("-") and word not in _KNOWN for word in json.loads(answer.out)):
+        answer = scene.ckpt(
+            "run",
+            name,
+            "--world-size",
+            "1",
+            "--plan-dir",
+            scene.home / "p",
+            "--",
+            *_SHOW,
+            "{ckpt.path}",
+            "{ckpt.args}",
+            cwd=runs,
+        )
+        if answer.code == 0 and any(
+            word.startswith("-") and word not in _KNOWN for word in json.loads(answer.out)
+        ):
             return answer, "a name became an option"
-        answer = scene.ckpt("run", runs, "--world-size", "1", "--plan-dir", scene.home / "p", "--", *_SHOW, "{ckpt.path}", "{ckpt.args}")
-        if answer.code == 0 and any(word.startswith("-") and word not in _KNOWN for word in json.loads(answer.out)):
+        answer = scene.ckpt(
+            "run",
+            runs,
+            "--world-size",
+            "1",
+            "--plan-dir",
+            scene.home / "p",
+            "--",
+            *_SHOW,
+            "{ckpt.path}",
+            "{ckpt.args}",
+        )
+        if answer.code == 0 and any(
+            word.startswith("-") and word not in _KNOWN for word in json.loads(answer.out)
+        ):
             return answer, "a name became an option"
     return answer, ""
 
@@ -274,13 +319,27 @@ def sound(path: Path) -> None:
 
 # ---- the working directory and the environment
 
-_HOSTILE = ("json", "typer", "runpy", "torch", "zstandard", "numpy", "ckpt_tools", "safetensors", "isal", "xxhash", "sitecustomize")
+_HOSTILE = (
+    "json",
+    "typer",
+    "runpy",
+    "torch",
+    "zstandard",
+    "numpy",
+    "ckpt_tools",
+    "safetensors",
+    "isal",
+    "xxhash",
+    "sitecustomize",
+)
 
 
 def hostile_directory(scene: Scene) -> Path:
     """A working directory with modules of the names that ckpt imports."""
     for name in _HOSTILE:
-        (scene.evil / f"{name}.py").write_text(f"import pathlib\npathlib.Path({str(scene.place / MARK)!r}).touch()\nraise ImportError\n")
+        (scene.evil / f"{name}.py").write_text(
+            f"import pathlib\npathlib.Path({str(scene.place / MARK)!r}).touch()\nraise ImportError\n"
+        )
     return scene.evil
 
 
@@ -302,6 +361,8 @@ def module_option(options: Iterable[str], path: str = str(HOME)) -> Callable[[Sc
         command = [sys.executable, *options, "-m", "ckpt_tools", "verify", str(scene.runs), "-q"]
         done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
         answer = Answer(done.returncode, done.stdout, done.stderr)
-        return answer, "a module of the working directory was imported" if (scene.place / MARK).exists() else ""
+        return answer, "a module of the working directory was imported" if (
+            scene.place / MARK
+        ).exists() else ""
 
     return carry_out

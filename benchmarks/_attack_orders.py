@@ -37,9 +37,24 @@ def plant(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def start(scene: Scene, plans: Path, *more: object, env: dict[str, str] | None = None, code: str = "") -> Answer:
+def start(
+    scene: Scene, plans: Path, *more: object, env: dict[str, str] | None = None, code: str = ""
+) -> Answer:
     """The victim starts the job as always, with decisions in that directory."""
-    return scene.ckpt("run", scene.runs, "--order", "step", "--plan-dir", plans, "--job", "j", *more, *SHOW, env=env, code=code)
+    return scene.ckpt(
+        "run",
+        scene.runs,
+        "--order",
+        "step",
+        "--plan-dir",
+        plans,
+        "--job",
+        "j",
+        *more,
+        *SHOW,
+        env=env,
+        code=code,
+    )
 
 
 # ---- decisions
@@ -366,7 +381,9 @@ def foreign_key(scene: Scene) -> Told:
     with scene.attacker():
         (scene.shared / "model.key").write_bytes(b"k" * 16)
         (scene.shared / "model.key").chmod(0o600)
-    answer = scene.ckpt("verify", scene.demo() / "iter_0000010/mp_rank_01", "--key-file", scene.shared / "model.key", "-q")
+    answer = scene.ckpt(
+        "verify", scene.demo() / "iter_0000010/mp_rank_01", "--key-file", scene.shared / "model.key", "-q"
+    )
     return answer, "" if answer.code == 2 else "another user's key was taken"
 
 
@@ -422,7 +439,9 @@ def cache_link(scene: Scene) -> Told:
     with scene.attacker():
         (scene.shared / "cache").mkdir()
         (scene.shared / "cache" / os.uname().nodename).symlink_to(target)
-    answer = scene.ckpt("plan", scene.runs, "--order", "step", "-q", env={"CKPT_CACHE_DIR": str(scene.shared / "cache")})
+    answer = scene.ckpt(
+        "plan", scene.runs, "--order", "step", "-q", env={"CKPT_CACHE_DIR": str(scene.shared / "cache")}
+    )
     return answer, "files were written where the link leads" if any(target.iterdir()) else ""
 
 

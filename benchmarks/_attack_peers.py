@@ -40,8 +40,31 @@ def disks(scene: Scene) -> list[Path]:
 
 
 def node(scene: Scene, n: int, disk: Path, more: tuple[object, ...], code: str = "") -> Command:
-    words = ["run", disk, "--agree", "--nodes", 2, "--node", n, "--world-size", 4, "--timeout", "60", "--job", "j", *more, "--", "env"]
-    return Command(scene, words, {**scene.environ, "XDG_STATE_HOME": str(scene.home / f"state-{n}"), "OMP_NUM_THREADS": "1"}, scene.home, code)
+    words = [
+        "run",
+        disk,
+        "--agree",
+        "--nodes",
+        2,
+        "--node",
+        n,
+        "--world-size",
+        4,
+        "--timeout",
+        "60",
+        "--job",
+        "j",
+        *more,
+        "--",
+        "env",
+    ]
+    return Command(
+        scene,
+        words,
+        {**scene.environ, "XDG_STATE_HOME": str(scene.home / f"state-{n}"), "OMP_NUM_THREADS": "1"},
+        scene.home,
+        code,
+    )
 
 
 def hostile_peer(changes: dict[str, object]) -> Callable[[Scene], Told]:
@@ -82,7 +105,9 @@ def beyond_loopback(scene: Scene) -> Told:
     with socket.socket() as s:
         s.bind(("0.0.0.0", 0))
         port = s.getsockname()[1]
-    answer = node(scene, 0, first, ("--rendezvous", f"{socket.gethostname()}:{port}", "--timeout", "1")).ended()
+    answer = node(
+        scene, 0, first, ("--rendezvous", f"{socket.gethostname()}:{port}", "--timeout", "1")
+    ).ended()
     return answer, "" if answer.code == 2 else "whoever reaches the port may take part"
 
 

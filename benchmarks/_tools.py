@@ -17,15 +17,26 @@ def _ckpt(home: Path, file: Path, files: int) -> set[str]:
     from ckpt_tools import Severity, verify
 
     seen = verify([str(home if files > 1 else file)], settle=0)
-    found = [("", f) for f in seen.findings] + [(entry.report.path, f) for entry in seen.files for f in entry.report.findings]
-    return {f"{f.code} {(path or f.path).removeprefix(str(home))}" for path, f in found if f.severity > Severity.NOTE}
+    found = [("", f) for f in seen.findings] + [
+        (entry.report.path, f) for entry in seen.files for f in entry.report.findings
+    ]
+    return {
+        f"{f.code} {(path or f.path).removeprefix(str(home))}"
+        for path, f in found
+        if f.severity > Severity.NOTE
+    }
 
 
 def _torch(home: Path, file: Path, files: int, **options: bool) -> bool:
     import numpy as np
     import torch
 
-    arrays = (np.ndarray, np.dtype, np._core.multiarray._reconstruct, *(getattr(np.dtypes, n) for n in np.dtypes.__all__))  # noqa: SLF001  # pickled by it
+    arrays = (
+        np.ndarray,
+        np.dtype,
+        np._core.multiarray._reconstruct,  # noqa: SLF001  # pickled by it
+        *(getattr(np.dtypes, n) for n in np.dtypes.__all__),
+    )
     with torch.serialization.safe_globals([argparse.Namespace, *arrays]):  # as users of Megatron must
         torch.load(file, weights_only=True, map_location="cpu", **options)
     return False
@@ -49,7 +60,12 @@ def _testzip(home: Path, file: Path, files: int) -> bool:
 
 
 def _unzip(home: Path, file: Path, files: int) -> bool:
-    return subprocess.run(["unzip", "-tqq", str(file)], capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode != 0
+    return (
+        subprocess.run(
+            ["unzip", "-tqq", str(file)], capture_output=True, check=False, stdin=subprocess.DEVNULL
+        ).returncode
+        != 0
+    )
 
 
 def _safetensors(home: Path, file: Path, files: int) -> bool:
@@ -76,7 +92,9 @@ def _signing(home: Path, file: Path, files: int) -> bool:
     if not key.exists():
         private = ec.generate_private_key(ec.SECP256R1())
         key.write_bytes(private.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
-        public.write_bytes(private.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo))
+        public.write_bytes(
+            private.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+        )
         signing.Config().use_elliptic_key_signer(private_key=key).sign(home.parent / "good", signature)
     verifying.Config().use_elliptic_key_verifier(public_key=public).verify(home, signature)
     return False
@@ -99,7 +117,9 @@ TOOLS: dict[str, Tool] = {
     "dcp_to_torch_save": Tool(_dcp, "torch", "pip install torch", ("DCP",)),
     "zipfile.testzip": Tool(_testzip, "zipfile", "", ("torch zip",)),
     "unzip -t": Tool(_unzip, "unzip", "apt install unzip", ("torch zip",)),
-    "safetensors load_file": Tool(_safetensors, "safetensors.torch", "pip install safetensors torch", ("safetensors",)),
+    "safetensors load_file": Tool(
+        _safetensors, "safetensors.torch", "pip install safetensors torch", ("safetensors",)
+    ),
     "picklescan": Tool(_picklescan, "picklescan", "pip install picklescan", (*TORCH, "DCP")),
     "model_signing": Tool(_signing, "model_signing", "pip install model-signing pyopenssl", ("",)),
 }

@@ -26,7 +26,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 def pair(commands: list[list[str]], states: list[str]) -> float:
     """Wall seconds of processes that start together."""
     started = time.perf_counter()
-    running = [subprocess.Popen(c, stderr=subprocess.DEVNULL, env={**os.environ, "XDG_STATE_HOME": s}) for c, s in zip(commands, states, strict=True)]
+    running = [
+        subprocess.Popen(c, stderr=subprocess.DEVNULL, env={**os.environ, "XDG_STATE_HOME": s})
+        for c, s in zip(commands, states, strict=True)
+    ]
     for p in running:
         if p.wait() != 0:
             raise SystemExit(f"ended with {p.returncode}: {' '.join(p.args)}")  # type: ignore[arg-type]
@@ -45,17 +48,26 @@ def main() -> None:
 
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
-        disks = [str(megatron(Path(directory) / f"disk-{n}", world=8, ranks=range(4 * n, 4 * n + 4))) for n in range(2)]
+        disks = [
+            str(megatron(Path(directory) / f"disk-{n}", world=8, ranks=range(4 * n, 4 * n + 4)))
+            for n in range(2)
+        ]
         states = [os.path.join(directory, f"state-{n}") for n in range(2)]
 
         def agents(*meet: str) -> list[list[str]]:
             same = ["--agree", "--nodes", "2", "--world-size", "8", *meet, "-q"]
-            return [[ckpt(), "run", disk, "--node", str(n), *same, "--", "true"] for n, disk in enumerate(disks)]
+            return [
+                [ckpt(), "run", disk, "--node", str(n), *same, "--", "true"] for n, disk in enumerate(disks)
+            ]
 
         took: dict[str, list[float]] = {}
         for _ in range(options.runs + 1):
-            took.setdefault("import torch, twice at once", []).append(pair([[sys.executable, "-c", "import torch.distributed"]] * 2, states))
-            took.setdefault("--agree through torch", []).append(pair(agents("--rendezvous", f"127.0.0.1:{free_port()}"), states))
+            took.setdefault("import torch, twice at once", []).append(
+                pair([[sys.executable, "-c", "import torch.distributed"]] * 2, states)
+            )
+            took.setdefault("--agree through torch", []).append(
+                pair(agents("--rendezvous", f"127.0.0.1:{free_port()}"), states)
+            )
             took.setdefault("--agree through a shared directory", []).append(
                 pair(agents("--plan-dir", os.path.join(directory, "plans"), "--job", "b"), states)
             )
@@ -65,7 +77,16 @@ def main() -> None:
             results = {n: {"median": m, "best": min(took[n][1:]), "rss_mb": 0} for n, m in medians.items()}
             ratio = {n: m / base for n, m in medians.items()}
             goals = {"--agree through torch": f"goal under {base + 3:.2f} s"}
-            print(json.dumps({"title": "two nodes agree on one of two checkpoints", "results": results, "ratio": ratio, "goals": goals}))
+            print(
+                json.dumps(
+                    {
+                        "title": "two nodes agree on one of two checkpoints",
+                        "results": results,
+                        "ratio": ratio,
+                        "goals": goals,
+                    }
+                )
+            )
             return
         print("two nodes agree on one of two checkpoints, 4 ranks each")
         for name, seconds in medians.items():

@@ -99,9 +99,15 @@ LONG = frozenset(
 
 
 def _of(
-    boundary: str, *rows: tuple[str, Callable[[Scene], tuple[Answer, str]], set[int], str], root: bool = False, slow: bool = False
+    boundary: str,
+    *rows: tuple[str, Callable[[Scene], tuple[Answer, str]], set[int], str],
+    root: bool = False,
+    slow: bool = False,
 ) -> list[Attack]:
-    return [Attack(boundary, name, do, frozenset(exits), names, root, slow or name in LONG) for name, do, exits, names in rows]
+    return [
+        Attack(boundary, name, do, frozenset(exits), names, root, slow or name in LONG)
+        for name, do, exits, names in rows
+    ]
 
 
 ATTACKS: Sequence[Attack] = (
@@ -264,8 +270,12 @@ def table(rows: Sequence[Row], markdown: bool) -> str:
     head = ("boundary", "attack", "outcome", "exit", "ckpt says")
     if markdown:
         lines = [head, tuple("---" for _ in head), *(r.words for r in rows)]
-        return "\n".join("| " + " | ".join(word.replace("|", "\\|")[:160] for word in line) + " |" for line in lines)
-    return "\n".join(f"{b:12} {n:60} {o:50} {c:>5}  {s[:150]}" for b, n, o, c, s in (head, *(r.words for r in rows)))
+        return "\n".join(
+            "| " + " | ".join(word.replace("|", "\\|")[:160] for word in line) + " |" for line in lines
+        )
+    return "\n".join(
+        f"{b:12} {n:60} {o:50} {c:>5}  {s[:150]}" for b, n, o, c, s in (head, *(r.words for r in rows))
+    )
 
 
 def quoted(page: str, rows: str) -> str:
@@ -276,12 +286,19 @@ def quoted(page: str, rows: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="without bombs, peers and padded pickles")
     parser.add_argument("--only", default="", help="attacks whose boundary or name holds this text")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="put the table between <!-- attacks --> and <!-- /attacks --> of a page")
+    parser.add_argument(
+        "--update",
+        type=Path,
+        metavar="PAGE",
+        help="put the table between <!-- attacks --> and <!-- /attacks --> of a page",
+    )
     options = parser.parse_args()
     rows = []
     for attack in ATTACKS:
@@ -294,7 +311,15 @@ def main() -> int:
     if options.update:
         options.update.write_text(quoted(options.update.read_text(), table(rows, True)))
     if options.json:
-        print(json.dumps([dict(zip(("boundary", "attack", "outcome", "exit", "said"), r.words, strict=True)) for r in rows], indent=1))
+        print(
+            json.dumps(
+                [
+                    dict(zip(("boundary", "attack", "outcome", "exit", "said"), r.words, strict=True))
+                    for r in rows
+                ],
+                indent=1,
+            )
+        )
     return 1 if any(r.open for r in rows) else 0
 
 

@@ -76,7 +76,11 @@ def work(name: str) -> None:
             known[good] = verdicts[0]
         before, now = verdicts
         usable = before is False or isinstance(before, list)
-        seen = bool(set(now) - set(before)) if isinstance(now, list) and isinstance(before, list) else now not in (False, [])
+        seen = (
+            bool(set(now) - set(before))
+            if isinstance(now, list) and isinstance(before, list)
+            else now not in (False, [])
+        )
         print(json.dumps(seen if usable else None), file=answers, flush=True)
 
 
@@ -85,7 +89,13 @@ def answers(name: str, jobs: list[list[object]]) -> list[bool | str | None]:
     out: list[bool | str | None] = []
     while len(out) < len(jobs):
         lines = "".join(json.dumps(j) + "\n" for j in jobs[len(out) :])
-        done = subprocess.run([sys.executable, __file__, "--work", name], input=lines, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, "--work", name],
+            input=lines,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         out += [json.loads(line) for line in done.stdout.splitlines()]
         if len(out) < len(jobs):
             out.append("died")
@@ -108,17 +118,25 @@ def measured(carrier: str) -> dict[str, dict[str, str]]:
     for row in rows:
         if row["carrier"] in SAME.get(carrier, ()) and row["kind"] in kinds:
             kind = kinds[row["kind"]]
-            cell = counts[row["loader"]][HEADER if kind == DATA and row["carrier"].endswith("index") else kind]
+            cell = counts[row["loader"]][
+                HEADER if kind == DATA and row["carrier"].endswith("index") else kind
+            ]
             cell[0] += row["raises"] + row["crash"]
             cell[1] += row["raises"] + row["crash"] + row["ok_same"] + row["ok_different"]
-    return {loader: {kind: f"{seen}/{of}" for kind, (seen, of) in by_kind.items()} for loader, by_kind in counts.items()}
+    return {
+        loader: {kind: f"{seen}/{of}" for kind, (seen, of) in by_kind.items()}
+        for loader, by_kind in counts.items()
+    }
 
 
 def explained(carrier: str, missed: list[Case]) -> Counter[str]:
     """What the map says about the bytes whose damage ckpt did not see."""
     maps = {(f := Fixture(p)).own: f.regions() for p in fixture(CARRIERS[carrier][0])}
     return Counter(
-        next((f"{r.guard.value}: {r.what}" for r in maps[own] if r.offset <= at < r.offset + r.length), "the end")
+        next(
+            (f"{r.guard.value}: {r.what}" for r in maps[own] if r.offset <= at < r.offset + r.length),
+            "the end",
+        )
         for own, at in (c.where for c in missed)
         if own
     )
@@ -138,10 +156,15 @@ def table(carrier: str, n: int, tools: Mapping[str, Tool]) -> tuple[list[str], l
             if group not in tops:
                 tops[group] = Path(scratch) / str(group)
                 written(tops[group] / "good", known)
-            jobs.append([str(written(tops[group] / str(i), c.files)), c.file, str(tops[group] / "good"), len(c.files)])
+            jobs.append(
+                [str(written(tops[group] / str(i), c.files)), c.file, str(tops[group] / "good"), len(c.files)]
+            )
         seen = {name: answers(name, jobs) for name, t in tools.items() if carrier.startswith(t.carriers)}
     others, notes = measured(carrier), []
-    rows = [f"| damage | {' | '.join([*seen, *(f'{loader} *' for loader in others)])} |", "|---" * (1 + len(seen) + len(others)) + "|"]
+    rows = [
+        f"| damage | {' | '.join([*seen, *(f'{loader} *' for loader in others)])} |",
+        "|---" * (1 + len(seen) + len(others)) + "|",
+    ]
     for kind in dict.fromkeys(c.kind for c in every):
         which, row = [i for i, c in enumerate(every) if c.kind == kind], []
         for name in seen:
@@ -149,16 +172,25 @@ def table(carrier: str, n: int, tools: Mapping[str, Tool]) -> tuple[list[str], l
             died = f" ({got.count('died')} died)" if "died" in got else ""
             refuses = "refuses the undamaged one" if None in got else ""
             row.append(
-                "runs it" if name == "dcp_to_torch_save" and kind == "malicious pickle" else refuses or f"{sum(map(bool, got))}/{len(got)}{died}"
+                "runs it"
+                if name == "dcp_to_torch_save" and kind == "malicious pickle"
+                else refuses or f"{sum(map(bool, got))}/{len(got)}{died}"
             )
         missed = [every[i] for i in which if not seen.get("ckpt verify", [True] * len(every))[i]]
-        notes += [f"- {carrier}, {kind}: {count} × {what}" for what, count in explained(carrier, missed).most_common()]
-        rows.append(f"| {' | '.join([kind, *row, *(by_kind.get(kind, '–') for by_kind in others.values())])} |")
+        notes += [
+            f"- {carrier}, {kind}: {count} × {what}"
+            for what, count in explained(carrier, missed).most_common()
+        ]
+        rows.append(
+            f"| {' | '.join([kind, *row, *(by_kind.get(kind, '–') for by_kind in others.values())])} |"
+        )
     return rows, notes
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=50, help="copies for each kind of damage")
     parser.add_argument("--carrier", action="append", choices=list(CARRIERS))
     parser.add_argument("--tool", action="append", choices=list(TOOLS))

@@ -48,7 +48,9 @@ clocked(run)
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--gib", type=float, default=4.0)
-    parser.add_argument("--python-model-signing", metavar="PYTHON", help="an interpreter that has model_signing and blake3")
+    parser.add_argument(
+        "--python-model-signing", metavar="PYTHON", help="an interpreter that has model_signing and blake3"
+    )
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
@@ -57,18 +59,31 @@ def main() -> None:
         block = os.urandom(1 << 26)
         with open(path, "wb") as f:
             f.writelines(block for _ in range(max(1, int(options.gib * 16))))
-        rivals = {"ckpt, XXH3-128": (sys.executable, OURS.format(io="auto"), path), "ckpt, by pread": (sys.executable, OURS.format(io="pread"), path)}
+        rivals = {
+            "ckpt, XXH3-128": (sys.executable, OURS.format(io="auto"), path),
+            "ckpt, by pread": (sys.executable, OURS.format(io="pread"), path),
+        }
         left = []
         if signing := other("model_signing", options.python_model_signing):
-            for name, how, algorithm in (("BLAKE3", "file", "blake3"), ("SHA-256", "file", "sha256"), ("SHA-256, 1 GB shards", "shard", "sha256")):
-                rivals[f"model_signing, {name}"] = (signing, SIGNING.format(how=how, algorithm=algorithm), os.path.dirname(path))
+            for name, how, algorithm in (
+                ("BLAKE3", "file", "blake3"),
+                ("SHA-256", "file", "sha256"),
+                ("SHA-256, 1 GB shards", "shard", "sha256"),
+            ):
+                rivals[f"model_signing, {name}"] = (
+                    signing,
+                    SIGNING.format(how=how, algorithm=algorithm),
+                    os.path.dirname(path),
+                )
         else:
             left.append("model_signing is not installed")
         rivals["Megatron-core's scheme, SHA-256"] = (sys.executable, MEGATRON, path)
         took: dict[str, list[dict[str, float]]] = {name: [] for name in rivals}
         for turn in range(options.runs + 1):
             for name, (python, code, what) in rivals.items():
-                said = subprocess.run([python, "-c", CLOCK + code, what], capture_output=True, check=True).stdout
+                said = subprocess.run(
+                    [python, "-c", CLOCK + code, what], capture_output=True, check=True
+                ).stdout
                 if turn:
                     took[name].append(json.loads(said))
         results = {
@@ -79,10 +94,16 @@ def main() -> None:
             }
             for n, rows in took.items()
         }
-        goals = {"model_signing, BLAKE3": "goal 1.3x", "model_signing, SHA-256": "goal 4x", "Megatron-core's scheme, SHA-256": "goal 7x"}
+        goals = {
+            "model_signing, BLAKE3": "goal 1.3x",
+            "model_signing, SHA-256": "goal 4x",
+            "Megatron-core's scheme, SHA-256": "goal 7x",
+        }
         size = os.path.getsize(path)
         title = f"digest of a file of {size / 2**30:.2f} GiB"
-        facts = {"gb_per_s": {n: round(size / 1e9 / r["median"], 2) for n, r in results.items()}} | ({"left_out": left} if left else {})
+        facts = {"gb_per_s": {n: round(size / 1e9 / r["median"], 2) for n, r in results.items()}} | (
+            {"left_out": left} if left else {}
+        )
         show(title, results, "ckpt, XXH3-128", goals, options.json, **facts)
     finally:
         shutil.rmtree(directory)

@@ -55,7 +55,13 @@ def flipped(path: Path) -> Flipped:
     good, started = Fixture(path), time.perf_counter()
     anatomy, _ = good.anatomy()
     packed = [p for s in anatomy.sums for p in s.pieces if isinstance(p, Deflated)]
-    data, seen, harmless, missed, bytes_of = bytearray(good.data), 0, Counter[str](), list[tuple[int, int]](), Counter[Guard]()
+    data, seen, harmless, missed, bytes_of = (
+        bytearray(good.data),
+        0,
+        Counter[str](),
+        list[tuple[int, int]](),
+        Counter[Guard](),
+    )
     for r in good.regions():
         bytes_of[r.guard] += r.length
         for i in range(r.offset, r.offset + r.length):
@@ -63,7 +69,10 @@ def flipped(path: Path) -> Flipped:
                 data[i] ^= 1 << bit
                 if good.notices(bytes(data)):
                     seen += 1
-                elif any(p.offset <= i < p.offset + p.length and inflated(data, p) == inflated(good.data, p) for p in packed):
+                elif any(
+                    p.offset <= i < p.offset + p.length and inflated(data, p) == inflated(good.data, p)
+                    for p in packed
+                ):
                     harmless[SAME] += 1
                 elif r.guard is Guard.UNPROTECTED and r.what != "unexplained":
                     harmless[r.what] += 1
@@ -78,12 +87,18 @@ def flipped(path: Path) -> Flipped:
 
 def paths(limit: int, formats: list[str]) -> Iterator[Path]:
     for path in sorted(FIXTURES.glob("*/good/**/*")):
-        if path.is_file() and 0 < path.stat().st_size <= limit and (not formats or path.relative_to(FIXTURES).parts[0] in formats):
+        if (
+            path.is_file()
+            and 0 < path.stat().st_size <= limit
+            and (not formats or path.relative_to(FIXTURES).parts[0] in formats)
+        ):
             yield path
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", type=int, default=4096, help="only files of at most this many bytes")
     parser.add_argument("--format", action="append", help="only this format; may be repeated")
     parser.add_argument("--jobs", type=int, default=1)
@@ -94,19 +109,28 @@ def main() -> int:
         for f in pool.map(flipped, paths(options.limit, options.format or [])):
             done.append(f)
             if not options.markdown:
-                parts = [f"{f.seen:6}/{f.flips:<6} seen", *(f"{n} harmless: {what}" for what, n in f.harmless.items())]
+                parts = [
+                    f"{f.seen:6}/{f.flips:<6} seen",
+                    *(f"{n} harmless: {what}" for what, n in f.harmless.items()),
+                ]
                 parts += [f"{len(f.missed)} UNDETECTED at (byte, bit) {f.missed[:20]}"] if f.missed else []
                 print(f"{f.format:20} {f.name:40} {f.seconds:6.1f} s  {'; '.join(parts)}", flush=True)
     if options.markdown:
-        print("| format | files | flips | seen | in bytes called unprotected | undetected elsewhere |\n|---|---|---|---|---|---|")
+        print(
+            "| format | files | flips | seen | in bytes called unprotected | undetected elsewhere |\n|---|---|---|---|---|---|"
+        )
         for name, group in groupby(sorted(done), key=lambda f: f.format):
             g = list(group)
             why = Counter[str]()
             for f in g:
                 why.update(f.harmless)
-            said = "; ".join(f"{n:,} {what}" for what, n in why.most_common(6)) + ("; …" if len(why) > 6 else "")
+            said = "; ".join(f"{n:,} {what}" for what, n in why.most_common(6)) + (
+                "; …" if len(why) > 6 else ""
+            )
             missed = sum(len(f.missed) for f in g)
-            print(f"| {name} | {len(g)} | {sum(f.flips for f in g):,} | {sum(f.seen for f in g):,} | {said} | {missed} |")
+            print(
+                f"| {name} | {len(g)} | {sum(f.flips for f in g):,} | {sum(f.seen for f in g):,} | {said} | {missed} |"
+            )
     return 1 if any(f.missed for f in done) else 0
 
 

@@ -92,7 +92,12 @@ class Watch:
     def tell(self) -> None:
         self.told = time.monotonic()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        stats = {"executions": self.executions, "seconds": self.told - self.began, "slowest_ms": self.slowest * 1000, "rss": peak}
+        stats = {
+            "executions": self.executions,
+            "seconds": self.told - self.began,
+            "slowest_ms": self.slowest * 1000,
+            "rss": peak,
+        }
         (self.out / "stats.json").write_text(json.dumps(stats))
 
 
@@ -158,8 +163,17 @@ def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
         watch = Watch(target(name), out, "fuzzed")
     known = seeds(name)
     seconds = max(1, seconds - int(time.monotonic() - began))  # instrumenting took some of them
-    flags = [f"-max_total_time={seconds}", f"-max_len={SHORT}", "-len_control=0", "-timeout=60", "-rss_limit_mb=1500", f"-artifact_prefix={out}/"]
-    atheris.Setup([sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known))
+    flags = [
+        f"-max_total_time={seconds}",
+        f"-max_len={SHORT}",
+        "-len_control=0",
+        "-timeout=60",
+        "-rss_limit_mb=1500",
+        f"-artifact_prefix={out}/",
+    ]
+    atheris.Setup(
+        [sys.argv[0], *flags, "-print_final_stats=1", str(corpus)], watch, custom_mutator=mutator(known)
+    )
     atheris.Fuzz()
 
 
@@ -173,16 +187,34 @@ def replay(name: str, path: str) -> dict[str, object]:
     except Exception as e:
         raised = f"{where(e)}: {e}"[:300]
     cpu, peak = time.process_time() - cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"size": len(data), "ms": round(cpu * 1000, 1), "rss_mb": round(peak / 1000), "grown_mb": round((peak - before) / 1000), "raised": raised}
+    return {
+        "size": len(data),
+        "ms": round(cpu * 1000, 1),
+        "rss_mb": round(peak / 1000),
+        "grown_mb": round((peak - before) / 1000),
+        "raised": raised,
+    }
 
 
 def replayed(name: str, path: Path) -> dict[str, object]:
     """The same in a process of its own, which a crash or a hang may take along."""
     try:
-        done = subprocess.run([sys.executable, __file__, name, "--replay", str(path)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, name, "--replay", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return dict(json.loads(done.stdout)[str(path)])
     except (subprocess.TimeoutExpired, ValueError) as e:
-        return {"size": path.stat().st_size, "ms": 120000.0, "rss_mb": 0, "grown_mb": 0, "raised": f"died: {type(e).__name__}"}
+        return {
+            "size": path.stat().st_size,
+            "ms": 120000.0,
+            "rss_mb": 0,
+            "grown_mb": 0,
+            "raised": f"died: {type(e).__name__}",
+        }
 
 
 def minimised(data: bytes, same: Callable[[bytes], bool], seconds: float = 20) -> bytes:
@@ -231,13 +263,25 @@ def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> di
         while (left := int(end - time.monotonic())) > 1:
             (out / "stats.json").unlink(missing_ok=True)
             growing = left <= seconds // 6
-            command = [sys.executable, __file__, name, "--grow" if growing else "--child", str(corpus), "--out", str(out)]
+            command = [
+                sys.executable,
+                __file__,
+                name,
+                "--grow" if growing else "--child",
+                str(corpus),
+                "--out",
+                str(out),
+            ]
             command += ["--seconds", str(left if growing else left - seconds // 6)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             if not (out / "stats.json").exists():
                 raise SystemExit(f"the fuzzer did not start:\n{done.stderr[-2000:]}")
             stats = json.loads((out / "stats.json").read_text())
-            total, spent, peak = total + stats["executions"], spent + stats["seconds"], max(peak, stats["rss"])
+            total, spent, peak = (
+                total + stats["executions"],
+                spent + stats["seconds"],
+                max(peak, stats["rss"]),
+            )
             deaths += done.returncode != 0
             coverage = max([coverage, *(int(c) for c in re.findall(r"cov: (\d+)", done.stderr))])
         corpus_size = sum(1 for _ in corpus.iterdir())
@@ -279,13 +323,19 @@ def summed(results: Sequence[Mapping[str, Any]]) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("format", nargs="?", metavar="TARGET")
     parser.add_argument("--all", action="store_true", help="every target; --seconds are for all together")
     parser.add_argument("--list", action="store_true", help="the names of the targets")
-    parser.add_argument("--corpus", type=Path, help="keep inputs that reached something new here, for the next run")
+    parser.add_argument(
+        "--corpus", type=Path, help="keep inputs that reached something new here, for the next run"
+    )
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--out", type=Path, help="where inputs that show a defect are written (default: fuzz-found/<format>)")
+    parser.add_argument(
+        "--out", type=Path, help="where inputs that show a defect are written (default: fuzz-found/<format>)"
+    )
     parser.add_argument("--replay", nargs="+", metavar="FILE")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--grow", type=Path, help=argparse.SUPPRESS)

@@ -34,7 +34,12 @@ def tree(root: str, ranks: int, size: int, steps: int) -> int:
             path = os.path.join(root, f"iter_{step * 10:07d}", f"mp_rank_{rank:02d}", "model_optim_rng.pt")
             os.makedirs(os.path.dirname(path))
             generator = torch.Generator().manual_seed(step * 1000 + rank)
-            state = {"iteration": step * 10, "model": {f"layer{i}.weight": torch.randn(size // 64, generator=generator) for i in range(16)}}
+            state = {
+                "iteration": step * 10,
+                "model": {
+                    f"layer{i}.weight": torch.randn(size // 64, generator=generator) for i in range(16)
+                },
+            }
             torch.save(state, path)
             os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
             total += os.path.getsize(path) * (step == steps)
@@ -45,13 +50,31 @@ def tree(root: str, ranks: int, size: int, steps: int) -> int:
 
 
 def command(root: str, rank: int, ranks: int) -> list[str]:
-    return [ckpt(), "latest", root, "--rank", str(rank), "--tp", str(ranks), "--world-size", str(ranks), "--level", "content", "--json"]
+    return [
+        ckpt(),
+        "latest",
+        root,
+        "--rank",
+        str(rank),
+        "--tp",
+        str(ranks),
+        "--world-size",
+        str(ranks),
+        "--level",
+        "content",
+        "--json",
+    ]
 
 
 def herd(root: str, ranks: int, env: dict[str, str]) -> tuple[list[dict[str, int]], float]:
     """The answers of one call per rank, all started at once, and the seconds until the last has ended."""
     started = time.perf_counter()
-    calls = [subprocess.Popen(command(root, i, ranks), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for i in range(ranks)]
+    calls = [
+        subprocess.Popen(
+            command(root, i, ranks), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        for i in range(ranks)
+    ]
     answers = []
     for call in calls:
         out, err = call.communicate()
@@ -66,7 +89,10 @@ def below(root: str, call: list[str], env: dict[str, str], log: str) -> int | No
     if shutil.which("strace") is None:
         return None
     subprocess.run(
-        ["strace", "-f", "-y", "-e", "trace=read,pread64,preadv,preadv2", "-o", log, *call], env=env, stdout=subprocess.DEVNULL, check=True
+        ["strace", "-f", "-y", "-e", "trace=read,pread64,preadv,preadv2", "-o", log, *call],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        check=True,
     )
     with open(log, encoding="utf-8", errors="replace") as f:
         rows = [re.search(r"\(\d+<([^>]*)>.*= (\d+)$", line) for line in f]
@@ -119,12 +145,18 @@ def main() -> None:
         if options.json:
             print(json.dumps(facts))
             return
-        print(f"{facts['title']}   [{os.cpu_count()} CPUs, Python {sys.version.split()[0]}; worst of {options.runs} runs, times are medians]")
+        print(
+            f"{facts['title']}   [{os.cpu_count()} CPUs, Python {sys.version.split()[0]}; worst of {options.runs} runs, times are medians]"
+        )
         print(
             f"  read by all calls / bytes of the checkpoint  {facts['bytes_read_by_all_over_checkpoint']:8.3f}   goal at most 1.05; --no-cache {facts['the_same_without_cache']:.1f}"
         )
-        print(f"  read by a second start                       {facts['bytes_read_by_a_second_start']:8,} bytes   goal at most 1,000,000")
-        print(f"  the same below ROOT, as strace sees it       {rows[-1][2] if rows[-1][2] is not None else 'strace is not installed':>8} bytes")
+        print(
+            f"  read by a second start                       {facts['bytes_read_by_a_second_start']:8,} bytes   goal at most 1,000,000"
+        )
+        print(
+            f"  the same below ROOT, as strace sees it       {rows[-1][2] if rows[-1][2] is not None else 'strace is not installed':>8} bytes"
+        )
         print(
             f"  all calls: cold {facts['seconds_cold']:.2f} s, warm {facts['seconds_warm']:.2f} s, --no-cache {facts['seconds_without_cache']:.2f} s"
         )

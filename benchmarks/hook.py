@@ -41,7 +41,10 @@ def until_exec(root: str, plans: str, runs: int) -> list[float]:
     for _ in range(runs + 1):
         start = time.clock_gettime(time.CLOCK_BOOTTIME)
         done = subprocess.run(
-            [ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "cat", "/proc/uptime"], capture_output=True, text=True, check=True
+            [ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "cat", "/proc/uptime"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         said.append(float(done.stdout.split()[0]) - start)  # hundredths of a second
     return sorted(said[1:])
@@ -62,7 +65,9 @@ def main() -> None:
         }
         results = race(rivals, options.runs)
         waits = until_exec(root, plans, options.runs)
-        probe = subprocess.run([sys.executable, "-c", PROBE, root, plans], capture_output=True, text=True, check=True)
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE, root, plans], capture_output=True, text=True, check=True
+        )
         show(
             "ckpt run on 8 small rank files",
             results,

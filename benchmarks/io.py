@@ -64,12 +64,17 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
 
 
 def spent() -> float:
-    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        u.ru_utime + u.ru_stime
+        for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def within(path: str, runs: int) -> dict[str, dict[str, float]]:
     """Median and best of everybody, in turn, in this process."""
-    work: dict[str, Callable[[], None]] = {f"preadv alone, {k} KiB": (lambda k=k: alone(path, k * KIB)) for k in (256, 1024)}  # type: ignore[misc]
+    work: dict[str, Callable[[], None]] = {
+        f"preadv alone, {k} KiB": (lambda k=k: alone(path, k * KIB)) for k in (256, 1024)
+    }  # type: ignore[misc]
     work |= {f"look, io {io}": (lambda io=io: ours(path, io)) for io in ("pread", "mmap", "auto")}  # type: ignore[misc]
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
     for turn in range(runs + 1):
@@ -78,7 +83,11 @@ def within(path: str, runs: int) -> dict[str, dict[str, float]]:
             if turn:
                 took[name].append(one)
     return {
-        name: {"wall": statistics.median(t[0] for t in all_), "best": min(t[0] for t in all_), "cpu": statistics.median(t[1] for t in all_)}
+        name: {
+            "wall": statistics.median(t[0] for t in all_),
+            "best": min(t[0] for t in all_),
+            "cpu": statistics.median(t[1] for t in all_),
+        }
         for name, all_ in took.items()
     }
 
@@ -106,15 +115,32 @@ def main() -> None:
             }
             for n, r in results.items()
         }
-        commands = {f"ckpt verify --io {io}": [ckpt(), "verify", path, "-q", "--no-cache", "--io", io] for io in ("pread", "mmap")}
+        commands = {
+            f"ckpt verify --io {io}": [ckpt(), "verify", path, "-q", "--no-cache", "--io", io]
+            for io in ("pread", "mmap")
+        }
         if options.rivals:
             commands |= {
                 "python -m zipfile -t": [sys.executable, "-m", "zipfile", "-t", path],
-                "torch.load": [sys.executable, "-c", f"import torch; torch.load({path!r}, weights_only=True)"],
+                "torch.load": [
+                    sys.executable,
+                    "-c",
+                    f"import torch; torch.load({path!r}, weights_only=True)",
+                ],
             }
-            commands |= {tool: [tool, *more, path] for tool, *more in (("sha256sum",), ("unzip", "-tqq")) if shutil.which(tool)}
-        whole = {n: [once(c) for _ in range(options.runs if n.startswith("ckpt") else 1)] for n, c in commands.items()}
-        processes = {n: {"wall": statistics.median(t[0] for t in all_), "rss_mb": max(t[1] for t in all_) / 1e6} for n, all_ in whole.items()}
+            commands |= {
+                tool: [tool, *more, path]
+                for tool, *more in (("sha256sum",), ("unzip", "-tqq"))
+                if shutil.which(tool)
+            }
+        whole = {
+            n: [once(c) for _ in range(options.runs if n.startswith("ckpt") else 1)]
+            for n, c in commands.items()
+        }
+        processes = {
+            n: {"wall": statistics.median(t[0] for t in all_), "rss_mb": max(t[1] for t in all_) / 1e6}
+            for n, all_ in whole.items()
+        }
         if options.json:
             results = {n: {"median": r["wall"], "best": r["best"], "rss_mb": 0.0} for n, r in rows.items()}
             title = f"read {size / 2**30:.2f} GiB torch zip in process, warm; ratio: speed of reading alone"

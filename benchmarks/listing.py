@@ -16,7 +16,9 @@ import tempfile
 
 from _race import arguments, ckpt, race, show
 
-GLOB = "import glob, os, sys; print(sorted(glob.glob(sys.argv[1] + '/rank_*/*.ckpt'), key=os.path.getmtime)[-1])"
+GLOB = (
+    "import glob, os, sys; print(sorted(glob.glob(sys.argv[1] + '/rank_*/*.ckpt'), key=os.path.getmtime)[-1])"
+)
 
 
 def stats(command: list[str], log: str) -> int | None:
@@ -43,11 +45,24 @@ def main() -> None:
                 path = os.path.join(root, f"rank_{rank}", f"net-{i // 10 + 1}_{i % 10 + 1}.ckpt")
                 open(path, "w").close()
                 os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
-        rivals = {"ckpt ls": [ckpt(), "ls", root, "--json"], "glob + sort by getmtime": [sys.executable, "-c", GLOB, root]}
+        rivals = {
+            "ckpt ls": [ckpt(), "ls", root, "--json"],
+            "glob + sort by getmtime": [sys.executable, "-c", GLOB, root],
+        }
         results = race(rivals, options.runs)
-        files, calls = options.ranks * options.files, stats(rivals["ckpt ls"], os.path.join(directory, "strace.log"))
+        files, calls = (
+            options.ranks * options.files,
+            stats(rivals["ckpt ls"], os.path.join(directory, "strace.log")),
+        )
         per_file = "strace is not installed" if calls is None else round(calls / files, 4)
-        show(f"list {files} files", results, "ckpt ls", {"glob + sort by getmtime": "goal at least 0.33x"}, options.json, stats_per_file=per_file)
+        show(
+            f"list {files} files",
+            results,
+            "ckpt ls",
+            {"glob + sort by getmtime": "goal at least 0.33x"},
+            options.json,
+            stats_per_file=per_file,
+        )
     finally:
         shutil.rmtree(directory)
 

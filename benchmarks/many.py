@@ -53,7 +53,17 @@ class Workers:
         with open(slow, "w") as f:
             f.write(SLOW)
         self.processes = [
-            self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", self.file)
+            self._start(
+                "scheduler",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--dashboard-address",
+                "127.0.0.1:0",
+                "--scheduler-file",
+                self.file,
+            )
         ]
         while not os.path.exists(self.file):
             time.sleep(0.05)
@@ -72,14 +82,33 @@ class Workers:
             directory,
         ]
         self.processes += [self._start("worker", *more, *limit, env=env) for _ in range(count)]
-        probe = f"from distributed import Client; Client(scheduler_file={self.file!r}).wait_for_workers({count})"
-        subprocess.run([sys.executable, "-c", probe], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        probe = (
+            f"from distributed import Client; Client(scheduler_file={self.file!r}).wait_for_workers({count})"
+        )
+        subprocess.run(
+            [sys.executable, "-c", probe], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def _start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "dask", *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *words],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def verify(self, path: str) -> list[str]:
-        return [sys.executable, "-m", "ckpt_tools", "verify", path, "--quiet", "--no-cache", "--scheduler", f"file:{self.file}"]
+        return [
+            sys.executable,
+            "-m",
+            "ckpt_tools",
+            "verify",
+            path,
+            "--quiet",
+            "--no-cache",
+            "--scheduler",
+            f"file:{self.file}",
+        ]
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -112,13 +141,18 @@ def main() -> None:
         os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, files[0], str(options.mib / 1024))
         for path in files[1:]:
             shutil.copyfile(files[0], path)
-        os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, os.path.join(empty, "a.pt"), "0.0001")
+        os.spawnl(
+            os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, os.path.join(empty, "a.pt"), "0.0001"
+        )
         seconds: dict[str, list[float]] = {}
         kinds = [(count, rate) for rate in (None, options.rate * 1e6) for count in (1, 2)]
         engines = [Workers(directory, *kind) for kind in kinds]
         names = ["one worker", "two workers", "one limited worker", "two limited workers"]
         for turn in range(options.runs + 1):
-            took = {f"{n} reading": together([[sys.executable, "-c", READ, *files[i::n]] for i in range(n)]) for n in (1, 2)}
+            took = {
+                f"{n} reading": together([[sys.executable, "-c", READ, *files[i::n]] for i in range(n)])
+                for n in (1, 2)
+            }
             for name, e in zip(names, engines, strict=True):
                 took[f"{name}, start"] = once(e.verify(empty))[0]
                 took[name], _, code = once(e.verify(root))
@@ -136,7 +170,12 @@ def main() -> None:
 def show(options: object, seconds: dict[str, list[float]], size: int) -> None:
     # Each turn is a ratio of its own, so that what the machine does meanwhile hits both sides.
     def gain(one: str, two: str, net: bool = True) -> float:
-        rows = zip(seconds[one], seconds[two], *([seconds[f"{one}, start"], seconds[f"{two}, start"]] if net else ()), strict=True)
+        rows = zip(
+            seconds[one],
+            seconds[two],
+            *([seconds[f"{one}, start"], seconds[f"{two}, start"]] if net else ()),
+            strict=True,
+        )
         return statistics.median((a - (s[0] if s else 0)) / (b - (s[1] if s else 0)) for a, b, *s in rows)
 
     reading = gain("1 reading", "2 reading", net=False)
@@ -149,7 +188,9 @@ def show(options: object, seconds: dict[str, list[float]], size: int) -> None:
         "the same with the start": round(gain("one limited worker", "two limited workers", net=False), 2),
         "load": os.getloadavg()[0],
     }
-    rows = {name: {"median": statistics.median(s), "best": min(s), "rss_mb": 0.0} for name, s in seconds.items()}
+    rows = {
+        name: {"median": statistics.median(s), "best": min(s), "rss_mb": 0.0} for name, s in seconds.items()
+    }
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
     if getattr(options, "json", False):
         ratio = {name: r["median"] / rows["two workers"]["median"] for name, r in rows.items()}

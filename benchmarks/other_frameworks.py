@@ -38,13 +38,31 @@ ms.load_checkpoint(sys.argv[1], crc_check=True)
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--gib", type=float, default=4.0, help="size of MindSpore's file; TensorFlow's is half of it")
+    parser.add_argument(
+        "--gib", type=float, default=4.0, help="size of MindSpore's file; TensorFlow's is half of it"
+    )
     parser.add_argument("--python-mindspore", metavar="PYTHON")
     parser.add_argument("--python-tensorflow", metavar="PYTHON")
     options = parser.parse_args()
     frameworks = (
-        ("mindspore", other("mindspore", options.python_mindspore), MINDSPORE, READ_MINDSPORE, "net-1_1.ckpt", options.gib, "goal 10x"),
-        ("tensorflow", other("tensorflow", options.python_tensorflow), TENSORFLOW, READ_TENSORFLOW, "ckpt-1", options.gib / 2, "goal 5x"),
+        (
+            "mindspore",
+            other("mindspore", options.python_mindspore),
+            MINDSPORE,
+            READ_MINDSPORE,
+            "net-1_1.ckpt",
+            options.gib,
+            "goal 10x",
+        ),
+        (
+            "tensorflow",
+            other("tensorflow", options.python_tensorflow),
+            TENSORFLOW,
+            READ_TENSORFLOW,
+            "ckpt-1",
+            options.gib / 2,
+            "goal 5x",
+        ),
     )
     for name, python, write, read, file, gib, goal in frameworks:
         if python is None:
@@ -55,7 +73,10 @@ def main() -> None:
             path = os.path.join(directory, file)
             subprocess.run([python, "-c", write, path, str(gib)], check=True, capture_output=True)
             size = sum(e.stat().st_size for e in os.scandir(directory))
-            rival = {"mindspore": "load_checkpoint(crc_check=True)", "tensorflow": "tf.train.load_checkpoint, all tensors"}[name]
+            rival = {
+                "mindspore": "load_checkpoint(crc_check=True)",
+                "tensorflow": "tf.train.load_checkpoint, all tensors",
+            }[name]
             results = race(
                 {
                     "ckpt verify": [ckpt(), "verify", path, "--quiet"],
@@ -65,7 +86,14 @@ def main() -> None:
                 options.runs,
             )
             title = f"verify {size / 2**30:.2f} GiB of {name}"
-            show(title, results, "ckpt verify", {rival: goal}, options.json, gb_per_s=round(size / 1e9 / results["ckpt verify"]["median"], 2))
+            show(
+                title,
+                results,
+                "ckpt verify",
+                {rival: goal},
+                options.json,
+                gb_per_s=round(size / 1e9 / results["ckpt verify"]["median"], 2),
+            )
         finally:
             shutil.rmtree(directory)
 

@@ -79,7 +79,11 @@ def main() -> int:
         for p in made:
             if p not in ran:
                 print(f"does not run here, and is left out: {p.name}", file=sys.stderr)
-        roots = [*FIXTURES.glob("formats/*/good"), *FIXTURES.glob("layouts/*/*/tree"), *map(Path, options.real)]
+        roots = [
+            *FIXTURES.glob("formats/*/good"),
+            *FIXTURES.glob("layouts/*/*/tree"),
+            *map(Path, options.real),
+        ]
         real = real_files(roots, directory / "real") if not options.check else {}
         rows = [ours(ran, real)]
         for name, python, text in scanners(options):
@@ -91,11 +95,17 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("picklescan", "fickling", "modelscan"):
         parser.add_argument(f"--python-{name}", metavar="PYTHON", help=f"an interpreter that has {name}")
-    parser.add_argument("--real", metavar="DIR", action="append", default=[], help="real checkpoints beside the fixtures")
-    parser.add_argument("--missed", action="store_true", help="name what each scanner missed, and its false alarms")
+    parser.add_argument(
+        "--real", metavar="DIR", action="append", default=[], help="real checkpoints beside the fixtures"
+    )
+    parser.add_argument(
+        "--missed", action="store_true", help="name what each scanner missed, and its false alarms"
+    )
     parser.add_argument("--check", action="store_true")
     return parser.parse_args()
 
@@ -201,7 +211,9 @@ def theirs(name: str, python: str, text: str, payloads: Sequence[Payload], real:
     paths = {str(path): p.name for p in payloads for path in files_of(p)}
     started = time.perf_counter()
     words = "\n".join([*paths, *map(str, real.values())])
-    done = subprocess.run([python, "-c", text + EACH], input=words, capture_output=True, text=True, check=False)  # what the caller named
+    done = subprocess.run(
+        [python, "-c", text + EACH], input=words, capture_output=True, text=True, check=False
+    )  # what the caller named
     seconds = time.perf_counter() - started
     said = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith('["'))
     found = dict.fromkeys(paths.values(), "missed")
@@ -224,15 +236,21 @@ def files_of(payload: Payload) -> list[Path]:
 
 def show(rows: Sequence[Row], payloads: Sequence[Payload], real: dict[str, Path], *, missed: bool) -> None:
     print(f"{len(payloads)} payloads, each of which ran; {len(real)} real files\n")
-    print("| scanner | caught | asked | gave up | missed | false alarms | asked about real files | gave up on real files | seconds |")
+    print(
+        "| scanner | caught | asked | gave up | missed | false alarms | asked about real files | gave up on real files | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         p, r = Counter(row.payloads.values()), Counter(row.real.values())
         cells = (p["caught"], p["asked"], p["error"], p["missed"], r["caught"], r["asked"], r["error"])
         print(f"| {row.name} | {' | '.join(map(str, cells))} | {row.seconds:.1f} |")
     for row in rows if missed else ():
-        print(f"\n{row.name} missed: {', '.join(n for n, said in row.payloads.items() if said == 'missed') or 'nothing'}")
-        print(f"{row.name}, false alarms: {', '.join(n for n, said in row.real.items() if said in ('caught', 'asked')) or 'none'}")
+        print(
+            f"\n{row.name} missed: {', '.join(n for n, said in row.payloads.items() if said == 'missed') or 'nothing'}"
+        )
+        print(
+            f"{row.name}, false alarms: {', '.join(n for n, said in row.real.items() if said in ('caught', 'asked')) or 'none'}"
+        )
 
 
 if __name__ == "__main__":

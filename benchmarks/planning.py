@@ -35,11 +35,26 @@ def measure(ranks: int, files: int, runs: int, json: bool) -> None:
         root = os.path.join(directory, "run")
         tree(root, ranks, files)
         plan = [ckpt(), "plan", root, "--level", "presence", "--json", "--quiet"]
-        results = race({"ckpt plan": plan, "glob + sort by getmtime": [sys.executable, "-c", GLOB, root]}, runs)
+        results = race(
+            {"ckpt plan": plan, "glob + sort by getmtime": [sys.executable, "-c", GLOB, root]}, runs
+        )
         few = ranks * files <= 200_000  # a million take strace minutes, and are no different
         calls = stats(plan, os.path.join(directory, "strace.log")) if few else None
-        per_file = round(calls / (ranks * files), 4) if calls is not None else "strace is not installed" if few else "not counted"
-        show(f"plan {ranks * files} files", results, "ckpt plan", {"glob + sort by getmtime": "goal at least 0.33x"}, json, stats_per_file=per_file)
+        per_file = (
+            round(calls / (ranks * files), 4)
+            if calls is not None
+            else "strace is not installed"
+            if few
+            else "not counted"
+        )
+        show(
+            f"plan {ranks * files} files",
+            results,
+            "ckpt plan",
+            {"glob + sort by getmtime": "goal at least 0.33x"},
+            json,
+            stats_per_file=per_file,
+        )
     finally:
         shutil.rmtree(directory)
 
@@ -48,7 +63,11 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--files", type=int, default=100)
-    parser.add_argument("--growth", action="store_true", help="10^4, 10^5 and 10^6 files in folders of 100 (making the last takes minutes)")
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="10^4, 10^5 and 10^6 files in folders of 100 (making the last takes minutes)",
+    )
     parser.add_argument("--small", action="store_true", help="with --growth: no 10^6")
     options = parser.parse_args()
     for ranks in (100, 1000, 10_000)[: 2 if options.small else 3] if options.growth else (options.ranks,):

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 400, 70, 150, 40, 50
-COLOURS = {"ckpt verify": "#0b6e4f", "torch.load": "#c8553d", "zipfile": "#7768ae", "reading alone": "#888888"}
+COLOURS = {
+    "ckpt verify": "#0b6e4f",
+    "torch.load": "#c8553d",
+    "zipfile": "#7768ae",
+    "reading alone": "#888888",
+}
 
 Point = tuple[float, float]
 
@@ -27,7 +32,9 @@ def draw(title: str, lines: dict[str, Sequence[Point]], unit: str) -> str:
     up = _ticks(min(ys), max(ys), 10)
 
     def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-        return lambda v: start + (math.log(v) - math.log(low)) / (math.log(high) - math.log(low)) * (end - start)
+        return lambda v: (
+            start + (math.log(v) - math.log(low)) / (math.log(high) - math.log(low)) * (end - start)
+        )
 
     x, y = scale(across[0], across[-1], LEFT, WIDTH - RIGHT), scale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
     out = [
@@ -68,6 +75,8 @@ def pictures(lines: Iterable[dict[str, Any]]) -> dict[str, str]:
     if not rows:
         return {}
     return {
-        "throughput.svg": draw("A torch file, warm, whole process: bytes per second by file size", speed, "GB/s"),
+        "throughput.svg": draw(
+            "A torch file, warm, whole process: bytes per second by file size", speed, "GB/s"
+        ),
         "memory.svg": draw("Peak memory of the process by file size", memory, "MB"),
     }

@@ -68,7 +68,12 @@ def machine() -> dict[str, Any]:
         [sys.executable, "-c", "import importlib.metadata as m; print(*(f'{p} {m.version(p)}' for p in ('ckpt-tools', 'torch', 'typer')), sep=', ')"],
         capture_output=True, text=True, check=False,
     ).stdout.strip()  # fmt: skip
-    return {**about, "python": platform.python_version(), "versions": versions, "load": [round(x, 1) for x in os.getloadavg()]}
+    return {
+        **about,
+        "python": platform.python_version(),
+        "versions": versions,
+        "load": [round(x, 1) for x in os.getloadavg()],
+    }
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -76,17 +81,35 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     script, full, small = LINES[name]
     given = list(small if options.small else full)
     if options.runs:
-        given = [*(given[: given.index("--runs")] if "--runs" in given else given), "--runs", str(options.runs)]
+        given = [
+            *(given[: given.index("--runs")] if "--runs" in given else given),
+            "--runs",
+            str(options.runs),
+        ]
     for rival in OTHERS.get(name, ()):
         if python := getattr(options, f"python_{rival.replace('-', '_')}"):
             given += [f"--python-{rival}", python]
-    done = subprocess.run([sys.executable, os.path.join(HERE, script), *given, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, os.path.join(HERE, script), *given, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     left = [line for line in done.stderr.splitlines() if "left out" in line]
     if done.returncode or not lines:
-        yield {"line": name, "title": name, "failed": (done.stderr or done.stdout).strip()[-500:] or f"exit {done.returncode}"}
+        yield {
+            "line": name,
+            "title": name,
+            "failed": (done.stderr or done.stdout).strip()[-500:] or f"exit {done.returncode}",
+        }
     for said in lines:
-        yield {"line": name, "load": round(os.getloadavg()[0], 1), **({"left_out": left} if left else {}), **said}
+        yield {
+            "line": name,
+            "load": round(os.getloadavg()[0], 1),
+            **({"left_out": left} if left else {}),
+            **said,
+        }
 
 
 def reached(goal: str, ratio: float, result: dict[str, float]) -> bool | None:
@@ -106,14 +129,26 @@ def table(said: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         verdict = "" if ok is None else "yes" if ok else "**no**"
         memory = f"{r['rss_mb']:,.0f} MB" if r["rss_mb"] else ""
         goal = re.sub("^goal:? ?", "", goal)
-        yield said["title"] if not i else "", name, f"{r['median']:.3f} s", f"{r['best']:.3f} s", memory, f"{ratio:.2f}x", goal, verdict
+        yield (
+            said["title"] if not i else "",
+            name,
+            f"{r['median']:.3f} s",
+            f"{r['best']:.3f} s",
+            memory,
+            f"{ratio:.2f}x",
+            goal,
+            verdict,
+        )
 
 
 def growth(lines: Sequence[dict[str, Any]]) -> list[str]:
     """How much longer each ten times as many files take."""
     runs = [said for said in lines if said["line"] == "growth" and "results" in said]
     times = [(said["title"], said["results"]["ckpt plan"]["median"]) for said in runs]
-    return [f"{b[0]}: {b[1] / a[1]:.1f} times as long as {a[0]} (goal: at most 11 times)" for a, b in pairwise(times)]
+    return [
+        f"{b[0]}: {b[1] / a[1]:.1f} times as long as {a[0]} (goal: at most 11 times)"
+        for a, b in pairwise(times)
+    ]
 
 
 def facts(said: dict[str, Any]) -> str:
@@ -135,11 +170,19 @@ def page(run: dict[str, Any]) -> str:
     ]
     for said in run["lines"]:
         out += ("| " + " | ".join(row) + " |" for row in table(said))
-    notes = [*growth(run["lines"]), *(f"{said['title']}: {told}" for said in run["lines"] if (told := facts(said)))]
+    notes = [
+        *growth(run["lines"]),
+        *(f"{said['title']}: {told}" for said in run["lines"] if (told := facts(said))),
+    ]
     notes += (f"{said['line']} failed: {said['failed']}" for said in run["lines"] if "failed" in said)
     out += ["", *(f"- {note}" for note in notes)]
     if any("sizes" in said for said in run["lines"]):
-        out += ["", "![throughput by file size](throughput.svg)", "", "![peak memory by file size](memory.svg)"]
+        out += [
+            "",
+            "![throughput by file size](throughput.svg)",
+            "",
+            "![peak memory by file size](memory.svg)",
+        ]
     return "\n".join(out)
 
 
@@ -159,16 +202,30 @@ def write_docs(run: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="minutes on 2 CPUs")
-    parser.add_argument("--only", nargs="+", choices=list(LINES), metavar="NAME", help=f"of {', '.join(LINES)}")
-    parser.add_argument("--runs", type=int, help="counted runs of each rival, in place of each script's own number")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(LINES), metavar="NAME", help=f"of {', '.join(LINES)}"
+    )
+    parser.add_argument(
+        "--runs", type=int, help="counted runs of each rival, in place of each script's own number"
+    )
     parser.add_argument("--json", metavar="FILE", help="keep all that was measured")
-    parser.add_argument("--write-docs", action="store_true", help="replace the generated part of docs/benchmarks.md and its pictures")
-    parser.add_argument("--from", dest="earlier", metavar="FILE", help="the JSON of an earlier run, instead of measuring")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="replace the generated part of docs/benchmarks.md and its pictures",
+    )
+    parser.add_argument(
+        "--from", dest="earlier", metavar="FILE", help="the JSON of an earlier run, instead of measuring"
+    )
     for rivals in OTHERS.values():
         for rival in rivals:
-            parser.add_argument(f"--python-{rival}", metavar="PYTHON", help=f"an interpreter that has {rival}")
+            parser.add_argument(
+                f"--python-{rival}", metavar="PYTHON", help=f"an interpreter that has {rival}"
+            )
     options = parser.parse_args()
     if options.earlier:
         with open(options.earlier, encoding="utf-8") as f:
@@ -179,7 +236,10 @@ def main() -> None:
             for said in measure(name, options):
                 run["lines"].append(said)
                 for row in table(said):
-                    print(f"{row[0][:44]:44} {row[1][:44]:44} {row[2]:>10} best {row[3]:>10} {row[4]:>9} {row[5]:>8}  {row[6]} {row[7]}", flush=True)
+                    print(
+                        f"{row[0][:44]:44} {row[1][:44]:44} {row[2]:>10} best {row[3]:>10} {row[4]:>9} {row[5]:>8}  {row[6]} {row[7]}",
+                        flush=True,
+                    )
                 if note := said.get("failed") or facts(said):
                     print(f"  {said['title']}: {note}", flush=True)
         print(*growth(run["lines"]), sep="\n")

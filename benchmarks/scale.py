@@ -48,7 +48,13 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
         steps.close()
     workers = Workers(directory, 2, None)
     try:
-        item = ("read", path, 0, 0, (("sum", 0, work_units.UNIT, ((0, work_units.UNIT),), None),) * 8)  # another file by its size: opened, and not read
+        item = (
+            "read",
+            path,
+            0,
+            0,
+            (("sum", 0, work_units.UNIT, ((0, work_units.UNIT),), None),) * 8,
+        )  # another file by its size: opened, and not read
         with engine(f"file:{workers.file}") as found:
             assert found is not None
             for n in (50, rounds):  # the first for warmth
@@ -68,14 +74,19 @@ def node(path: str) -> float:
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(5):
             started = time.perf_counter()
-            asked = [pool.submit(work, scheduler.__version__, (("look", path, int(Level.CONTENT), (), (), ()),)) for _ in range(threads * looks)]
+            asked = [
+                pool.submit(work, scheduler.__version__, (("look", path, int(Level.CONTENT), (), (), ()),))
+                for _ in range(threads * looks)
+            ]
             wrong = [r[2] for f in asked if (r := f.result())[2]]
             assert not wrong, wrong
             rates.append(threads * looks * os.path.getsize(path) / (time.perf_counter() - started))
     return sorted(rates)[len(rates) // 2]
 
 
-def simulated(files: int, size: float, structure: float, each: float, slots: int, rate: float, unit: int) -> float:
+def simulated(
+    files: int, size: float, structure: float, each: float, slots: int, rate: float, unit: int
+) -> float:
     """Seconds until the last unit is back; ``rate`` in bytes per second and slot."""
     chance = random.Random(1)
     client, free, out = 0.0, [0.0] * slots, list[float]()
@@ -99,8 +110,16 @@ def simulated(files: int, size: float, structure: float, each: float, slots: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("ranks", 16384), ("tb", 100.0), ("node-gbs", 0.0), ("store-gbs", 1000.0), ("threads", 8)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("ranks", 16384),
+        ("tb", 100.0),
+        ("node-gbs", 0.0),
+        ("store-gbs", 1000.0),
+        ("threads", 8),
+    ):
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -147,7 +166,9 @@ def main() -> None:
         return
     print(", ".join(f"{k} {v}" for k, v in facts.items()))
     for r in rows:
-        print(f"  {r['nodes']:5} nodes  {r['units']:8,} units  simulated {r['simulated']:9.0f} s   bound {r['bound']:9.0f} s by {r['by']}")
+        print(
+            f"  {r['nodes']:5} nodes  {r['units']:8,} units  simulated {r['simulated']:9.0f} s   bound {r['bound']:9.0f} s by {r['by']}"
+        )
 
 
 if __name__ == "__main__":

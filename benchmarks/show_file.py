@@ -28,7 +28,11 @@ def main() -> None:
         os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, path, str(options.gib))
         rivals = {
             "ckpt show": [ckpt(), "show", path],
-            "torch.load(mmap=True)": [sys.executable, "-c", f"import torch; torch.load({path!r}, mmap=True, weights_only=True)"],
+            "torch.load(mmap=True)": [
+                sys.executable,
+                "-c",
+                f"import torch; torch.load({path!r}, mmap=True, weights_only=True)",
+            ],
             "import torch": [sys.executable, "-c", "import torch"],
         }
         results = race(rivals, options.runs)

@@ -41,22 +41,36 @@ def main() -> None:
     parser.add_argument("--sparse", type=float, default=16.0)
     options = parser.parse_args()
     rows = []
-    for gib in [*(g for g in (2**-10, 2**-6, 2**-4, 0.25, 1, 4, 16) if g <= options.gib), *([options.sparse] if options.sparse else [])]:
+    for gib in [
+        *(g for g in (2**-10, 2**-6, 2**-4, 0.25, 1, 4, 16) if g <= options.gib),
+        *([options.sparse] if options.sparse else []),
+    ]:
         directory = tempfile.mkdtemp(prefix="ckpt-bench-")
         try:
             path, sparse = os.path.join(directory, "model.pt"), gib > options.gib
-            os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", SPARSE if sparse else MAKE, path, str(gib))
+            os.spawnl(
+                os.P_WAIT, sys.executable, sys.executable, "-c", SPARSE if sparse else MAKE, path, str(gib)
+            )
             rivals = {"ckpt verify": [ckpt(), "verify", path, "--quiet"]}
             if not sparse:
-                rivals["torch.load"] = [sys.executable, "-c", f"import torch; torch.load({path!r}, weights_only=True)"]
+                rivals["torch.load"] = [
+                    sys.executable,
+                    "-c",
+                    f"import torch; torch.load({path!r}, weights_only=True)",
+                ]
                 rivals["zipfile"] = [sys.executable, "-m", "zipfile", "-t", path]
                 rivals["reading alone"] = [sys.executable, "-c", READ, path, "1024"]
             size = os.path.getsize(path)
-            rows.append({"bytes": size, "sparse": sparse, "results": race(rivals, 1 if sparse else options.runs)})
+            rows.append(
+                {"bytes": size, "sparse": sparse, "results": race(rivals, 1 if sparse else options.runs)}
+            )
         finally:
             shutil.rmtree(directory)
         if not options.json:
-            what = "  ".join(f"{n} {size / 1e9 / r['median']:.2f} GB/s {r['rss_mb']:.0f} MB" for n, r in rows[-1]["results"].items())  # type: ignore[attr-defined]
+            what = "  ".join(
+                f"{n} {size / 1e9 / r['median']:.2f} GB/s {r['rss_mb']:.0f} MB"
+                for n, r in rows[-1]["results"].items()
+            )  # type: ignore[attr-defined]
             print(f"{size / 2**20:10.0f} MiB{' (sparse)' if sparse else ''}  {what}")
     if options.json:
         machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"

@@ -27,7 +27,10 @@ def library(directory: str) -> str | None:
     if compiler is None:
         return None
     path = os.path.join(directory, "slow_calls.so")
-    subprocess.run([compiler, "-O2", "-w", "-shared", "-fPIC", "-o", path, os.path.join(HERE, "_slow_calls.c"), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-O2", "-w", "-shared", "-fPIC", "-o", path, os.path.join(HERE, "_slow_calls.c"), "-ldl"],
+        check=True,
+    )
     return path
 
 
@@ -41,7 +44,13 @@ def measure(ranks: int, files: int, runs: int, ms: float) -> dict[str, dict[str,
         tree(root, ranks, files)
         late = ["env", f"LD_PRELOAD={slow}", f"CKPT_SLOW_US={ms * 1000:.0f}"]
         plan = [ckpt(), "plan", root, "--level", "presence", "--json", "--quiet"]
-        return race({"ckpt plan": [*late, *plan], "glob + sort by getmtime": [*late, sys.executable, "-c", GLOB, root]}, runs)
+        return race(
+            {
+                "ckpt plan": [*late, *plan],
+                "glob + sort by getmtime": [*late, sys.executable, "-c", GLOB, root],
+            },
+            runs,
+        )
     finally:
         shutil.rmtree(directory)
 

@@ -40,9 +40,27 @@ def main() -> None:
         rivals = {
             "ckpt verify": [ckpt(), "verify", root, "--quiet", "--no-cache"],
             "ckpt verify --jobs 1": [ckpt(), "verify", root, "--quiet", "--no-cache", "--jobs", "1"],
-            "ckpt verify --level structure": [ckpt(), "verify", root, "--quiet", "--no-cache", "--level", "structure"],
-            "zipfile.testzip of each": [sys.executable, "-c", EACH + "import zipfile\nfor p in paths: zipfile.ZipFile(p).testzip()", root],
-            "torch.load of each": [sys.executable, "-c", EACH + "import torch\nfor p in paths: torch.load(p, weights_only=True)", root],
+            "ckpt verify --level structure": [
+                ckpt(),
+                "verify",
+                root,
+                "--quiet",
+                "--no-cache",
+                "--level",
+                "structure",
+            ],
+            "zipfile.testzip of each": [
+                sys.executable,
+                "-c",
+                EACH + "import zipfile\nfor p in paths: zipfile.ZipFile(p).testzip()",
+                root,
+            ],
+            "torch.load of each": [
+                sys.executable,
+                "-c",
+                EACH + "import torch\nfor p in paths: torch.load(p, weights_only=True)",
+                root,
+            ],
         }
         results = race(rivals, options.runs)
         show(f"verify {options.files} torch files of 1 MiB, warm", results, "ckpt verify", {}, options.json)

@@ -30,7 +30,9 @@ def tree(directory: str) -> None:
     source = os.path.join(FIXTURES, "layouts", "mindspore", "resnet", "tree", "output")
     for rank in (0, 1):
         os.makedirs(os.path.join(directory, f"ckpt_{rank}"))
-        for i, name in enumerate(("resnet-1_2.ckpt", "resnet-1_4.ckpt", "resnet-2_3.ckpt", "resnet-2_5.ckpt")):
+        for i, name in enumerate(
+            ("resnet-1_2.ckpt", "resnet-1_4.ckpt", "resnet-2_3.ckpt", "resnet-2_5.ckpt")
+        ):
             to = os.path.join(directory, f"ckpt_{rank}", name)
             shutil.copyfile(os.path.join(source, f"ckpt_{rank}", name), to)
             os.utime(to, (1_700_000_000 + i, 1_700_000_000 + i))
@@ -52,7 +54,9 @@ def main() -> None:
             "import torch": [sys.executable, "-c", "import torch"],
         }
         results = race(rivals, options.runs)
-        probe = subprocess.run([sys.executable, "-c", PROBE, root], capture_output=True, text=True, check=True)
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE, root], capture_output=True, text=True, check=True
+        )
         goals = {"empty typer app": "goal at least 0.71x", "import torch": "goal above 5x"}
         show(
             "start-up on 8 small files",

@@ -68,7 +68,9 @@ done(load=loaded - began, ask=time.perf_counter() - loaded, cpu=time.process_tim
 
 def timed(code: str, path: str, threads: int) -> dict[str, float]:
     """What one process says about itself."""
-    done = subprocess.run([sys.executable, "-c", CLOCK + code, path, str(threads)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CLOCK + code, path, str(threads)], capture_output=True, text=True, check=True
+    )
     said: dict[str, float] = json.loads(done.stdout)
     return said
 
@@ -80,9 +82,17 @@ def main() -> None:
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
-        path, ours, cpus = os.path.join(directory, "model.safetensors"), "ckpt_tools.inspection.tensor_values, one thread", os.cpu_count() or 1
+        path, ours, cpus = (
+            os.path.join(directory, "model.safetensors"),
+            "ckpt_tools.inspection.tensor_values, one thread",
+            os.cpu_count() or 1,
+        )
         subprocess.run([sys.executable, "-c", MAKE, path, str(options.gib), options.dtype], check=True)
-        rivals = {ours: (OURS, 1), "torch.isfinite(t).all(), one thread": (TORCH, 1), f"torch.isfinite(t).all(), {cpus} threads": (TORCH, cpus)}
+        rivals = {
+            ours: (OURS, 1),
+            "torch.isfinite(t).all(), one thread": (TORCH, 1),
+            f"torch.isfinite(t).all(), {cpus} threads": (TORCH, cpus),
+        }
         if options.dtype != "bfloat16":
             rivals["numpy.isfinite(t).all()"] = (NUMPY, 1)
         said: dict[str, list[dict[str, float]]] = {name: [] for name in rivals}
@@ -96,7 +106,11 @@ def main() -> None:
             for what in ("ask", "load"):
                 if seconds := [r[what] for r in runs if what in r]:
                     label = name if what == "ask" else f"  loading for it: {name.partition('(')[0]}"
-                    results[label] = {"median": statistics.median(seconds), "best": min(seconds), "rss_mb": max(r["rss"] for r in runs) / 1e6}
+                    results[label] = {
+                        "median": statistics.median(seconds),
+                        "best": min(seconds),
+                        "rss_mb": max(r["rss"] for r in runs) / 1e6,
+                    }
         size = os.path.getsize(path)
         title = f"values of {size / 2**30:.2f} GiB {options.dtype}, warm"
         rates = {

@@ -49,12 +49,28 @@ def main() -> None:
         rivals = {
             "ckpt verify": [ckpt(), "verify", path, "--quiet"],
             "python -m zipfile -t": [sys.executable, "-m", "zipfile", "-t", path],
-            "torch.load(weights_only=True)": [sys.executable, "-c", f"import torch; torch.load({path!r}, weights_only=True)"],
+            "torch.load(weights_only=True)": [
+                sys.executable,
+                "-c",
+                f"import torch; torch.load({path!r}, weights_only=True)",
+            ],
         }
         for kib in (256, 1024):
-            rivals[f"reading alone (preadv, {kib} KiB, a thread per CPU)"] = [sys.executable, "-c", READ, path, str(kib)]
-        if "--io" in subprocess.run([ckpt(), "verify", "--help"], capture_output=True, text=True, check=True).stdout:
-            rivals |= {f"ckpt verify --io {how}": [ckpt(), "verify", path, "--quiet", "--io", how] for how in ("pread", "mmap")}
+            rivals[f"reading alone (preadv, {kib} KiB, a thread per CPU)"] = [
+                sys.executable,
+                "-c",
+                READ,
+                path,
+                str(kib),
+            ]
+        if (
+            "--io"
+            in subprocess.run([ckpt(), "verify", "--help"], capture_output=True, text=True, check=True).stdout
+        ):
+            rivals |= {
+                f"ckpt verify --io {how}": [ckpt(), "verify", path, "--quiet", "--io", how]
+                for how in ("pread", "mmap")
+            }
         for tool, arguments_ in (("unzip", ["-tqq"]), ("sha256sum", [])):
             if found := shutil.which(tool):
                 rivals[" ".join([tool, *arguments_])] = [found, *arguments_, path]

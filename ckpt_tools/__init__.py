@@ -10,9 +10,24 @@ if TYPE_CHECKING:
     from ckpt_tools import errors as errors
     from ckpt_tools.api import latest, plan, scan, verify
     from ckpt_tools.comparison.compare import diff
-    from ckpt_tools.comparison.difference import Change, Difference, FileDifference, MetadataDifference, TensorDifference, TensorSide
+    from ckpt_tools.comparison.difference import (
+        Change,
+        Difference,
+        FileDifference,
+        MetadataDifference,
+        TensorDifference,
+        TensorSide,
+    )
     from ckpt_tools.elastic.try_load import Attempt, Loaded, try_load
-    from ckpt_tools.errors import CannotLook, CkptError, LoadFailed, NoCheckpoint, NoneUsable, NotNewest, UsageError
+    from ckpt_tools.errors import (
+        CannotLook,
+        CkptError,
+        LoadFailed,
+        NoCheckpoint,
+        NoneUsable,
+        NotNewest,
+        UsageError,
+    )
     from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
     from ckpt_tools.model.nouns import (
         Checkpoint,
@@ -94,11 +109,26 @@ __all__ = [
 _HOME = {
     "ckpt_tools.api": ("latest", "plan", "scan", "verify"),
     "ckpt_tools.comparison.compare": ("diff",),
-    "ckpt_tools.comparison.difference": ("Change", "Difference", "FileDifference", "MetadataDifference", "TensorDifference", "TensorSide"),
+    "ckpt_tools.comparison.difference": (
+        "Change",
+        "Difference",
+        "FileDifference",
+        "MetadataDifference",
+        "TensorDifference",
+        "TensorSide",
+    ),
     "ckpt_tools.elastic.try_load": ("Attempt", "Loaded", "try_load"),
     "ckpt_tools.model.answers": ("FileReport", "Scan", "Summary", "Verification"),
     "ckpt_tools.model.selection": ("Selection", "Trust"),
-    "ckpt_tools.errors": ("CannotLook", "CkptError", "LoadFailed", "NoCheckpoint", "NoneUsable", "NotNewest", "UsageError"),
+    "ckpt_tools.errors": (
+        "CannotLook",
+        "CkptError",
+        "LoadFailed",
+        "NoCheckpoint",
+        "NoneUsable",
+        "NotNewest",
+        "UsageError",
+    ),
 }
 
 
@@ -118,4 +148,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-

@@ -56,15 +56,30 @@ def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
     )
     rows = [as_told(s, c) for c in _listed(s, selection)]
     checkpoints = [c for c, _ in rows]
-    expected = {run: n for (_, run), members in s.runs(checkpoints).items() if (n := selection.world_size or completeness.expected_ranks(members))}
+    expected = {
+        run: n
+        for (_, run), members in s.runs(checkpoints).items()
+        if (n := selection.world_size or completeness.expected_ranks(members))
+    }
     findings = [
         *not_seen(s),
         *unread_files(s),
         *s.notes,
         *(f for _, damage in rows for f in damage),
-        *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
+        *(
+            finding("unfinished-save", "a temporary file of a save that never finished", path=p)
+            for p in s.found.unfinished
+        ),
     ]
-    return Scan(s.root, tuple(checkpoints), expected, tuple(findings), len(s.found.bare), s.found.unrecognised, len(s.found.hidden.paths))
+    return Scan(
+        s.root,
+        tuple(checkpoints),
+        expected,
+        tuple(findings),
+        len(s.found.bare),
+        s.found.unrecognised,
+        len(s.found.hidden.paths),
+    )
 
 
 def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
@@ -126,7 +141,11 @@ def verify(
     unrecognised = bytes_read = 0
     roots = [os.path.abspath(p) for p in several(paths)]
     for root in dict.fromkeys(roots):
-        with limited(asked.seconds if asked else None), counted() as read, remembering(root, cache, max_age, note, trust) as kept:
+        with (
+            limited(asked.seconds if asked else None),
+            counted() as read,
+            remembering(root, cache, max_age, note, trust) as kept,
+        ):
             s = Session(
                 root, jobs=jobs, require=require, trust_global=trust_global, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
                 budget=asked.seconds if asked else None, trust=trust,
@@ -155,13 +174,29 @@ def verify(
             across += [
                 *not_seen(s),
                 *s.notes,
-                *(finding("unfinished-save", "a temporary file of a save that never finished", path=p) for p in s.found.unfinished),
+                *(
+                    finding("unfinished-save", "a temporary file of a save that never finished", path=p)
+                    for p in s.found.unfinished
+                ),
             ]
-            across += (finding("not-needed", "TensorFlow's graph: it holds no state", path=p) for p in s.found.unneeded)
-            across += across_files(s, s.found.tree, level if asked is None else Level.STRUCTURE)  # copies are compared to their ends
-        inspected = [FileReport(p, s.reports[p.path]) for p in s.parts] + [FileReport(None, s.reports[path]) for path in bare]
+            across += (
+                finding("not-needed", "TensorFlow's graph: it holds no state", path=p)
+                for p in s.found.unneeded
+            )
+            across += across_files(
+                s, s.found.tree, level if asked is None else Level.STRUCTURE
+            )  # copies are compared to their ends
+        inspected = [FileReport(p, s.reports[p.path]) for p in s.parts] + [
+            FileReport(None, s.reports[path]) for path in bare
+        ]
         if not inspected:  # beside others that were it would be lost in their good news
-            across.append(finding("not-inspected", "no checkpoint file that ckpt knows is there: nothing was inspected", path=root))
+            across.append(
+                finding(
+                    "not-inspected",
+                    "no checkpoint file that ckpt knows is there: nothing was inspected",
+                    path=root,
+                )
+            )
         files += inspected
         unrecognised += s.found.unrecognised
         bytes_read += read.bytes
@@ -169,7 +204,12 @@ def verify(
     verdicts = [f.report.verdict for f in files]
     counts = {v: verdicts.count(v) for v in Verdict}
     total = worst(across)
-    if not files or Verdict.UNKNOWN in verdicts or blind(across) or any(f.code == "not-inspected" for f in across):
+    if (
+        not files
+        or Verdict.UNKNOWN in verdicts
+        or blind(across)
+        or any(f.code == "not-inspected" for f in across)
+    ):
         verdict = Verdict.UNKNOWN
     elif Verdict.BROKEN in (*verdicts, total):
         verdict = Verdict.BROKEN
@@ -183,7 +223,9 @@ def verify(
     top = os.path.commonpath(roots) if len(roots) > 1 else roots[0]
     if asked is not None and note is not None and (why := asked.why_nothing()):
         note(why)
-    return Verification(top, verdict, level, summary, tuple(files), tuple(across), asked.told() if asked else None)
+    return Verification(
+        top, verdict, level, summary, tuple(files), tuple(across), asked.told() if asked else None
+    )
 
 
 def _asked(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:
@@ -200,7 +242,12 @@ def _asked(sample: Share | str | None, max_duration: float | None, level: Level)
 
 
 def show(
-    path: Path, level: Level = Level.STRUCTURE, *, key_file: str | None = None, explain: bool = False, trust: Trust = OURS
+    path: Path,
+    level: Level = Level.STRUCTURE,
+    *,
+    key_file: str | None = None,
+    explain: bool = False,
+    trust: Trust = OURS,
 ) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
     path = one(path, "path")
@@ -210,7 +257,9 @@ def show(
 
 
 @contextmanager
-def remembering(root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS) -> Iterator[Cache | None]:
+def remembering(
+    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
+) -> Iterator[Cache | None]:
     """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
     cache = Cache(os.path.abspath(root), max_age, note, trust=trust) if wanted else None
     try:
@@ -220,17 +269,29 @@ def remembering(root: str, wanted: bool, max_age: float, note: Note | None, trus
             cache.close()
 
 
-def plan(root: Path = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
+def plan(
+    root: Path = ".",
+    selection: Selection | None = None,
+    *,
+    progress: Progress | None = None,
+    note: Note | None = None,
+) -> LoadPlan:
     """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates.
 
     ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used. Nothing is written but the cache, where ``selection.cache`` asks for it.
     """
-    from ckpt_tools.planning.planner import Planner  # verify, which also runs by the file, starts sooner without it
+    from ckpt_tools.planning.planner import (
+        Planner,
+    )  # verify, which also runs by the file, starts sooner without it
 
     root, selection = one(root), selection or Selection()
     if selection.plan_dir is not None:  # else it counts only where nothing is found
         decision_log.place(selection.plan_dir, root)
-    with limited(selection.budget), counted() as read, remembering(root, selection.cache, selection.max_age, note, selection.trust) as cache:
+    with (
+        limited(selection.budget),
+        counted() as read,
+        remembering(root, selection.cache, selection.max_age, note, selection.trust) as cache,
+    ):
         try:
             made = _planned(Planner(root, selection, progress, cache), root, selection)
         except CkptError as error:
@@ -257,10 +318,18 @@ def _planned(planner: Planner, root: str, selection: Selection) -> LoadPlan:
 def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
     text = f"{made.below_level} of the files to load could not be looked at as deeply as --level {selection.level} asks, which --strict takes for unknown"
     none = replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
-    return CannotLook(text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none)
+    return CannotLook(
+        text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none
+    )
 
 
-def latest(root: Path = ".", selection: Selection | None = None, *, progress: Progress | None = None, note: Note | None = None) -> LoadPlan:
+def latest(
+    root: Path = ".",
+    selection: Selection | None = None,
+    *,
+    progress: Progress | None = None,
+    note: Note | None = None,
+) -> LoadPlan:
     """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the fingerprint stays that of the whole plan.
 
     Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
@@ -274,10 +343,20 @@ def latest(root: Path = ".", selection: Selection | None = None, *, progress: Pr
     full = plan(root, selection, progress=progress, note=note)
     if full.checkpoint is None:
         return full
-    mine = selection.rank if selection.rank is not None else started.rank.value if started and started.rank else None
+    mine = (
+        selection.rank
+        if selection.rank is not None
+        else started.rank.value
+        if started and started.rank
+        else None
+    )
     if mine is None:
         if len({tuple(f.path for f in r.files) for r in full.ranks}) > 1:
-            unclear, hint = (started.unclear, started.hint) if started and started.unclear else ("", "pass --rank N, or set CKPT_RANK")
+            unclear, hint = (
+                (started.unclear, started.hint)
+                if started and started.unclear
+                else ("", "pass --rank N, or set CKPT_RANK")
+            )
             message = f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown"
             raise UsageError(f"{message}: {unclear}" if unclear else message, hint)
         mine = full.ranks[0].rank if full.ranks else 0
@@ -291,7 +370,8 @@ def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
     ranks = tuple(r for r in full.ranks if r.rank == mine)
     if not ranks:
         raise UsageError(
-            f"rank {mine} is outside the world of {full.world_size} ranks", "say --world-size N, and --replicas all if every rank loads the same file"
+            f"rank {mine} is outside the world of {full.world_size} ranks",
+            "say --world-size N, and --replicas all if every rank loads the same file",
         )
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)

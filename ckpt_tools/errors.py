@@ -67,5 +67,7 @@ class LoadFailed(NoneUsable):
         self.trail = trail
 
 
-BY_EXIT_CODE: dict[int, type[CkptError]] = {e.exit_code: e for e in (UsageError, NoCheckpoint, NoneUsable, CannotLook, NotNewest)}
+BY_EXIT_CODE: dict[int, type[CkptError]] = {
+    e.exit_code: e for e in (UsageError, NoCheckpoint, NoneUsable, CannotLook, NotNewest)
+}
 """For a process that repeats what another one ended with."""

@@ -140,4 +140,13 @@ def finding(
 ) -> Finding:
     """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not in the catalogue."""
     c = CODES[code]
-    return Finding(code, c.severity if severity is None else severity, message, offset, hint or c.hint, path, ranks, follows)
+    return Finding(
+        code,
+        c.severity if severity is None else severity,
+        message,
+        offset,
+        hint or c.hint,
+        path,
+        ranks,
+        follows,
+    )

@@ -26,8 +26,16 @@ def codes() -> str:
         "message says why, for instance `missing-rank`, which is a warning in a dying-gasp checkpoint.\n",
     ]
     for severity in sorted(Severity, reverse=True):
-        out += [f"## {str(severity).capitalize()}s\n", "| code | meaning | what to do | since |", "|---|---|---|---|"]
-        out += [f"| `{c.id}` | {_cell(c.title)} | {_cell(c.hint)} | {c.since} |" for c in sorted(CODES.values()) if c.severity is severity]
+        out += [
+            f"## {str(severity).capitalize()}s\n",
+            "| code | meaning | what to do | since |",
+            "|---|---|---|---|",
+        ]
+        out += [
+            f"| `{c.id}` | {_cell(c.title)} | {_cell(c.hint)} | {c.since} |"
+            for c in sorted(CODES.values())
+            if c.severity is severity
+        ]
         out.append("")
     return "\n".join(out)
 
@@ -44,7 +52,9 @@ def environment() -> str:
     ]
     for v in ENV:
         key = f"`{v.key}`" if v.parse and v.in_file else "–"
-        out.append(f"| {f'`{v.flag}`' if v.flag else '–'} | `{v.name}` | {key} | {_cell(v.meaning)} | {v.since} |")
+        out.append(
+            f"| {f'`{v.flag}`' if v.flag else '–'} | `{v.name}` | {key} | {_cell(v.meaning)} | {v.since} |"
+        )
     out += [
         "",
         "Only `CKPT_*` variables are settings. The variables of a launcher (`RANK`, `SLURM_PROCID`, …) are read by `ckpt_tools/launchers`;",
@@ -123,7 +133,9 @@ def main(arguments: list[str]) -> int:
             if "--check" not in arguments:
                 path.write_text(text, encoding="utf-8")
     for name in stale:
-        print(f"docs/{name} {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}")
+        print(
+            f"docs/{name} {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}"
+        )
     return 1 if stale and "--check" in arguments else 0
 
 

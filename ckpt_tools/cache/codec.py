@@ -21,7 +21,9 @@ class Seen(NamedTuple):
 
 
 def _out(value: Scalar) -> object:
-    return {"hex": hex(value)} if isinstance(value, int) and value.bit_length() > 1024 else value  # Python refuses decimals of thousands of digits
+    return (
+        {"hex": hex(value)} if isinstance(value, int) and value.bit_length() > 1024 else value
+    )  # Python refuses decimals of thousands of digits
 
 
 def _in(value: object) -> Scalar:
@@ -50,13 +52,18 @@ def pack(report: Report, places: Places) -> bytes | None:
         "level": int(report.level),
         "coverage": report.coverage,
         "metadata": {key: _out(item) for key, item in report.metadata.items()},
-        "findings": [[f.code, int(f.severity), f.message, _out(f.offset), f.hint, f.path] for f in report.findings],
+        "findings": [
+            [f.code, int(f.severity), f.message, _out(f.offset), f.hint, f.path] for f in report.findings
+        ],
         "signature": report.signature,
         "tensors": report.tensors,
         "bytes_read": report.bytes_read,
         "mtime_ns": report.mtime_ns,
         "mode": report.mode,
-        "stats": [[s.name, s.dtype, s.count, s.nan, s.inf, s.denormal, s.absurd, s.zeros, s.min, s.max] for s in report.stats],
+        "stats": [
+            [s.name, s.dtype, s.count, s.nan, s.inf, s.denormal, s.absurd, s.zeros, s.min, s.max]
+            for s in report.stats
+        ],
         "places": dict(places),
         "unlisted": report.unlisted,
     }
@@ -76,7 +83,8 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
         _typed(v)
         metadata = {key: _in(item) for key, item in v["metadata"].items()}
         findings = tuple(
-            Finding(code, Severity(severity), message, _offset(offset), hint, at) for code, severity, message, offset, hint, at in v["findings"]
+            Finding(code, Severity(severity), message, _offset(offset), hint, at)
+            for code, severity, message, offset, hint, at in v["findings"]
         )
         report = Report(
             path, v["format"], v["size"], Verdict(v["verdict"]), Level(v["level"]), v["coverage"], metadata, findings,

@@ -15,7 +15,11 @@ _LOCKS = 64
 def directory(env: Mapping[str, str]) -> str:
     """Where the cache of this user and host lies; "" when there is no home directory."""
     own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")
-    home = own or (os.path.join(shared, "ckpt-tools") if os.path.isabs(shared) else os.path.expanduser("~/.cache/ckpt-tools"))
+    home = own or (
+        os.path.join(shared, "ckpt-tools")
+        if os.path.isabs(shared)
+        else os.path.expanduser("~/.cache/ckpt-tools")
+    )
     if home.startswith("~"):
         return ""
     return os.path.join(os.path.abspath(home), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
@@ -38,7 +42,11 @@ def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Ca
         return
     try:
         name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
-        fd = os.open(os.path.join(home, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        fd = os.open(
+            os.path.join(home, name),
+            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            0o600,
+        )
     except OSError:
         yield lambda: True
         return

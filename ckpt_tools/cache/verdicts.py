@@ -58,7 +58,15 @@ class Entry(NamedTuple):
 class Cache:
     """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are; ``note`` hears at most one sentence."""
 
-    def __init__(self, root: str, max_age: float, note: Note | None = None, env: Mapping[str, str] = os.environ, *, trust: Trust = OURS) -> None:
+    def __init__(
+        self,
+        root: str,
+        max_age: float,
+        note: Note | None = None,
+        env: Mapping[str, str] = os.environ,
+        *,
+        trust: Trust = OURS,
+    ) -> None:
         self.max_age, self._note, self._trust = max_age, note, trust
         self.began_ns = time.time_ns()
         self.directory = directory(env)
@@ -70,7 +78,9 @@ class Cache:
         if not self.directory:
             self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
         elif inside(self.directory, root):
-            self._off(f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
+            self._off(
+                f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR"
+            )
 
     @property
     def locks(self) -> str | None:
@@ -89,7 +99,9 @@ class Cache:
 
     # ---- entries
 
-    def get(self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False) -> Entry | None:
+    def get(
+        self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False
+    ) -> Entry | None:
         """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us.
 
         ``ever``: however long ago that was, because it is the time itself that is asked for.
@@ -97,7 +109,10 @@ class Cache:
 
         def ask(db: sqlite3.Connection) -> Entry | None:
             key = os.fsencode(path), question
-            row = db.execute("SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?", key).fetchone()
+            row = db.execute(
+                "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?",
+                key,
+            ).fetchone()
             if (
                 row is None
                 or tuple(map(type, row)) != _TYPES
@@ -107,7 +122,9 @@ class Cache:
             ):
                 return None
             now = time.time_ns()
-            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (row[3] and row[2] < self.began_ns):
+            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
+                row[3] and row[2] < self.began_ns
+            ):
                 return None
             if now - row[4] > _DAY:  # once a day, because most runs only read
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
@@ -180,7 +197,9 @@ class Cache:
         with orders.directory(self.directory, self._trust) as at:
             for name in (_FILE, *(f"{_FILE}{end}" for end in _ENDS), _LOCK):
                 _sound(name, at, self._trust)
-            self._use = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
+            self._use = os.open(
+                _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at
+            )
         try:
             fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -213,7 +232,10 @@ class Cache:
         return db
 
     def _version(self, db: sqlite3.Connection) -> int:
-        version, tables = db.execute("PRAGMA user_version").fetchone()[0], db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        version, tables = (
+            db.execute("PRAGMA user_version").fetchone()[0],
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0],
+        )
         return -1 if (version == 0) != (tables == 0) else int(version)
 
     def _set_aside(self, why: str) -> None:
@@ -258,9 +280,15 @@ class Cache:
         db.execute("INSERT INTO pruned VALUES (?)", (now,))
         db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
-        pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+        pages, free, size = (
+            db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
         keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
-        db.execute("DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)", (max(0, count - keep),))
+        db.execute(
+            "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)",
+            (max(0, count - keep),),
+        )
         db.execute("COMMIT")
 
 
@@ -276,7 +304,10 @@ def _sound(name: str, at: int, trust: Trust) -> None:
     if reason := orders.owner(info, trust):
         raise Untrusted(f"{name} {reason}", hint)
     if info.st_nlink > 1 or info.st_mode & 0o022:
-        raise Untrusted(f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):04o}, {info.st_nlink} names)", hint)
+        raise Untrusted(
+            f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):04o}, {info.st_nlink} names)",
+            hint,
+        )
     if info.st_size > _LARGEST:
         raise Untrusted(f"{name} is larger than {_LARGEST >> 20:,} MiB", hint)
 

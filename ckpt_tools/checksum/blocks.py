@@ -37,7 +37,11 @@ def divided(sums: Sequence[Sum], units: Iterable[Unit], size: int) -> Blocks:
         if u.sum < 0:
             atoms.append((u.offset, u.offset + u.length, u.length, True))
             continue
-        ends = [p.offset + p.length for p in sums[u.sum].pieces if not isinstance(p, bytes)] if u.piece < 0 else [u.offset + u.length]
+        ends = (
+            [p.offset + p.length for p in sums[u.sum].pieces if not isinstance(p, bytes)]
+            if u.piece < 0
+            else [u.offset + u.length]
+        )
         low, high, n = hulls.get(u.sum, (u.offset, u.offset, 0))
         hulls[u.sum] = min(low, u.offset), max(high, *ends, u.offset), n + u.length
     atoms += ((*hull, False) for hull in hulls.values())
@@ -120,7 +124,9 @@ class Picked:
 
     def wrong(self, s: Sum) -> None:
         """A checksum does not match."""
-        self.damaged.add(self.blocks.at(min((p.offset for p in s.pieces if not isinstance(p, bytes)), default=0)))
+        self.damaged.add(
+            self.blocks.at(min((p.offset for p in s.pieces if not isinstance(p, bytes)), default=0))
+        )
 
     @property
     def done(self) -> frozenset[int]:

@@ -37,14 +37,17 @@ def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
     for i, s in enumerate(sums):
         if not isinstance(s.hash, Crc):
             extents = [p for p in s.pieces if not isinstance(p, bytes)]
-            units.append(Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1))
+            units.append(
+                Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1)
+            )
             continue
         for j, piece in enumerate(s.pieces):
             if isinstance(piece, Deflated):
                 units.append(Unit(piece.offset, piece.length, i, j))
             elif isinstance(piece, Extent):
                 units += (
-                    Unit(at, min(most, piece.offset + piece.length - at), i, j) for at in range(piece.offset, piece.offset + piece.length, most)
+                    Unit(at, min(most, piece.offset + piece.length - at), i, j)
+                    for at in range(piece.offset, piece.offset + piece.length, most)
                 )
     end = 0
     for start, stop, _ in [*covered(sums, certain=False), (size, size, None)]:
@@ -85,7 +88,11 @@ class _Tee:
 
 def apart(sums: Sequence[Sum], size: int) -> tuple[list[tuple[Sum, Callable[[], Hash]]], list[Sum]]:
     """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their makers; the rest)."""
-    over = [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)] if len(sums) > 1 else []
+    over = (
+        [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)]
+        if len(sums) > 1
+        else []
+    )
     return over, [s for s in sums if not any(s is other for other, _ in over)] if over else list(sums)
 
 
@@ -133,7 +140,9 @@ def mismatches(
         tee = _Tee(source, hashes)
         yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
         if tee.at == source.size:
-            yield from ((s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected)
+            yield from (
+                (s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected
+            )
             if picked is not None:
                 picked.finish()
             return
@@ -149,7 +158,9 @@ def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
     return all(isinstance(p, bytes) or p.offset + p.length <= size for s in sums for p in s.pieces)
 
 
-def _in_memory(source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None) -> Iterator[tuple[Sum, Outcome]]:
+def _in_memory(
+    source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None
+) -> Iterator[tuple[Sum, Outcome]]:
     """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join."""
     for s in sums:
         if isinstance(s.hash, Crc) and (value := _crc(s.hash, source, s.pieces, progress)) != s.expected:
@@ -197,7 +208,11 @@ def _compare(
     left, stopped = Counter(u.sum for u in units), None
     units = units if picked is None else picked.of(units)
     try:
-        for u, got in outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch) if given is None else given:
+        for u, got in (
+            outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch)
+            if given is None
+            else given
+        ):
             left[u.sum] -= 1
             if picked is not None:
                 picked.took(u)
@@ -220,7 +235,9 @@ def _compare(
             raise AssertionError(f"{s.what}: nobody has fed it")
         if value == s.expected:
             continue
-        if s.otherwise is not None and not any(True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)):
+        if s.otherwise is not None and not any(
+            True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)
+        ):
             continue
         if picked is not None:
             picked.wrong(s)

@@ -28,7 +28,9 @@ def step(at: int, end: int) -> int:
     return min(BUFFER - at % BUFFER, end - at)
 
 
-def crc_of_extent(crc: Crc, source: Source, offset: int, length: int, progress: Progress | None = None) -> int:
+def crc_of_extent(
+    crc: Crc, source: Source, offset: int, length: int, progress: Progress | None = None
+) -> int:
     """The CRC of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
     view, value, update, end = buffer(), 0, crc.update, offset + length
     while offset < end:
@@ -51,14 +53,18 @@ def crc_of_deflated(crc: Crc, source: Source, piece: Deflated, progress: Progres
             if progress:
                 progress(len(data))
             more = True
-            while more and not inflate.eof:  # bounded output: a bomb stops as soon as it exceeds its declared size
+            while (
+                more and not inflate.eof
+            ):  # bounded output: a bomb stops as soon as it exceeds its declared size
                 got = inflate.decompress(data, BUFFER)
                 out += len(got)
                 if out > piece.size:
                     raise InflateError(f"inflates to more than the {piece.size} bytes it declares")
                 value = crc.update(got, value)
                 data = inflate.unconsumed_tail
-                more = bool(data) or len(got) == BUFFER  # all input may be taken while output is still to come
+                more = (
+                    bool(data) or len(got) == BUFFER
+                )  # all input may be taken while output is still to come
         if not inflate.eof or out != piece.size or at != end or inflate.unused_data:
             raise InflateError(f"inflates to {out} bytes of the {piece.size} it declares")
     except zlib.error as e:

@@ -11,7 +11,13 @@ from ckpt_tools.checksum.work import outcomes
 from ckpt_tools.storage import Source
 
 
-def digests(source: Source, wanted: Sequence[Sequence[tuple[int, int]]], *, jobs: int = 0, progress: Progress | None = None) -> list[bytes]:
+def digests(
+    source: Source,
+    wanted: Sequence[Sequence[tuple[int, int]]],
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+) -> list[bytes]:
     """The digest of each of ``wanted``, which is (offset, length) of bytes that are joined in this order. ``jobs`` 0 means one thread per core.
 
     They are read in file order, in bounded memory. Raises ShortRead and OSError, and what ``progress`` raises; no thread is left behind.
@@ -19,7 +25,9 @@ def digests(source: Source, wanted: Sequence[Sequence[tuple[int, int]]], *, jobs
     jobs = jobs or default_jobs()
     sums = [Sum("", b"", tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]
     found = [b""] * len(sums)
-    for u, got in outcomes(source, sums, _units(sums, 0, 1 << 63, UNIT), jobs, _share(source.size, jobs), progress, None):
+    for u, got in outcomes(
+        source, sums, _units(sums, 0, 1 << 63, UNIT), jobs, _share(source.size, jobs), progress, None
+    ):
         if isinstance(got, bytes):
             found[u.sum] = got
     return found

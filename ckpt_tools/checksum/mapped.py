@@ -34,9 +34,15 @@ _AHEAD = 2
 
 def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit]) -> list[Unit]:
     """The units that helpers may do; none where that does not pay or is not wanted."""
-    if source.io not in ("auto", "mmap") or (source.io == "auto" and not suits(source, WORTH if worker_processes.alone() else 4 * WORTH)):
+    if source.io not in ("auto", "mmap") or (
+        source.io == "auto" and not suits(source, WORTH if worker_processes.alone() else 4 * WORTH)
+    ):
         return []
-    return [u for u in units if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)]
+    return [
+        u
+        for u in units
+        if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)
+    ]
 
 
 def _one_range(s: Sum, u: Unit) -> bool:
@@ -53,7 +59,9 @@ def digests_of_mapped(
     poll = select.poll()
     try:
         for _ in range(min(jobs, HELPERS, len(units))):
-            helper = _Helper.start(source.fd, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)])
+            helper = _Helper.start(
+                source.fd, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)]
+            )
             if helper is None:
                 break
             helpers[helper.answers] = helper
@@ -97,7 +105,11 @@ class _Helper:
         theirs, requests = os.pipe()
         answers, ours = os.pipe()
         try:
-            pid = _forked(theirs, ours, file, kinds, (*others, requests, answers)) if worker_processes.alone() else _spawned(theirs, ours, file, kinds)
+            pid = (
+                _forked(theirs, ours, file, kinds, (*others, requests, answers))
+                if worker_processes.alone()
+                else _spawned(theirs, ours, file, kinds)
+            )
         except (OSError, ImportError):
             pid = -1
         os.close(theirs)
@@ -143,7 +155,16 @@ def _spawned(requests: int, answers: int, file: int, kinds: Collection[int]) -> 
 
     specs = [find_spec(_FROM[kind]) for kind in sorted(kinds)]
     packages = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
-    places = dict.fromkeys([*map(os.path.dirname, packages), *packages])  # packages beside each other, and what is in them
+    places = dict.fromkeys(
+        [*map(os.path.dirname, packages), *packages]
+    )  # packages beside each other, and what is in them
     actions = [(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate((requests, answers, file))]
     command = [sys.executable, "-I", "-S", mapped_child.__file__, *places]
-    return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsigmask=(), setsigdef=worker_processes.SIGNALS)
+    return os.posix_spawn(
+        sys.executable,
+        command,
+        dict(os.environ),
+        file_actions=actions,
+        setsigmask=(),
+        setsigdef=worker_processes.SIGNALS,
+    )

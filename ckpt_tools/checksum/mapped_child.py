@@ -11,7 +11,9 @@ import struct
 import sys
 from errno import EINVAL
 
-TYPE_CHECKING = False  # typing, collections.abc and functools take longer to import than the rest of a helper's start
+TYPE_CHECKING = (
+    False  # typing, collections.abc and functools take longer to import than the rest of a helper's start
+)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
@@ -70,7 +72,9 @@ def serve(requests: int, answers: int, file: int) -> None:
         while at < end:
             start = at // WINDOW * WINDOW
             stop = min(end, start + WINDOW)
-            if os.fstat(file).st_size < stop:  # spares most files the signal; the rest of a page behind the end would read as zeros
+            if (
+                os.fstat(file).st_size < stop
+            ):  # spares most files the signal; the rest of a page behind the end would read as zeros
                 return
             with mmap.mmap(file, stop - start, mmap.MAP_SHARED, mmap.PROT_READ, offset=start) as mapped:
                 try:
@@ -84,7 +88,9 @@ def serve(requests: int, answers: int, file: int) -> None:
         os.write(answers, ANSWER.pack(offset, running.digest()))
 
 
-if __name__ == "__main__":  # requests, answers and the file are 0, 1 and 2; the arguments are where to import from
+if (
+    __name__ == "__main__"
+):  # requests, answers and the file are 0, 1 and 2; the arguments are where to import from
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

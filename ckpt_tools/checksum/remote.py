@@ -26,7 +26,11 @@ Result = tuple[Any, ...]
 
 
 def _sent(piece: Piece) -> tuple[int, ...] | bytes:
-    return piece if isinstance(piece, bytes) else (piece.offset, piece.length, *((piece.size,) if isinstance(piece, Deflated) else ()))
+    return (
+        piece
+        if isinstance(piece, bytes)
+        else (piece.offset, piece.length, *((piece.size,) if isinstance(piece, Deflated) else ()))
+    )
 
 
 def _received(piece: Any) -> Piece:
@@ -53,7 +57,10 @@ class Content:
         if picked is not None and not picked.numbers:
             self.over, self.items, self.lengths = [], [], []
         if self.over:
-            self.items, self.lengths = [("file", 0, size, tuple(encode(s.hash) for s in self.over), tuple(self.items))], [size]
+            self.items, self.lengths = (
+                [("file", 0, size, tuple(encode(s.hash) for s in self.over), tuple(self.items))],
+                [size],
+            )
 
     def _item(self, u: Unit) -> Item:
         if u.sum < 0:
@@ -65,7 +72,9 @@ class Content:
             pieces = (piece if isinstance(piece, Deflated) else Extent(u.offset, u.length),)
         return "sum", u.offset, u.length, tuple(map(_sent, pieces)), encode(s.hash)
 
-    def found(self, source: Source, results: Mapping[int, Result], progress: Progress | None) -> Iterator[tuple[Sum, Outcome]]:
+    def found(
+        self, source: Source, results: Mapping[int, Result], progress: Progress | None
+    ) -> Iterator[tuple[Sum, Outcome]]:
         """As ``mismatches``, from the results of the items, as far as they were handed out. Raises what the first item in file order met."""
         digests: tuple[int | bytes, ...] = ()
         if self.over:

@@ -88,7 +88,9 @@ def shifted(s: Sum, by: int) -> Sum:
     def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
 
-    return replace(s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise))
+    return replace(
+        s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise)
+    )
 
 
 def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
@@ -99,7 +101,9 @@ def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int
     ranges: list[tuple[int, int, Sum]] = []
     for s in sums:
         pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
-        ranges += ((p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length)
+        ranges += (
+            (p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length
+        )
     ranges.sort(key=lambda r: r[:2])
     out: list[tuple[int, int, Sum]] = []
     end = 0

@@ -32,7 +32,12 @@ def _batches(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
         yield batch
 
 
-def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview | bytes], object], progress: Progress | None) -> None:
+def _feed(
+    source: Source,
+    pieces: Iterable[Piece],
+    update: Callable[[memoryview | bytes], object],
+    progress: Progress | None,
+) -> None:
     """All bytes of ``pieces``, in order, to ``update``."""
     view = buffer()
     for piece in pieces:
@@ -51,7 +56,9 @@ def _feed(source: Source, pieces: Iterable[Piece], update: Callable[[memoryview 
                 progress(n)
 
 
-def work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None) -> Outcome:
+def work(
+    source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None, watch: Watch | None = None
+) -> Outcome:
     if u.sum < 0:  # nothing to compare with, but a medium that cannot deliver the bytes shows
         at = u.offset
 
@@ -79,7 +86,13 @@ def work(source: Source, sums: Sequence[Sum], u: Unit, progress: Progress | None
 
 
 def outcomes(
-    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, most: int, progress: Progress | None, watch: Watch | None
+    source: Source,
+    sums: Sequence[Sum],
+    units: Sequence[Unit],
+    jobs: int,
+    most: int,
+    progress: Progress | None,
+    watch: Watch | None,
 ) -> Iterator[tuple[Unit, Outcome]]:
     """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
     if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
@@ -87,7 +100,9 @@ def outcomes(
         for u, got in digests_of_mapped(source, sums, large, jobs, progress):
             read.add(u)
             yield u, got
-        units = [u for u in units if u not in read]  # small ones, those of other kinds, and what a helper that died has left
+        units = [
+            u for u in units if u not in read
+        ]  # small ones, those of other kinds, and what a helper that died has left
     if jobs >= 2 and sum(u.length for u in units) >= INLINE:
         yield from _by_threads(source, sums, units, jobs, most, progress, watch)
         return
@@ -96,7 +111,13 @@ def outcomes(
 
 
 def _by_threads(
-    source: Source, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, most: int, progress: Progress | None, watch: Watch | None
+    source: Source,
+    sums: Sequence[Sum],
+    units: Sequence[Unit],
+    jobs: int,
+    most: int,
+    progress: Progress | None,
+    watch: Watch | None,
 ) -> Iterator[tuple[Unit, Outcome]]:
     from collections import deque
     from concurrent.futures import Future
@@ -137,7 +158,9 @@ def _by_threads(
                 yield from other.result()[0]
         raise stopped
     except BaseException as e:
-        wait = isinstance(e, (Exception, GeneratorExit))  # not on Ctrl-C: one of the reads under way may be the one that hangs
+        wait = isinstance(
+            e, (Exception, GeneratorExit)
+        )  # not on Ctrl-C: one of the reads under way may be the one that hangs
         raise
     finally:
         ended = True

@@ -11,7 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-COMMANDS = ("ls", "verify", "latest", "plan", "run", "hook", "show", "diff", "explain", "formats", "layouts", "launchers")
+COMMANDS = (
+    "ls",
+    "verify",
+    "latest",
+    "plan",
+    "run",
+    "hook",
+    "show",
+    "diff",
+    "explain",
+    "formats",
+    "layouts",
+    "launchers",
+)
 """Each is the function of that name in the module of that name."""
 
 

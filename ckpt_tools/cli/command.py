@@ -42,14 +42,20 @@ class Command(TyperCommand):
 
 
 def _plain(value: object) -> bool:
-    return value is None or isinstance(value, (str, bool)) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
+    return (
+        value is None
+        or isinstance(value, (str, bool))
+        or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
+    )
 
 
 class Wrapper(Command):
     """A command whose words after ``--`` are another command, which is not looked at here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own, command = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        own, command = (
+            (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        )
         rest = super().parse_args(ctx, own)
         ctx.params["command"] = command
         return rest

@@ -33,7 +33,10 @@ def out(text: str) -> None:
         _silence(stream)
     except OSError as e:
         _silence(stream)
-        raise CannotLook(f"the result could not be written to standard output: {e.strerror}", "make room, or redirect it elsewhere") from e
+        raise CannotLook(
+            f"the result could not be written to standard output: {e.strerror}",
+            "make room, or redirect it elsewhere",
+        ) from e
 
 
 def err(text: str) -> None:
@@ -56,7 +59,9 @@ def findings(found: Iterable[Finding]) -> None:
     for f in found:
         where = f"{f.path}: " if f.path else ""
         problem(
-            "note" if f.severity is Severity.NOTE else str(f.severity), f"{where}{f.code}: {f.message}", "" if f.severity is Severity.NOTE else f.hint
+            "note" if f.severity is Severity.NOTE else str(f.severity),
+            f"{where}{f.code}: {f.message}",
+            "" if f.severity is Severity.NOTE else f.hint,
         )
 
 
@@ -80,7 +85,9 @@ def asked_format(argv: Sequence[str]) -> str:
             asked = options[i + 1] if i + 1 < len(options) else ""
         elif option.startswith("--format="):
             asked = option.partition("=")[2]
-    return asked or ("shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else "")  # its first format: eval must see that it failed
+    return asked or (
+        "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
+    )  # its first format: eval must see that it failed
 
 
 def terminal(stream: TextIO | None) -> bool:

@@ -19,12 +19,20 @@ LEVELS = (Level.STRUCTURE, Level.CONTENT)
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint's directory or prefix, or a file.", show_default=False)],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A checkpoint's directory or prefix, or a file.", show_default=False
+        ),
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.", show_default=False)],
     level: Annotated[
         str | None,
         typer.Option(
-            "--level", metavar="LEVEL", help="structure: names, types and shapes alone; content (default): the bytes too.", show_default=False
+            "--level",
+            metavar="LEVEL",
+            help="structure: names, types and shapes alone; content (default): the bytes too.",
+            show_default=False,
         ),
     ] = None,
     key_file: options.KeyFile = None,
@@ -51,14 +59,27 @@ def diff(
     found = said.values
     asked = found["level"] if level is not None else Level.CONTENT
     if asked not in LEVELS:
-        raise UsageError(f"--level {asked}: diff compares at level structure or content", "say one of them, or leave it out")
+        raise UsageError(
+            f"--level {asked}: diff compares at level structure or content",
+            "say one of them, or leave it out",
+        )
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(to) as meter:
-        result = compare(a, b, asked, jobs=found.get("jobs", 0), key_file=found.get("key-file"), trust=said.trust, progress=meter)
+        result = compare(
+            a,
+            b,
+            asked,
+            jobs=found.get("jobs", 0),
+            key_file=found.get("key-file"),
+            trust=said.trust,
+            progress=meter,
+        )
     from ckpt_tools.output import difference as emit
 
-    console.out(emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose))
+    console.out(
+        emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose)
+    )
     return exit_code(result, found.get("strict", False))
 
 

@@ -37,7 +37,12 @@ def leave(code: int) -> NoReturn:
 def _nothing_left() -> bool:
     """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler or a tracer wants to do at the end."""
     watched = sys.getprofile() is not None or sys.gettrace() is not None
-    return not watched and threading.active_count() == 1 and not atexit._ncallbacks() and "mpi4py" not in sys.modules  # noqa: SLF001 - nothing public tells
+    return (
+        not watched
+        and threading.active_count() == 1
+        and not atexit._ncallbacks()  # noqa: SLF001 - nothing public tells
+        and "mpi4py" not in sys.modules
+    )
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -48,7 +53,9 @@ def execute(argv: Sequence[str]) -> int:
         except CkptError as error:
             return _fail(argv, error)
         except Exception as error:
-            if hasattr(error, "show"):  # typer's own usage errors; their classes are not part of its public interface
+            if hasattr(
+                error, "show"
+            ):  # typer's own usage errors; their classes are not part of its public interface
                 return _usage(argv, error)
             return _bug(argv, error)
     except KeyboardInterrupt:
@@ -68,7 +75,9 @@ def _dispatch(argv: list[str]) -> int:
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
     for name in ([within] if within else argv[:1]) if single else COMMANDS:
         module = import_module(f"ckpt_tools.cli.{name}")
-        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(getattr(module, name))
+        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(
+            getattr(module, name)
+        )
     if single:  # an app of one command takes no command name
         words = 2 if within else 1
         result = app(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
@@ -76,7 +85,9 @@ def _dispatch(argv: list[str]) -> int:
         app.callback(context_settings=settings, no_args_is_help=True)(_top)
         result = app(argv, prog_name="ckpt", standalone_mode=False)
     if not argv:
-        return UsageError.exit_code  # versions of typer differ in whether the help text that they show here is an error
+        return (
+            UsageError.exit_code
+        )  # versions of typer differ in whether the help text that they show here is an error
     return result if isinstance(result, int) else 0
 
 
@@ -86,7 +97,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _top(version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit.")) -> None:
+def _top(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
     """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and without running code found in them.
 
     Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4 none usable, 5 could not look, 6 newest unusable.
@@ -105,7 +120,9 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
     error.show()  # type: ignore[attr-defined]  # execute() has looked
-    return _answer(argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code)
+    return _answer(
+        argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code
+    )
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:
@@ -116,7 +133,9 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
         import traceback
 
         console.err("".join(traceback.format_exception(error)))
-    console.problem("internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint)
+    console.problem(
+        "internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint
+    )
     return _answer(argv, "Bug", what, hint, BUG)
 
 

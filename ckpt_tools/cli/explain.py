@@ -13,7 +13,10 @@ from ckpt_tools.settings.resolve import nearest
 
 
 def explain(
-    code: Annotated[str, typer.Argument(metavar="CODE", help="A code of a finding, such as truncated.", show_default=False)],
+    code: Annotated[
+        str,
+        typer.Argument(metavar="CODE", help="A code of a finding, such as truncated.", show_default=False),
+    ],
     format: options.Format = None,
     json: options.Json = False,
     color: options.Color = None,
@@ -22,12 +25,28 @@ def explain(
     to = output.asked(("table", "json"), dict(locals()))
     if code not in CODES:
         meant = nearest(code, CODES)
-        raise UsageError(f"there is no finding {code!r}", f"did you mean {meant!r}?" if meant else "docs/codes.md lists all of them")
+        raise UsageError(
+            f"there is no finding {code!r}",
+            f"did you mean {meant!r}?" if meant else "docs/codes.md lists all of them",
+        )
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
         c = CODES[code]
-        console.out(emit.catalogue("explain", [{"code": c.id, "severity": str(c.severity), "title": c.title, "hint": c.hint, "since": c.since}]))
+        console.out(
+            emit.catalogue(
+                "explain",
+                [
+                    {
+                        "code": c.id,
+                        "severity": str(c.severity),
+                        "title": c.title,
+                        "hint": c.hint,
+                        "since": c.since,
+                    }
+                ],
+            )
+        )
     else:
         from ckpt_tools.output import table
 

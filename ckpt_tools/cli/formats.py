@@ -31,5 +31,9 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
     else:
         from ckpt_tools.output import table
 
-        console.out(table.pages(entries, ("suffixes", "names", "protects", "limits", "loader", "reference"), **to.paint))
+        console.out(
+            table.pages(
+                entries, ("suffixes", "names", "protects", "limits", "loader", "reference"), **to.paint
+            )
+        )
     return 0

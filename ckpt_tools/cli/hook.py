@@ -14,7 +14,12 @@ from ckpt_tools.cli.run import Worker, teller
 from ckpt_tools.errors import UsageError
 
 Read = Annotated[
-    bool, typer.Option("--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", show_default=False)
+    bool,
+    typer.Option(
+        "--read",
+        help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.",
+        show_default=False,
+    ),
 ]
 
 
@@ -40,7 +45,14 @@ def hook(asked: options.Question) -> int:
     else:
         terms = job.Terms(worker=asked.given["worker"], **asked.terms)
         with output.told(asked.output, asked.explain), progress(asked.output) as meter:
-            taken = job.decide(asked.root, asked.selection, terms, say=teller(asked), progress=meter, note=output.noted(asked.output))
+            taken = job.decide(
+                asked.root,
+                asked.selection,
+                terms,
+                say=teller(asked),
+                progress=meter,
+                note=output.noted(asked.output),
+            )
     values = environment(taken.decision, taken.rank)
     if asked.output.format == "json":
         from ckpt_tools.output import json

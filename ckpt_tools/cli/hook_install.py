@@ -16,9 +16,18 @@ from ckpt_tools.errors import UsageError
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
-What = Annotated[str | None, typer.Argument(metavar="[WHAT]", help="Which snippet; without it they are listed.", show_default=False)]
+What = Annotated[
+    str | None,
+    typer.Argument(metavar="[WHAT]", help="Which snippet; without it they are listed.", show_default=False),
+]
 Root = Annotated[
-    str | None, typer.Option("--root", metavar="DIR", help=f"Directory of the checkpoints, put in place of {EXAMPLE}.", show_default=False)
+    str | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help=f"Directory of the checkpoints, put in place of {EXAMPLE}.",
+        show_default=False,
+    ),
 ]
 
 
@@ -37,8 +46,13 @@ class Snippet:
     def filled(self, root: str) -> str:
         """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that YAML cannot say."""
         if self.yaml and not root.isprintable():
-            raise UsageError(f"--root {root!r} holds characters that a manifest cannot say", "name a directory with printable characters")
-        return self.text.replace(_PLACE, json.dumps(root, ensure_ascii=False) if self.yaml else shlex.quote(root))
+            raise UsageError(
+                f"--root {root!r} holds characters that a manifest cannot say",
+                "name a directory with printable characters",
+            )
+        return self.text.replace(
+            _PLACE, json.dumps(root, ensure_ascii=False) if self.yaml else shlex.quote(root)
+        )
 
 
 def snippets() -> dict[str, Snippet]:
@@ -64,6 +78,9 @@ def hook_install(what: What = None, root: Root = None) -> int:
         return 0
     if what not in known:
         near = get_close_matches(what, known, 1, 0.5)
-        raise UsageError(f"there is no snippet {what!r}", f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}")
+        raise UsageError(
+            f"there is no snippet {what!r}",
+            f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}",
+        )
     console.out(known[what].filled(root or EXAMPLE))
     return 0

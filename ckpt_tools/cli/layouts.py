@@ -9,7 +9,14 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 
-Check = Annotated[bool, typer.Option("--check", help="Say what each template matches below ROOT, and what misses it narrowly.", show_default=False)]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Say what each template matches below ROOT, and what misses it narrowly.",
+        show_default=False,
+    ),
+]
 
 _ORDERS = ("config", "trust_group", "trust_owner", "trust_dir")
 
@@ -33,7 +40,9 @@ def layouts(
     """
     given = dict(locals())
     to = output.asked(("table", "json"), given)
-    asked = ("root", "layout", *_ORDERS) if check else _ORDERS  # a list scans no tree, so the file of this directory may teach
+    asked = (
+        ("root", "layout", *_ORDERS) if check else _ORDERS
+    )  # a list scans no tree, so the file of this directory may teach
     settings = options.settings({k: given[k] for k in asked}, to)
     from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
 
@@ -61,7 +70,15 @@ def layouts(
     else:
         from ckpt_tools.output import table
 
-        lines = [{**entry, "files": [*dict.fromkeys(f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces)]} for entry in entries]
+        lines = [
+            {
+                **entry,
+                "files": [
+                    *dict.fromkeys(f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces)
+                ],
+            }
+            for entry in entries
+        ]
         console.out(table.catalogue(lines, ("name", "title", "files", "tracker", "limits"), **to.paint))
     return 0
 
@@ -75,7 +92,10 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
         raise UsageError(f"there is no layout {name!r}", "'ckpt layouts' lists them")
     chosen = [BY_NAME[name]] if name is not None else own
     if not chosen:
-        raise UsageError("there is no layout of your own to check", "add [[layout]] to ckpt.toml, or name one with --layout")
+        raise UsageError(
+            "there is no layout of your own to check",
+            "add [[layout]] to ckpt.toml, or name one with --layout",
+        )
     rows = check_layouts(root, chosen)
     entries: list[dict[str, object]] = [
         {
@@ -83,7 +103,9 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
             "template": row.template,
             "matched": row.matched,
             "example": row.example or None,
-            "near_misses": [{"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in row.misses],
+            "near_misses": [
+                {"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in row.misses
+            ],
         }
         for row in rows
     ]
@@ -99,7 +121,10 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
                 "layout": row.layout,
                 "template": row.template,
                 "matched": f"{row.matched}{f', such as {row.example}' if row.example else ''}",
-                "near misses": [f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there" for m in row.misses],
+                "near misses": [
+                    f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there"
+                    for m in row.misses
+                ],
             }
             for row in rows
         ]

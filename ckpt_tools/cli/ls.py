@@ -34,10 +34,18 @@ def ls(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00.", show_default=False
+            "--since",
+            metavar="TIME",
+            help="Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00.",
+            show_default=False,
         ),
     ] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Show the runs, their checkpoints and the files of each.", show_default=False)] = False,
+    tree: Annotated[
+        bool,
+        typer.Option(
+            "--tree", help="Show the runs, their checkpoints and the files of each.", show_default=False
+        ),
+    ] = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -63,7 +71,9 @@ def ls(
 
     result = api.scan(found.root, found.selection())
     if oldest is not None:
-        result = replace(result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9))
+        result = replace(
+            result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
+        )
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -87,12 +97,18 @@ def moment(text: str, now: float) -> float:
         if re.match(r"\s*[0-9.]+[a-z]", text):
             then = now - parsers.duration(text)
         else:  # a bare number could be seconds or a year
-            then = math.nan if re.fullmatch(r"[0-9.\s]*", text) else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
+            then = (
+                math.nan
+                if re.fullmatch(r"[0-9.\s]*", text)
+                else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
+            )
         if math.isfinite(then):
             return then
     except (ValueError, OverflowError):
         pass
-    raise UsageError(f"--since: {text!r} is no time", "say 90m, 2h or 3d, or a date such as 2025-01-31 or 2025-01-31T18:00")
+    raise UsageError(
+        f"--since: {text!r} is no time", "say 90m, 2h or 3d, or a date such as 2025-01-31 or 2025-01-31T18:00"
+    )
 
 
 def exit_code(result: Scan) -> int:

@@ -31,7 +31,9 @@ def _help(variable: config.Variable) -> str:
     return f"{variable.meaning[0].upper()}{variable.meaning[1:]}. [{variable.name}]"
 
 
-Root = Annotated[str | None, typer.Argument(metavar="ROOT", help=_help(config.BY_KEY["root"]), show_default=False)]
+Root = Annotated[
+    str | None, typer.Argument(metavar="ROOT", help=_help(config.BY_KEY["root"]), show_default=False)
+]
 
 Rank = Annotated[str | None, _setting("rank", "N")]
 WorldSize = Annotated[str | None, _setting("world-size", "N")]
@@ -74,11 +76,18 @@ Settle = Annotated[str | None, _setting("settle", "TIME")]
 Budget = Annotated[str | None, _setting("budget", "TIME")]
 MaxAge = Annotated[str | None, _setting("max-age", "TIME")]
 NoCache = Annotated[bool, _switch("no-cache")]
-ExplainBytes = Annotated[bool, typer.Option("--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False)]
+ExplainBytes = Annotated[
+    bool,
+    typer.Option(
+        "--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option(
-        "--explain", help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.", show_default=False
+        "--explain",
+        help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.",
+        show_default=False,
     ),
 ]
 Strict = Annotated[bool, _switch("strict")]
@@ -111,13 +120,32 @@ JOB: dict[str, Any] = {
 """The options of commands that decide for a job, by parameter: (type, default)."""
 
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="FORMAT", help="Output format; an unknown one lists those of the command.", show_default=False)
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Output format; an unknown one lists those of the command.",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, warnings or notes on stderr.", show_default=False)]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="List everything, and say what led to the answer.", show_default=False)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, warnings or notes on stderr.", show_default=False)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="List everything, and say what led to the answer.", show_default=False
+    ),
+]
 Color = Annotated[
-    str | None, typer.Option("--color", metavar="auto|always|never", help="Colour; NO_COLOR and FORCE_COLOR are honoured.", show_default=False)
+    str | None,
+    typer.Option(
+        "--color",
+        metavar="auto|always|never",
+        help="Colour; NO_COLOR and FORCE_COLOR are honoured.",
+        show_default=False,
+    ),
 ]
 
 
@@ -137,7 +165,9 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
         try:
             user.load(found.layouts, names.order)
         except ValueError as e:
-            raise UsageError(f"{found.file}: {e}", "'ckpt layouts --check ROOT' shows what each template matches") from e
+            raise UsageError(
+                f"{found.file}: {e}", "'ckpt layouts --check ROOT' shows what each template matches"
+            ) from e
     if to.verbose and found.file:
         console.problem("note", f"configuration from {found.file}")
     return found
@@ -224,7 +254,11 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
         def asked(given: Mapping[str, Any]) -> int:
             to = output(formats, given)
             found = settings(given, to)
-            terms = {name: value for key, value in found.values.items() if (name := key.replace("-", "_")) in (*more, "plan_dir")}
+            terms = {
+                name: value
+                for key, value in found.values.items()
+                if (name := key.replace("-", "_")) in (*more, "plan_dir")
+            }
             selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
             if more and selection.budget is None:
                 selection = replace(selection, budget=HOOK_BUDGET)
@@ -252,9 +286,15 @@ def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]]
         import inspect
 
         known = inspect.signature(command, eval_str=True)
-        extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, (kind, default) in more.items()]
+        extra = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in more.items()
+        ]
         longer.__signature__ = known.replace(parameters=[*known.parameters.values(), *extra])  # type: ignore[attr-defined]
-        longer.__annotations__ = {**command.__annotations__, **{name: kind for name, (kind, _) in more.items()}}
+        longer.__annotations__ = {
+            **command.__annotations__,
+            **{name: kind for name, (kind, _) in more.items()},
+        }
         longer.__doc__ = answer.__doc__
         return longer
 

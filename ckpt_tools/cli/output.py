@@ -38,7 +38,10 @@ def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
     if given.get("json") and choice not in (None, "json"):
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
     choice = "json" if given.get("json") else choice or formats[0]
-    for flag, value, allowed in (("--format", choice, formats), ("--color", color or "auto", ("auto", "always", "never"))):
+    for flag, value, allowed in (
+        ("--format", choice, formats),
+        ("--color", color or "auto", ("auto", "always", "never")),
+    ):
         try:
             parsers.word(value, allowed)
         except ValueError as e:
@@ -72,7 +75,9 @@ def _why(rejected: Rejected) -> str:
     text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
     damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
     count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
-    return "; so ".join([f": {count}{text}: {first.message}", *(f.message for f in rejected.findings if f.follows)])
+    return "; so ".join(
+        [f": {count}{text}: {first.message}", *(f.message for f in rejected.findings if f.follows)]
+    )
 
 
 def tell(plan: LoadPlan, to: Output) -> None:
@@ -83,9 +88,12 @@ def tell(plan: LoadPlan, to: Output) -> None:
         c = rejected.checkpoint
         console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{_why(rejected)}")
     if len(plan.rejected) > _LOST:
-        console.problem("warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them")
+        console.problem(
+            "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them"
+        )
     console.findings(plan.warnings)
     if to.verbose and plan.checkpoint:
         console.problem(
-            "note", f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})"
+            "note",
+            f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})",
         )

@@ -19,7 +19,9 @@ def plan(asked: options.Question) -> int:
     try:
         with output.told(asked.output, asked.explain), progress(to) as meter:
             result = api.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
-        if asked.ranked and asked.selection.rank is not None:  # not for CKPT_RANK: each process of a job may have that
+        if (
+            asked.ranked and asked.selection.rank is not None
+        ):  # not for CKPT_RANK: each process of a job may have that
             result = api.narrowed(result, asked.selection.rank)
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":

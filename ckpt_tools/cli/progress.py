@@ -52,12 +52,30 @@ class Meter:
 
     def _show(self, done: int, total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself that read (ckpt_tools/storage/worker_processes.py).
-        columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-        self.shown = Progress(*columns, console=stderr, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+        columns = (
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.shown = Progress(
+            *columns,
+            console=stderr,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self.task = self.shown.add_task("", completed=done, total=total)
         self.shown.start()
 

@@ -17,8 +17,18 @@ from ckpt_tools.model.nouns import LoadPlan
 CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
-Worker = Annotated[bool, typer.Option("--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command.", show_default=False)]
-Words = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What to start, after --.", show_default=False)]
+Worker = Annotated[
+    bool,
+    typer.Option(
+        "--worker",
+        help="This is one rank: torchrun, msrun, srun or mpirun starts this command.",
+        show_default=False,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND...", help="What to start, after --.", show_default=False),
+]
 
 
 @options.question("text", worker=(Worker, False), **options.JOB, command=(Words, None))
@@ -32,10 +42,20 @@ def run(asked: options.Question) -> int:
 
     command = asked.given["command"] or []
     if not command:
-        raise UsageError("there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py")
+        raise UsageError(
+            "there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py"
+        )
     terms = job.Terms(words=["ckpt", "run", *_own(sys.argv[2:])], worker=asked.given["worker"], **asked.terms)
     with output.told(asked.output, asked.explain), progress(asked.output) as meter:
-        taken = job.decide(asked.root, asked.selection, terms, command, say=teller(asked), progress=meter, note=output.noted(asked.output))
+        taken = job.decide(
+            asked.root,
+            asked.selection,
+            terms,
+            command,
+            say=teller(asked),
+            progress=meter,
+            note=output.noted(asked.output),
+        )
     words = substituted(command, taken.decision, taken.rank)
     if not asked.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
@@ -44,7 +64,9 @@ def run(asked: options.Question) -> int:
     try:
         become(words, {**inherited(os.environ), **environment(taken.decision, taken.rank)})
     except OSError as e:
-        console.problem("error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --")
+        console.problem(
+            "error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --"
+        )
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
 
 

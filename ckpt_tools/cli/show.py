@@ -47,7 +47,9 @@ def show(
     from ckpt_tools.formats.pickles.stubs import Global
 
     level_ = values["level"] if level is not None else Level.STRUCTURE
-    report, parts = examine(file, level_, key_file=values.get("key-file"), explain=explain_bytes, trust=found.trust)
+    report, parts = examine(
+        file, level_, key_file=values.get("key-file"), explain=explain_bytes, trust=found.trust
+    )
     known_globals = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
     if to.format == "json":
         from ckpt_tools.output import json as emit

@@ -16,7 +16,10 @@ FORMATS = ("table", "json", "jsonl")
 
 
 def verify(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoint files, directories or prefixes.", show_default=False)],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Checkpoint files, directories or prefixes.", show_default=False),
+    ],
     level: options.Level = None,
     require: options.Require = None,
     trust_global: options.TrustGlobal = None,

@@ -28,7 +28,13 @@ from ckpt_tools.storage.trust import OURS, Trust
 class _Reader:
     """Reads the files of both sides and counts their bytes: both at once, each with half of the threads."""
 
-    def __init__(self, sessions: tuple[Session, Session], level: Level, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        sessions: tuple[Session, Session],
+        level: Level,
+        pool: ThreadPoolExecutor,
+        progress: Progress | None,
+    ) -> None:
         self.sessions, self.level, self.pool, self.progress = sessions, level, pool, progress
         jobs = sessions[0].jobs or default_jobs()
         self.jobs = max(1, jobs // 2)
@@ -55,7 +61,9 @@ class _Reader:
 
     def examine(self, s: Session, f: File) -> Side:
         piece = BY_NAME[f.part.layout].piece(f.part.piece) if f.part else None
-        side = Side(*s.examine(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats))
+        side = Side(
+            *s.examine(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats)
+        )
         self.headers += side.report.bytes_read
         return side
 
@@ -86,7 +94,10 @@ class _Reader:
     def hold(side: Side) -> None:
         """Raise OSError when the file is not the one any more that the report is about."""
         now = os.stat(side.report.path)
-        if side.report.format is not None and (now.st_size, now.st_mtime_ns) != (side.report.size, side.report.mtime_ns):
+        if side.report.format is not None and (now.st_size, now.st_mtime_ns) != (
+            side.report.size,
+            side.report.mtime_ns,
+        ):
             raise OSError(errno.ESTALE, "changed")
 
 
@@ -108,7 +119,10 @@ def _sides(a: str, b: str) -> None:
         raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
     if kinds[0] != kinds[1]:
         one, other = (b, a) if kinds[0] else (a, b)
-        raise UsageError(f"{one} is a file and {other} is none", "compare two files, or two directories (or prefixes) of checkpoints")
+        raise UsageError(
+            f"{one} is a file and {other} is none",
+            "compare two files, or two directories (or prefixes) of checkpoints",
+        )
 
 
 def diff(
@@ -135,16 +149,30 @@ def diff(
     found = files(first), files(second)
     for side, root in zip(found, (a, b), strict=True):
         if not side:
-            raise CannotLook(f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are")
+            raise CannotLook(
+                f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are"
+            )
     both_files = first.found.alone and second.found.alone
     pairs = _with_roots(match(*found), first.root, second.root) if both_files else match(*found)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
-        reader.total = sum(max(0, f.size) for p in pairs if None not in p for f in p if f) if level >= Level.CONTENT else 0
+        reader.total = (
+            sum(max(0, f.size) for p in pairs if None not in p for f in p if f)
+            if level >= Level.CONTENT
+            else 0
+        )
         several = max(map(len, found)) > 1
         out = tuple(reader.pair(p, several) for p in pairs)
     findings: tuple[Finding, ...] = (*not_seen(first), *not_seen(second))
-    return Difference(first.root, second.root, level, out, findings, reader.done + reader.headers, round(time.perf_counter() - started, 6))
+    return Difference(
+        first.root,
+        second.root,
+        level,
+        out,
+        findings,
+        reader.done + reader.headers,
+        round(time.perf_counter() - started, 6),
+    )
 
 
 def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:

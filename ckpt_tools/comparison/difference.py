@@ -112,7 +112,10 @@ class Difference:
     @property
     def complete(self) -> bool:
         """Whether everything was compared that the level asks for."""
-        return all(f.change is not Change.NOT_COMPARED for f in self.files) and not self.tensors[Change.NOT_COMPARED]
+        return (
+            all(f.change is not Change.NOT_COMPARED for f in self.files)
+            and not self.tensors[Change.NOT_COMPARED]
+        )
 
 
 @dataclass
@@ -127,12 +130,16 @@ class Side:
     @property
     def legible(self) -> bool:
         """Whether what is not seen in the file is not there."""
-        return self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and not any(f.code in _HIDES for f in self.report.findings)
+        return self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and not any(
+            f.code in _HIDES for f in self.report.findings
+        )
 
     @property
     def stored(self) -> dict[str, int]:
         """Bytes that the file holds of each tensor with a place: fewer than its shape needs when it is expanded."""
-        return {name: sum(n for _, n in at) for name, at in placed(self.anatomy.tensors, self.report.size).items()}
+        return {
+            name: sum(n for _, n in at) for name, at in placed(self.anatomy.tensors, self.report.size).items()
+        }
 
     @property
     def forms(self) -> dict[str, list[Tensor]]:
@@ -149,7 +156,11 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
     tensors = tuple(_tensors(a, b, level, bytes_same, described))
     metadata = tuple(_metadata(a, b))
     ids = a.report.format in _NAMES_ITS_SAVE and b.report.format in _NAMES_ITS_SAVE
-    if metadata or (bytes_same is False and not ids) or any(t.change not in (Change.SAME, Change.NOT_COMPARED) for t in tensors):
+    if (
+        metadata
+        or (bytes_same is False and not ids)
+        or any(t.change not in (Change.SAME, Change.NOT_COMPARED) for t in tensors)
+    ):
         change = Change.CHANGED
     elif bytes_same or (a.legible and b.legible and all(t.change is Change.SAME for t in tensors)):
         change = Change.SAME
@@ -165,12 +176,18 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
     for tensor, forms in side.forms.items():
         here = _side(forms, None)
         tensors.append(TensorDifference(tensor, change, None if new else here, here if new else None))
-    return FileDifference(name, change, None if new else side.report, side.report if new else None, tuple(tensors))
+    return FileDifference(
+        name, change, None if new else side.report, side.report if new else None, tuple(tensors)
+    )
 
 
 def is_index(side: Side) -> bool:
     """Whether the bytes of the tensors that the file tells of lie in files beside it."""
-    return bool(side.report.format) and format_of(side.report.format or "").index and not any(t.offset is not None for t in side.anatomy.tensors)
+    return (
+        bool(side.report.format)
+        and format_of(side.report.format or "").index
+        and not any(t.offset is not None for t in side.anatomy.tensors)
+    )
 
 
 def _side(forms: Iterable[Tensor], digest: str | None) -> TensorSide:
@@ -178,12 +195,17 @@ def _side(forms: Iterable[Tensor], digest: str | None) -> TensorSide:
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
-def _tensors(a: Side, b: Side, level: Level, bytes_same: bool | None, described: bool) -> Iterator[TensorDifference]:
+def _tensors(
+    a: Side, b: Side, level: Level, bytes_same: bool | None, described: bool
+) -> Iterator[TensorDifference]:
     """Every tensor of A, then those that only B has."""
     in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
     for name in dict.fromkeys([*in_a, *in_b]):
         digests = a.digests.get(name), b.digests.get(name)
-        ends = [_side(forms[name], d) if name in forms else None for forms, d in zip((in_a, in_b), digests, strict=True)]
+        ends = [
+            _side(forms[name], d) if name in forms else None
+            for forms, d in zip((in_a, in_b), digests, strict=True)
+        ]
         if name not in in_a:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
         elif name not in in_b:

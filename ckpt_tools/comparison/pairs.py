@@ -93,12 +93,18 @@ def _steps_dropped(a: Sequence[File], b: Sequence[File]) -> Key:
             columns[_NUMBER.sub("#", f.name)][i].append(_NUMBER.findall(f.name))
     dropped: dict[str, set[int]] = {}
     for shape, (one, two) in columns.items():
-        pairs = [({int(n[c]) for n in one}, {int(n[c]) for n in two}) for c in range(shape.count("#")) if one and two]
+        pairs = [
+            ({int(n[c]) for n in one}, {int(n[c]) for n in two})
+            for c in range(shape.count("#"))
+            if one and two
+        ]
         dropped[shape] = {c for c, (x, y) in enumerate(pairs) if len(x) == len(y) == 1 and x != y}
 
     def key(f: File) -> Hashable:
         shape = _NUMBER.sub("#", f.name)
-        return shape, tuple(n for c, n in enumerate(_NUMBER.findall(f.name)) if c not in dropped.get(shape, ()))
+        return shape, tuple(
+            n for c, n in enumerate(_NUMBER.findall(f.name)) if c not in dropped.get(shape, ())
+        )
 
     return key
 

@@ -51,12 +51,16 @@ class Apart:
 def _files(parts: Sequence[Part], root: str) -> str:
     names = [p.path.removeprefix(f"{root}/") for p in parts[:_NAMED]]
     more = f" and {len(parts) - len(names)} more" if len(parts) > len(names) else ""
-    first, last = (datetime.fromtimestamp(p.mtime_ns // 1_000_000_000, timezone.utc) for p in (parts[0], parts[-1]))
+    first, last = (
+        datetime.fromtimestamp(p.mtime_ns // 1_000_000_000, timezone.utc) for p in (parts[0], parts[-1])
+    )
     until = f" to {last:%Y-%m-%d %H:%M:%S}" if last != first else ""
     return f"{', '.join(names)}{more} ({first:%Y-%m-%d %H:%M:%S}{until} UTC)"
 
 
-def apart(parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequence[Sequence[Part]] = ()) -> Apart | None:
+def apart(
+    parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequence[Sequence[Part]] = ()
+) -> Apart | None:
     """Whether the times of ``parts``, which are to be loaded together, are those of two attempts, beside the same files of the run's ``others``.
 
     ``begun`` are saves that never finished: they show what lay in between, but not how long a save takes.
@@ -67,7 +71,9 @@ def apart(parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequen
         return None
     spans = _spans(others)
     saves = _Saves([*spans, *_spans(begun)])
-    usual = sorted(max((b - a for a, b in pairwise(span) if not saves.between(a, b)), default=0) for span in spans)
+    usual = sorted(
+        max((b - a for a, b in pairwise(span) if not saves.between(a, b)), default=0) for span in spans
+    )
     if usual and pause <= _UNUSUAL * usual[(len(usual) - 1) // 2]:
         return None
     older, newer = tuple(mine[:at]), tuple(mine[at:])
@@ -76,10 +82,16 @@ def apart(parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequen
         return Apart(older, newer, "another checkpoint was written in between")
     if not spans:
         second = _second([p.mtime_ns for p in mine])
-        long = pause >= _ALONE_NS and (len(mine) > 2 or pause >= 6 * _ALONE_NS) and pause > 5 * _UNUSUAL * second
+        long = (
+            pause >= _ALONE_NS and (len(mine) > 2 or pause >= 6 * _ALONE_NS) and pause > 5 * _UNUSUAL * second
+        )
         return Apart(older, newer, "no save takes so long") if long else None
     interval = _interval([*spans, [p.mtime_ns for p in older]])
-    return Apart(older, newer, "the run saves whole checkpoints more often than that") if interval and 4 * pause >= 3 * interval else None
+    return (
+        Apart(older, newer, "the run saves whole checkpoints more often than that")
+        if interval and 4 * pause >= 3 * interval
+        else None
+    )
 
 
 class _Saves:
@@ -105,7 +117,9 @@ def _spans(saves: Sequence[Sequence[Part]]) -> list[list[int]]:
 
 def _longest(times: Sequence[int]) -> tuple[int, int]:
     """(where, how long) the longest pause between two times in order is."""
-    return max(((i + 1, b - a) for i, (a, b) in enumerate(pairwise(times))), key=lambda row: row[1], default=(0, 0))
+    return max(
+        ((i + 1, b - a) for i, (a, b) in enumerate(pairwise(times))), key=lambda row: row[1], default=(0, 0)
+    )
 
 
 def _second(times: Sequence[int]) -> int:

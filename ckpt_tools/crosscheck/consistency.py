@@ -35,7 +35,9 @@ def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, 
             and not any(f.code in ("truncated", "bad-header") for f in report.findings)
         ):
             role = p.role if p.layout == "mindspore" else p.piece
-            rows[p.layout, p.run, role, p.rank, p.coords, p.generation, report.format, p.kind is Kind.RELEASE].append((p, report))
+            rows[
+                p.layout, p.run, role, p.rank, p.coords, p.generation, report.format, p.kind is Kind.RELEASE
+            ].append((p, report))
     for same in rows.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
         usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
@@ -54,7 +56,10 @@ def replicas(checkpoint: Checkpoint, reports: Reports) -> Iterator[tuple[Part, P
     for same in groups.values():
         if len(same) < 3:  # of two nobody knows which is odd
             continue
-        for what, value in (("tensors", lambda p: r.signature if (r := reports.get(p.path)) else ""), ("size", lambda p: p.size)):
+        for what, value in (
+            ("tensors", lambda p: r.signature if (r := reports.get(p.path)) else ""),
+            ("size", lambda p: p.size),
+        ):
             usual, n = Counter(value(p) for p in same).most_common(1)[0]
             if 2 * n <= len(same) or not usual:
                 continue
@@ -68,7 +73,9 @@ def replicas(checkpoint: Checkpoint, reports: Reports) -> Iterator[tuple[Part, P
 def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """(checkpoint, another whose files were all written between two of its own): the files of one save never lie around another save."""
     spans = sorted(
-        (min(times), max(times), i) for i, c in enumerate(checkpoints) if c.parts[0].home and (times := [p.mtime_ns for p in c.parts if p.size >= 0])
+        (min(times), max(times), i)
+        for i, c in enumerate(checkpoints)
+        if c.parts[0].home and (times := [p.mtime_ns for p in c.parts if p.size >= 0])
     )
     starts = [first for first, _, _ in spans]
     for first, last, i in spans:
@@ -78,7 +85,9 @@ def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, C
                 break
 
 
-def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: str, incomplete: set[str]) -> Iterator[Finding]:
+def trackers(
+    checkpoints: Sequence[Checkpoint], said: int | str | None, path: str, incomplete: set[str]
+) -> Iterator[Finding]:
     """What the tracker at ``path`` gets wrong about the checkpoints of its directory. ``incomplete`` are paths of checkpoints that lack parts."""
     if said is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
@@ -87,18 +96,32 @@ def trackers(checkpoints: Sequence[Checkpoint], said: int | str | None, path: st
     named = [c for c in checkpoints if tracked(c) == said]
     if not named:
         text = f"the tracker names {said}, which is not there"
-        begun = [c for c in checkpoints if (told := tracked(c)) is not None and isinstance(said, int) and str(said).startswith(str(told))]
-        if begun:  # MindIO ACP writes over a longer number without cutting it off: 500 over 10000 leaves 50000
+        begun = [
+            c
+            for c in checkpoints
+            if (told := tracked(c)) is not None and isinstance(said, int) and str(said).startswith(str(told))
+        ]
+        if (
+            begun
+        ):  # MindIO ACP writes over a longer number without cutting it off: 500 over 10000 leaves 50000
             text += f"; its first digits name {tracked(max(begun, key=lambda c: c.order))}, which is: a longer number may have been written over"
         yield finding("dangling-tracker", text, path=path)
         return
     if all(c.path in incomplete for c in named):
-        yield finding("dangling-tracker", f"the tracker names {said}, which is damaged or not complete", path=path)
+        yield finding(
+            "dangling-tracker", f"the tracker names {said}, which is damaged or not complete", path=path
+        )
     if any(c.kind is Kind.RELEASE for c in named):
         return
     highest = max(c.order for c in named)
-    if newer := [c for c in checkpoints if c.order > highest and c.path not in incomplete and c.kind is Kind.PERIODIC]:
-        yield finding("stale-tracker", f"the tracker names {said}, but {label(max(newer, key=lambda c: c.order))} is there and complete", path=path)
+    if newer := [
+        c for c in checkpoints if c.order > highest and c.path not in incomplete and c.kind is Kind.PERIODIC
+    ]:
+        yield finding(
+            "stale-tracker",
+            f"the tracker names {said}, but {label(max(newer, key=lambda c: c.order))} is there and complete",
+            path=path,
+        )
 
 
 AXES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
@@ -123,7 +146,10 @@ def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     """What the files of one checkpoint say about the job that saved it: "world" and the sizes of parallel axes, as far as they do."""
     out: dict[str, int] = {}
     for r in reports:
-        said = {"world": saved_world_size([r]), **{axis: whole(r.metadata.get(f"args.{key}")) for axis, key in AXES.items()}}
+        said = {
+            "world": saved_world_size([r]),
+            **{axis: whole(r.metadata.get(f"args.{key}")) for axis, key in AXES.items()},
+        }
         if mp := whole(r.metadata.get("mp_world_size")):
             said.update(tp=mp, dp=whole(r.metadata.get("dp_world_size")))
         for axis, n in said.items():

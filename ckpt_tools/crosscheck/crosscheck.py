@@ -29,32 +29,65 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     out: list[Finding] = []
     if whole_tree:
         out += _pieces(s)
-        out += (f for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")}) for f in state_file(home))
+        out += (
+            f
+            for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")})
+            for f in state_file(home)
+        )
     judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(s.parts)).values():
-        parts = [p for c in checkpoints if not c.unfinished for p in c.parts]  # what a save left half written proves nothing
+        parts = [
+            p for c in checkpoints if not c.unfinished for p in c.parts
+        ]  # what a save left half written proves nothing
         wrong = set[str]()
-        for path, f in (*consistency.consistency(parts, s.reports), *contradictions([(p, s.reports[p.path]) for p in parts])):
+        for path, f in (
+            *consistency.consistency(parts, s.reports),
+            *contradictions([(p, s.reports[p.path]) for p in parts]),
+        ):
             wrong |= {path} if f.severity is Severity.ERROR else set()
             s.reports[path] = with_findings(s.reports[path], [f])
         for odd, typical in consistency.signatures(parts, s.reports):
             s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        named = [p for c in checkpoints if not c.unfinished for p in s.members(c).parts if p.path in s.reports and p.path not in wrong]
+        named = [
+            p
+            for c in checkpoints
+            if not c.unfinished
+            for p in s.members(c).parts
+            if p.path in s.reports and p.path not in wrong
+        ]
         copied = [row[:2] for row in same_content(named, s)] if level >= Level.CONTENT and whole_tree else ()
         for path, f in (*trailers(parts, s), *modes(parts, s), *ciphers(parts, s), *copied):
             s.reports[path] = with_findings(s.reports[path], [f])
         incomplete: set[str] = set()
         finished = [c for c in checkpoints if not c.unfinished]
-        run = completeness.expected(finished, told=lambda c: consistency.saved_sizes(s.reports[p.path] for p in c.parts if p.path in s.reports))
+        run = completeness.expected(
+            finished,
+            told=lambda c: consistency.saved_sizes(s.reports[p.path] for p in c.parts if p.path in s.reports),
+        )
         for c in checkpoints:
             if c.unfinished:
                 out.append(_begun(s, c))
                 continue
             gaps = completeness.missing(c, run) if whole_tree else []
-            torn = [p for p in c.parts if any(f.code in TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)]
-            if whole_tree and (torn or any(f.severity is not Severity.NOTE for f in gaps)) and s.unfinished(c, finished):
+            torn = [
+                p
+                for p in c.parts
+                if any(f.code in TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)
+            ]
+            if (
+                whole_tree
+                and (torn or any(f.severity is not Severity.NOTE for f in gaps))
+                and s.unfinished(c, finished)
+            ):
                 text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
-                gaps = [finding("unfinished-save", text, path=c.path, ranks=next((f.ranks for f in gaps if f.ranks), ()))]
+                gaps = [
+                    finding(
+                        "unfinished-save",
+                        text,
+                        path=c.path,
+                        ranks=next((f.ranks for f in gaps if f.ranks), ()),
+                    )
+                ]
                 _soften(s, torn)
             if any(f.severity is not Severity.NOTE for f in gaps):
                 incomplete.add(c.path)
@@ -69,11 +102,27 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
                     )
                 )
         for odd, typical, what in (row for c in finished for row in consistency.replicas(c, s.reports)):
-            code, text = ("size-outlier", f"{odd.size:,} bytes") if what == "size" else ("signature-changed", "its tensors differ")
-            other = typical.path.rpartition("/")[2] if typical.rank is None else f"rank {typical.rank}'s file ({typical.size:,} bytes)"
-            s.reports[odd.path] = with_findings(s.reports[odd.path], [finding(code, f"{text}, unlike {other} and other replicas")])
+            code, text = (
+                ("size-outlier", f"{odd.size:,} bytes")
+                if what == "size"
+                else ("signature-changed", "its tensors differ")
+            )
+            other = (
+                typical.path.rpartition("/")[2]
+                if typical.rank is None
+                else f"rank {typical.rank}'s file ({typical.size:,} bytes)"
+            )
+            s.reports[odd.path] = with_findings(
+                s.reports[odd.path], [finding(code, f"{text}, unlike {other} and other replicas")]
+            )
         for c, between in consistency.straddled(finished) if whole_tree else ():
-            out.append(finding("mixed-attempts", f"{completeness.label(between)} was written between its first and its last file", path=c.path))
+            out.append(
+                finding(
+                    "mixed-attempts",
+                    f"{completeness.label(between)} was written between its first and its last file",
+                    path=c.path,
+                )
+            )
         if whole_tree:
             out += records(finished)
         if whole_tree and finished:
@@ -87,7 +136,9 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
         text = f"{tracker.rpartition('/')[2]} names this checkpoint, so it was finished, {missing(c)}"
         return finding("missing-part", text, path=c.parts[0].home or c.path)
     _soften(s, c.parts)
-    return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path)
+    return finding(
+        "unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path
+    )
 
 
 def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:
@@ -102,7 +153,9 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
     for p in torn:
         report = s.reports.get(p.path)
         if report and report.verdict is Verdict.BROKEN:
-            softer = tuple(replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings)
+            softer = tuple(
+                replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings
+            )
             s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
@@ -111,7 +164,9 @@ def _pieces(s: Session) -> Iterator[Finding]:
     if s.places:
         from ckpt_tools.formats.safetensors.dcp_sharding import together
 
-        yield from (replace(f, path=home) for home, files in s.places.items() for f in together(files.values()))
+        yield from (
+            replace(f, path=home) for home, files in s.places.items() for f in together(files.values())
+        )
 
 
 def state_file(home: str) -> Iterator[Finding]:
@@ -131,11 +186,15 @@ def state_file(home: str) -> Iterator[Finding]:
         yield replace(e.finding, path=path)
         return
     if named and not os.path.isabs(named):
-        wrong = gone(os.path.join(home, f"{named}.index"), path, f"it names {named[:200]!r}, which is not there")
+        wrong = gone(
+            os.path.join(home, f"{named}.index"), path, f"it names {named[:200]!r}, which is not there"
+        )
         yield from () if wrong is None else (wrong,)
 
 
-def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]) -> Iterator[Finding]:
+def tracker_findings(
+    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]
+) -> Iterator[Finding]:
     """What the tracker beside a run gets wrong, if its layout has one. ``incomplete`` gives the paths of checkpoints that lack parts."""
     layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
     if layout.tracker is None:
@@ -152,12 +211,19 @@ def tracker_findings(s: Session, checkpoints: Sequence[Checkpoint], incomplete: 
 
 def ciphers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
     """Encrypted files of another mode than most of their run: saved by another job, with another key."""
-    modes = Counter(said for p in parts if isinstance(said := s.reports[p.path].metadata.get("encryption"), str))
+    modes = Counter(
+        said for p in parts if isinstance(said := s.reports[p.path].metadata.get("encryption"), str)
+    )
     usual = modes.most_common(1)[0][0] if len(modes) > 1 else None
     for p in parts:
         said = s.reports[p.path].metadata.get("encryption")
         if usual and said and said != usual and 2 * modes[usual] > modes.total():
-            yield p.path, finding("signature-changed", f"it is encrypted with {said}, the run's other files with {usual}")
+            yield (
+                p.path,
+                finding(
+                    "signature-changed", f"it is encrypted with {said}, the run's other files with {usual}"
+                ),
+            )
 
 
 def changed(odd: Part, typical: Part, s: Session) -> Finding:
@@ -169,18 +235,30 @@ def changed(odd: Part, typical: Part, s: Session) -> Finding:
         if prefix_signature(typical.path, formats, a.tensors) == a.signature:
             text = f"it ends after {a.tensors} tensors, exactly like {other} ({b.tensors} tensors) cut between two records"
             return finding("signature-changed", text, severity=Severity.ERROR)
-    return finding("signature-changed", f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)")
+    return finding(
+        "signature-changed",
+        f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)",
+    )
 
 
 def trailers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
     """MindSpore files without the CRC trailer that most files of their run carry: cut by exactly its 17 bytes, or saved otherwise."""
-    rows = [p for p in parts if p.kind is Kind.PERIODIC and s.reports[p.path].format == "mindspore_ckpt" and s.reports[p.path].tensors]
+    rows = [
+        p
+        for p in parts
+        if p.kind is Kind.PERIODIC
+        and s.reports[p.path].format == "mindspore_ckpt"
+        and s.reports[p.path].tensors
+    ]
     without = [p for p in rows if not s.reports[p.path].metadata.get("crc_trailer")]
     if without and 2 * len(without) < len(rows):
         for p in without:
             yield (
                 p.path,
-                finding("signature-changed", "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings"),
+                finding(
+                    "signature-changed",
+                    "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings",
+                ),
             )
 
 
@@ -190,4 +268,10 @@ def modes(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
     without = [p for p in rows if s.reports[p.path].mode != 0o400]
     if 2 * len(without) < len(rows):
         for p in without:
-            yield p.path, finding("mode-not-final", f"its mode is {s.reports[p.path].mode:04o}, that of the run's other files 0400")
+            yield (
+                p.path,
+                finding(
+                    "mode-not-final",
+                    f"its mode is {s.reports[p.path].mode:04o}, that of the run's other files 0400",
+                ),
+            )

@@ -91,7 +91,9 @@ class _Run:
         self.times: dict[_At, list[int]] = defaultdict(list)
         self._rests: dict[tuple[_At, _At], _Rest] = {}
         pages = prints(parts, others, s)
-        for p in sorted((p for p in (*parts, *others) if p.path in pages), key=lambda p: (order(p), p.rank or 0)):
+        for p in sorted(
+            (p for p in (*parts, *others) if p.path in pages), key=lambda p: (order(p), p.rank or 0)
+        ):
             self.places[place(p)][order(p)] = _File(pages[p.path], p)
             self.same[pages[p.path]].append(p)
         for p in (*parts, *others):
@@ -99,9 +101,16 @@ class _Run:
 
     def copies(self) -> Iterator[Copied]:
         for group in self.same.values():
-            places, steps = {place(p): p for p in reversed(group)}, {order(p): p for p in reversed(group)}  # the first of each
+            places, steps = (
+                {place(p): p for p in reversed(group)},
+                {order(p): p for p in reversed(group)},
+            )  # the first of each
             for p in group[1:]:
-                elsewhere = (o for o in (steps[order(p)], *islice(places.values(), 2)) if place(o) != place(p) and _before(o, p))
+                elsewhere = (
+                    o
+                    for o in (steps[order(p)], *islice(places.values(), 2))
+                    if place(o) != place(p) and _before(o, p)
+                )
                 partners = (o for o in (places[place(p)], next(elsewhere, p)) if o is not p)
                 yield from next(filter(None, (self._confirmed(o, p) for o in partners)), ())
 
@@ -109,7 +118,9 @@ class _Run:
         if p.size != older.size or self.judged.isdisjoint((p.path, older.path)):
             return []
         found = list(self._pair(older, p))
-        return found if found and equal(older, p, self.s) else []  # last, because it reads both files to the end
+        return (
+            found if found and equal(older, p, self.s) else []
+        )  # last, because it reads both files to the end
 
     def _pair(self, older: Part, p: Part) -> Iterator[Copied]:
         if older.kind is not p.kind and {older.kind, p.kind} & {Kind.BEST, Kind.RELEASE}:
@@ -155,7 +166,11 @@ class _Run:
         holds = self.s.reports[p.path].tensors > 0 or p.role in ("model", "data")
         if not holds:
             return None
-        if p.role == "optimizer" or self._counts(p) or any(unlike(f.pages, own) or self._sound(f.part) for f in others):
+        if (
+            p.role == "optimizer"
+            or self._counts(p)
+            or any(unlike(f.pages, own) or self._sound(f.part) for f in others)
+        ):
             return Severity.ERROR
         if others:
             return Severity.WARNING
@@ -163,7 +178,9 @@ class _Run:
             return None  # equal at all steps: nothing in it is trained
         rest = self._rest(older, p)
         if rest.equal or (rest.models == 1 and rest.optimizer):
-            return Severity.ERROR  # all that there is, though the steps differ; or the only weights, and training moved on
+            return (
+                Severity.ERROR
+            )  # all that there is, though the steps differ; or the only weights, and training moved on
         if rest.differs and self._trained(p):
             return Severity.ERROR
         return Severity.WARNING if rest.moved else None
@@ -171,9 +188,17 @@ class _Run:
     def _rest(self, older: Part, p: Part) -> _Rest:
         key = order(older), order(p)
         if key not in self._rests:
-            both = [(steps[key[0]], steps[key[1]]) for steps in self.places.values() if key[0] in steps and key[1] in steps]
+            both = [
+                (steps[key[0]], steps[key[1]])
+                for steps in self.places.values()
+                if key[0] in steps and key[1] in steps
+            ]
             held = [(a, b) for a, b in both if self._holds(b.part) or b.part.role == "optimizer"]
-            differ = [b.part for a, b in held if a.pages != b.pages and not (self._damaged(a.part) or self._damaged(b.part))]
+            differ = [
+                b.part
+                for a, b in held
+                if a.pages != b.pages and not (self._damaged(a.part) or self._damaged(b.part))
+            ]
             self._rests[key] = _Rest(
                 all(a.pages == b.pages for a, b in held),
                 sum(b.part.role not in ("optimizer", "rng") for _, b in held),
@@ -192,7 +217,9 @@ class _Run:
         names = self._tensors(p)
         beside = [o for o in self._of(order(p)) if o is not p]
         near = [p, *(o for o in beside if p.home and o.path.rpartition("/")[0] == p.path.rpartition("/")[0])]
-        if any(map(is_optimizer_state, names)) or any(is_optimizer_state(o.path.removeprefix(o.home)) for o in near):
+        if any(map(is_optimizer_state, names)) or any(
+            is_optimizer_state(o.path.removeprefix(o.home)) for o in near
+        ):
             return True
         beside = [o for o in beside if o.path in self.s.indexes.known or o.role == "optimizer"]
         state = [f".{n}." for o in beside[:_INDEXES] for n in self._tensors(o) if is_optimizer_state(n)]
@@ -215,21 +242,40 @@ class _Run:
         """Equal files of two places are no replicas where the two differ at other steps, and not because one of those is damaged."""
         mine, theirs, now, then = self.places[place(p)], self.places[place(older)], order(p), order(older)
         same_step, alike = now == then, p.role == older.role and p.piece == older.piece
-        steps = (mine.keys() & theirs.keys()) - {now} if same_step else (mine.keys() & theirs.keys()) & {now, then}
+        steps = (
+            (mine.keys() & theirs.keys()) - {now}
+            if same_step
+            else (mine.keys() & theirs.keys()) & {now, then}
+        )
         pairs = [(mine[o], theirs[o]) for o in steps]
         if any(a.pages == b.pages for a, b in pairs):
             return None  # replicas
         if alike and same_step and not (self._holds(p) or self._holds(older)):
             return None
-        sound = [(a, b) for a, b in pairs if self._sound(a.part) is not False and self._sound(b.part) is not False]
+        sound = [
+            (a, b) for a, b in pairs if self._sound(a.part) is not False and self._sound(b.part) is not False
+        ]
         if not sound:
-            named = not (same_step and self.s.indexes.claims(p.path))  # else an index names the tensors, and two files may hold equal ones
-            never = named and "optimizer" in (p.role, older.role) and p.role != older.role and (self._holds(p) or self._holds(older))
+            named = not (
+                same_step and self.s.indexes.claims(p.path)
+            )  # else an index names the tensors, and two files may hold equal ones
+            never = (
+                named
+                and "optimizer" in (p.role, older.role)
+                and p.role != older.role
+                and (self._holds(p) or self._holds(older))
+            )
             return Severity.ERROR if never else None  # what a model is, an optimizer's state is not
-        proven = all(unlike(a.pages, b.pages) or (self._sound(a.part) and self._sound(b.part)) for a, b in sound)
+        proven = all(
+            unlike(a.pages, b.pages) or (self._sound(a.part) and self._sound(b.part)) for a, b in sound
+        )
         if not same_step:
             lagging = p.role == older.role and self._lags(older, p)
-            return Severity.ERROR if not lagging and (proven or not alike or len(sound) > 1) else Severity.WARNING
+            return (
+                Severity.ERROR
+                if not lagging and (proven or not alike or len(sound) > 1)
+                else Severity.WARNING
+            )
         early = min(order(a.part) for a, _ in sound) < now  # all may begin alike, and part ways later
         return Severity.ERROR if early and (not alike or (len(sound) > 1 and proven)) else Severity.WARNING
 
@@ -240,7 +286,11 @@ class _Run:
 
     def _holds(self, p: Part) -> bool:
         report = self.s.reports.get(p.path)
-        return report is not None and p.path not in self.s.indexes.known and (report.tensors > 0 or p.role in ("model", "data"))
+        return (
+            report is not None
+            and p.path not in self.s.indexes.known
+            and (report.tensors > 0 or p.role in ("model", "data"))
+        )
 
     # --- which of two is the copy
 
@@ -270,8 +320,16 @@ class _Run:
 
     def _sound(self, p: Part) -> bool | None:
         """Whether a file that differs does so because it holds something else, and not because it is damaged; None when no checksum can tell."""
-        report = self.s.report(p, Level.CONTENT if BY_NAME[p.layout].piece(p.piece).role == p.role else Level.STRUCTURE)
-        return False if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) else True if report.coverage > 0.5 else None
+        report = self.s.report(
+            p, Level.CONTENT if BY_NAME[p.layout].piece(p.piece).role == p.role else Level.STRUCTURE
+        )
+        return (
+            False
+            if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+            else True
+            if report.coverage > 0.5
+            else None
+        )
 
 
 def _before(a: Part, b: Part) -> bool:

@@ -51,13 +51,23 @@ def _meta(path: str, data: bytes | Finding, home: str, said: dict[str, tuple[int
     except (ValueError, RecursionError):
         noted = None
     fields = noted if isinstance(noted, dict) else {}
-    epoch, step, name = whole(fields.get("last_epoch")), whole(fields.get("last_step")), fields.get("last_ckpt_file")
+    epoch, step, name = (
+        whole(fields.get("last_epoch")),
+        whole(fields.get("last_step")),
+        fields.get("last_ckpt_file"),
+    )
     if epoch is None or step is None or not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield finding("bad-tracker", "it is no JSON object with last_epoch, last_step and last_ckpt_file", path=path)
+        yield finding(
+            "bad-tracker", "it is no JSON object with last_epoch, last_step and last_ckpt_file", path=path
+        )
         return
     said[path] = epoch, step
     if not name.rpartition(".")[0].endswith(f"-{epoch}_{step}"):
-        yield finding("bad-tracker", f"it notes epoch {epoch} step {step} and the file {name}, which contradict each other", path=path)
+        yield finding(
+            "bad-tracker",
+            f"it notes epoch {epoch} step {step} and the file {name}, which contradict each other",
+            path=path,
+        )
     elif wrong := gone(f"{home}/{name}", path, f"it notes {name}, which is not there"):
         yield wrong
 

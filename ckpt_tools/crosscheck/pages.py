@@ -53,7 +53,10 @@ def equal(a: Part, b: Part, s: Session) -> bool:
     """
     try:
         with LocalSource(a.path) as one, LocalSource(b.path) as other:
-            if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino):
+            if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (
+                other.stat.st_dev,
+                other.stat.st_ino,
+            ):
                 return False
             for at in range(0, one.size, _BLOCK):
                 n = min(_BLOCK, one.size - at)
@@ -64,7 +67,9 @@ def equal(a: Part, b: Part, s: Session) -> bool:
                     return False
             return True
     except (OSError, ShortRead) as e:
-        s.unread.update(dict.fromkeys((a.path, b.path), f"cannot be compared: {getattr(e, 'strerror', None) or e}"))
+        s.unread.update(
+            dict.fromkeys((a.path, b.path), f"cannot be compared: {getattr(e, 'strerror', None) or e}")
+        )
         return False
 
 
@@ -87,5 +92,8 @@ def _digests(path: str) -> tuple[bytes, Identity | None]:
     import xxhash
 
     with LocalSource(path) as source:
-        pages = [xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size))) for start in _starts(source.size)]
+        pages = [
+            xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size)))
+            for start in _starts(source.size)
+        ]
         return b"".join(pages), source.identity()

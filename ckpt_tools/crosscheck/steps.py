@@ -12,7 +12,9 @@ _READ = 8
 """Files, and siblings, that are asked at most."""
 
 
-def step_in_contents(session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE) -> int | None:
+def step_in_contents(
+    session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
+) -> int | None:
     """What most of a checkpoint's files say, since one may hold another save; a breakpoint file counts inside the epoch, which its periodic siblings place."""
     layout = BY_NAME[c.layout]
     read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]

@@ -16,10 +16,19 @@ def declared(session: Session, c: Checkpoint) -> str | None:
     """The tracker beside a checkpoint that names it, whichever layout's it is: of a damaged one only files of another layout may be left."""
     base = c.parts[0].base
     for layout in active():
-        if not layout.tracker or (layout.tracker, base) not in session.found.trackers or any(p.unfinished for p in c.parts):
+        if (
+            not layout.tracker
+            or (layout.tracker, base) not in session.found.trackers
+            or any(p.unfinished for p in c.parts)
+        ):
             continue
         said = session.tracker(layout.name, base)
-        if said is not None and not isinstance(said[1], Finding) and said[1] is not None and _named(layout, c) == said[1]:
+        if (
+            said is not None
+            and not isinstance(said[1], Finding)
+            and said[1] is not None
+            and _named(layout, c) == said[1]
+        ):
             return said[0]
     return None
 
@@ -41,7 +50,16 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
         here = [c for c in chosen if c.parts[0].base == base]
         if any(_named(layout, c) == said[1] for c in here):
             continue
-        rest = next((c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts) and _named(layout, c) == said[1]), None)
+        rest = next(
+            (
+                c
+                for c in begun
+                if c.parts[0].base == base
+                and not any(p.unfinished for p in c.parts)
+                and _named(layout, c) == said[1]
+            ),
+            None,
+        )
         yield _rejected(here[0], said[0], said[1], rest)
 
 

@@ -17,7 +17,9 @@ from ckpt_tools.model.nouns import Finding, Part, Report, Severity
 Rows = Sequence[tuple[Part, Report]]
 Found = Iterator[tuple[str, Finding]]
 DEFAULT = Topology(1).order
-ORDERS = tuple(dict.fromkeys((DEFAULT, "tp-cp-ep-pp-dp", *("-".join(axes) for axes in permutations(DEFAULT.split("-"))))))
+ORDERS = tuple(
+    dict.fromkeys((DEFAULT, "tp-cp-ep-pp-dp", *("-".join(axes) for axes in permutations(DEFAULT.split("-")))))
+)
 """Megatron-LM's default order, that of --use-tp-pp-dp-mapping, and all others."""
 _MOST = 512
 """Files at most that an order is worked out from."""
@@ -57,12 +59,21 @@ def placed(rows: Rows) -> Iterator[Placed]:
     """The files that tell their writer and the grid it stood in, where that grid makes sense."""
     for part, report in rows:
         rank, said = owner(report.metadata).get("rank"), saved_sizes([report])
-        if rank is None or not part.coords or "tp" not in said or said.get("world", 0) % _model_parallel(said):
+        if (
+            rank is None
+            or not part.coords
+            or "tp" not in said
+            or said.get("world", 0) % _model_parallel(said)
+        ):
             continue
         experts = said.get("pp", 1) == 1 and said.get("ep", 1) > 1 and "ep" not in dict(part.coords)
-        coords = (("ep" if axis == "pp" and experts else axis, at) for axis, at in part.coords if axis in COORDS)
+        coords = (
+            ("ep" if axis == "pp" and experts else axis, at) for axis, at in part.coords if axis in COORDS
+        )
         if rank < said.get("world", 0):
-            yield Placed(part, rank, tuple(coords), tuple((axis, n) for axis, n in said.items() if axis != "dp"))
+            yield Placed(
+                part, rank, tuple(coords), tuple((axis, n) for axis, n in said.items() if axis != "dp")
+            )
 
 
 def rank_order(rows: Sequence[Placed]) -> str:
@@ -84,7 +95,9 @@ def _by_grid(rows: Rows) -> Found:
     order = rank_order(known)
     for row in known:
         if not row.fits(order):
-            here, there = (" ".join(f"{axis}={at}" for axis, at in at_) for at_ in (row.coords, row.stands(order)))
+            here, there = (
+                " ".join(f"{axis}={at}" for axis, at in at_) for at_ in (row.coords, row.stands(order))
+            )
             text = f"the path says {here}, the file was written by rank {row.rank}, which is {there} (rank order {order})"
             yield row.part.path, finding("rank-mismatch", text)
 
@@ -93,7 +106,9 @@ def _by_axis(rows: Rows) -> Found:
     """Writers that name their coordinates."""
     for part, report in rows:
         said, places = owner(report.metadata), dict(part.coords)
-        for axis in [axis for axis in COORDS if axis in said and axis in places and said[axis] != places[axis]]:
+        for axis in [
+            axis for axis in COORDS if axis in said and axis in places and said[axis] != places[axis]
+        ]:
             text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
             yield part.path, finding("rank-mismatch", text)
 
@@ -117,7 +132,9 @@ def _trusted(rows: Rows) -> bool:
             saves[part.home or str(part.step)].append((part.rank, maybe))
     agree = [rank == said for pairs in saves.values() for rank, said in pairs]
     whole = [pairs for pairs in saves.values() if len(pairs) > 1]
-    permuted = bool(whole) and all(sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in whole)
+    permuted = bool(whole) and all(
+        sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in whole
+    )
     return 2 * sum(agree) > len(agree) or permuted
 
 
@@ -148,19 +165,29 @@ def _why(part: Part, said: Mapping[str, int]) -> str:
         sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
         return f"the file says {sizes}, {model} ranks, and that {world} ranks saved it"
     places, experts = dict(part.coords), said.get("pp", 1) == 1 and said.get("ep", 1) > 1
-    beyond = [axis for axis, at in part.coords if at >= said.get(axis, at + 1) and not (axis == "pp" and experts)]
+    beyond = [
+        axis for axis, at in part.coords if at >= said.get(axis, at + 1) and not (axis == "pp" and experts)
+    ]
     if beyond:
         return f"the path says {beyond[0]}={places[beyond[0]]}, the file that there are {said[beyond[0]]}"
     template = BY_NAME[part.layout].piece(part.piece).template
-    unnamed = [axis for axis in ("tp", "pp") if f"{{{axis}" in template and axis not in places and said.get(axis, 1) > 1]
-    return f"the path names no {unnamed[0]}, the file says that there are {said[unnamed[0]]}" if unnamed else ""
+    unnamed = [
+        axis
+        for axis in ("tp", "pp")
+        if f"{{{axis}" in template and axis not in places and said.get(axis, 1) > 1
+    ]
+    return (
+        f"the path names no {unnamed[0]}, the file says that there are {said[unnamed[0]]}" if unnamed else ""
+    )
 
 
 def _two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Found:
     """Files of one checkpoint that jobs of different sizes wrote: those of the smaller group, of equal ones all."""
     jobs: dict[tuple[tuple[str, int], ...], list[Part]] = defaultdict(list)
     for part, said in files:
-        jobs[tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))].append(part)
+        jobs[tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))].append(
+            part
+        )
     most = max(map(len, jobs.values()))
     usual = [job for job, parts in jobs.items() if len(parts) == most]
     for job, parts in jobs.items() if len(jobs) > 1 else ():
@@ -169,7 +196,9 @@ def _two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Found:
             text = f"a job of {dict(job)['world']} ranks wrote it, other files of its checkpoint one of {other['world']}"
             if dict(job)["world"] == other["world"]:
                 text = f"a job with {_named(dict(job))} wrote it, other files of its checkpoint one with {_named(other)}"
-            yield from ((part.path, finding("mixed-attempts", text, severity=Severity.ERROR)) for part in parts)
+            yield from (
+                (part.path, finding("mixed-attempts", text, severity=Severity.ERROR)) for part in parts
+            )
 
 
 def _named(sizes: Mapping[str, int]) -> str:

@@ -24,7 +24,9 @@ def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
     for c in checkpoints:
         layout = BY_NAME[c.layout]
         free = _survivable(layout)
-        counted = [p for p in c.parts if not layout.piece(p.piece).shared] if free else c.parts  # what else they share, any of them may have written
+        counted = (
+            [p for p in c.parts if not layout.piece(p.piece).shared] if free else c.parts
+        )  # what else they share, any of them may have written
         ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
         worlds = max([worlds, *[at for p in c.parts if p.coords for axis, at in p.coords if axis == "world"]])
     return max(ranks + 1, worlds) if ranks >= 0 else None
@@ -50,7 +52,11 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
         return len(ranks)
     layout, places = BY_NAME[checkpoint.layout], defaultdict[str, set[tuple[tuple[str, int], ...]]](set)
     for p in checkpoint.parts:
-        if p.coords and not layout.piece(p.piece).shared and (grid := tuple(at for at in p.coords if at[0] in COORDS)):
+        if (
+            p.coords
+            and not layout.piece(p.piece).shared
+            and (grid := tuple(at for at in p.coords if at[0] in COORDS))
+        ):
             places[p.piece].add(grid)
     return max(map(len, places.values()), default=None)
 
@@ -58,7 +64,11 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
 def ranks_of_its_own(checkpoint: Checkpoint) -> set[int]:
     """The ranks that have a file of a kind of which every rank of a save needs one; none where a commit says that all is there."""
     layout = BY_NAME[checkpoint.layout]
-    return set() if layout.committed else {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
+    return (
+        set()
+        if layout.committed
+        else {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
+    )
 
 
 def _silent(checkpoint: Checkpoint) -> Mapping[str, int]:
@@ -75,7 +85,9 @@ class Expected:
 
     ranks: int = 0
     named: int | None = None
-    grids: dict[tuple[Kind, str], set[tuple[tuple[str, int], ...]]] = field(default_factory=lambda: defaultdict(set))
+    grids: dict[tuple[Kind, str], set[tuple[tuple[str, int], ...]]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, int] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
@@ -96,7 +108,9 @@ class Expected:
         return self._saves[kind]
 
 
-def expected(checkpoints: Sequence[Checkpoint], world_size: int | None = None, told: Told = _silent) -> Expected:
+def expected(
+    checkpoints: Sequence[Checkpoint], world_size: int | None = None, told: Told = _silent
+) -> Expected:
     """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
     named = expected_ranks(checkpoints)
     out = Expected(max(world_size or 0, named or 0), named, checkpoints=checkpoints, told=told)
@@ -125,7 +139,11 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
         return []
     pruned = run.count[kind] > 1 and run.oldest.get(kind) == id(checkpoint)
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
-    return [*_ranks_gone(checkpoint, run, severity), *_places_gone(checkpoint, run, severity), *_roles_gone(checkpoint, run, severity)]
+    return [
+        *_ranks_gone(checkpoint, run, severity),
+        *_places_gone(checkpoint, run, severity),
+        *_roles_gone(checkpoint, run, severity),
+    ]
 
 
 def _where(checkpoint: Checkpoint) -> str:
@@ -136,8 +154,14 @@ def _where(checkpoint: Checkpoint) -> str:
 def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
     """Ranks of its own save without a file. A generation that a single rank wrote (it ran alone) is a note: the others never took part in it."""
     layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
-    pieces = [piece for name in {p.piece for p in checkpoint.parts if p.rank is not None} if _per_rank(piece := layout.piece(name))]
-    if not any(piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces):
+    pieces = [
+        piece
+        for name in {p.piece for p in checkpoint.parts if p.rank is not None}
+        if _per_rank(piece := layout.piece(name))
+    ]
+    if not any(
+        piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves) for piece in pieces
+    ):
         return
     free = _survivable(layout)
     present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
@@ -151,7 +175,13 @@ def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
         severity = Severity.WARNING
     alone = bool(checkpoint.generation) and len(run.writers[kind, checkpoint.generation]) == 1
     text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
-    yield finding("missing-rank", text, severity=Severity.NOTE if alone else severity, path=_where(checkpoint), ranks=gone)
+    yield finding(
+        "missing-rank",
+        text,
+        severity=Severity.NOTE if alone else severity,
+        path=_where(checkpoint),
+        ranks=gone,
+    )
 
 
 def _per_rank(piece: Piece) -> bool:
@@ -170,7 +200,11 @@ def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
             continue
         sizes, axes = run.told(checkpoint), {tuple(axis for axis, _ in coords) for coords in coordinates}
         if sizes:  # a grid of another shape was another job's
-            lost = {at for at in lost if tuple(a for a, _ in at) in axes and all(n < sizes.get(a, n + 1) for a, n in at)}
+            lost = {
+                at
+                for at in lost
+                if tuple(a for a, _ in at) in axes and all(n < sizes.get(a, n + 1) for a, n in at)
+            }
         if lost:
             text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
             yield finding("missing-rank", text, severity=severity, path=_where(checkpoint))
@@ -182,7 +216,12 @@ def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     roles = {layout.piece(p.piece).role for p in checkpoint.parts}
     for role in layout.needs:
         if role not in roles:
-            yield finding("missing-part", f"{label(checkpoint)} has no {role} file", severity=severity, path=_where(checkpoint))
+            yield finding(
+                "missing-part",
+                f"{label(checkpoint)} has no {role} file",
+                severity=severity,
+                path=_where(checkpoint),
+            )
     for piece in _usual(checkpoint, run):
         if piece.role not in roles and piece.role not in layout.needs and not piece.survivable:
             text = f"{label(checkpoint)} has no {piece.name} file, which the run's other checkpoints have"
@@ -193,7 +232,9 @@ def _usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
     """The pieces that at least half of the checkpoints of its run have."""
     layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
     for (of, name), n in run.usual[kind].items():
-        if of == checkpoint.layout and 2 * n >= run.count[kind]:  # a dying gasp of another layout may be part of the run
+        if (
+            of == checkpoint.layout and 2 * n >= run.count[kind]
+        ):  # a dying gasp of another layout may be part of the run
             yield layout.piece(name)
 
 
@@ -203,16 +244,25 @@ def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
     if checkpoint.unfinished:
         return
     roles = {layout.piece(p.piece).role for p in checkpoint.parts}
-    for role in {piece.role for piece in _usual(checkpoint, run) if piece.survivable and piece.role not in roles}:
+    for role in {
+        piece.role for piece in _usual(checkpoint, run) if piece.survivable and piece.role not in roles
+    }:
         text = f"{label(checkpoint)} has no {role} file, which the run's other checkpoints have: training goes on with other random numbers"
         yield finding("missing-part", text, severity=Severity.WARNING, path=_where(checkpoint))
-    for name in sorted({p.piece for p in checkpoint.parts if p.rank is not None and layout.piece(p.piece).survivable}):
-        present, most = {p.rank for p in checkpoint.parts if p.piece == name}, run.survivable.get((kind, name), 0)
+    for name in sorted(
+        {p.piece for p in checkpoint.parts if p.rank is not None and layout.piece(p.piece).survivable}
+    ):
+        present, most = (
+            {p.rank for p in checkpoint.parts if p.piece == name},
+            run.survivable.get((kind, name), 0),
+        )
         own = 1 + max(rank for rank in present if rank is not None)
         gone = ranges.gaps([rank for rank in present if rank is not None], own)
         if gone:
             text = f"{label(checkpoint)} starts with other random numbers, without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
-            yield finding("missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint), ranks=gone)
+            yield finding(
+                "missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint), ranks=gone
+            )
         elif own < most:
             text = f"{label(checkpoint)} has {layout.piece(name).role} files of {own} ranks, another of the run of {most}: the job had fewer, or they are lost"
             yield finding("missing-rank", text, severity=Severity.NOTE, path=_where(checkpoint))
@@ -232,9 +282,13 @@ def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
     for p in checkpoint.parts:
         if layout.piece(p.piece).shared:
             continue  # a set: its names need not tell its files apart
-        first = seen.setdefault((p.piece, p.rank, tuple(c for c in p.coords if c[0] != "world")), p.path)  # of -of-2 and -of-4 one set is a leftover
+        first = seen.setdefault(
+            (p.piece, p.rank, tuple(c for c in p.coords if c[0] != "world")), p.path
+        )  # of -of-2 and -of-4 one set is a leftover
         if p.home and first != p.path:
-            yield finding("extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path)
+            yield finding(
+                "extra-file", f"{first.rpartition('/')[2]} is there as well for the same rank", path=p.path
+            )
 
 
 _FEW = 16

@@ -39,7 +39,10 @@ class Hidden:
 
 def _expression(glob: str) -> str:
     pieces = glob.strip("/").split("/")
-    out = [".+" if piece == "**" and i == len(pieces) - 1 else "(?:[^/]+/)*" if piece == "**" else _name(piece) for i, piece in enumerate(pieces)]
+    out = [
+        ".+" if piece == "**" and i == len(pieces) - 1 else "(?:[^/]+/)*" if piece == "**" else _name(piece)
+        for i, piece in enumerate(pieces)
+    ]
     ends = ["" if piece == "**" or i == len(pieces) - 1 else "/" for i, piece in enumerate(pieces)]
     return "".join(text + end for text, end in zip(out, ends, strict=True))
 
@@ -51,6 +54,8 @@ def _name(piece: str) -> str:
     """One component as the shell reads it."""
     wild = {"*": "[^/]*", "?": "[^/]"}
     return "".join(
-        f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]" if m[2] else wild.get(m[0], re.escape(m[0]))
+        f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
+        if m[2]
+        else wild.get(m[0], re.escape(m[0]))
         for m in _SET.finditer(piece)
     )

@@ -15,7 +15,10 @@ Reports = Mapping[str, Report]
 def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
     parts = list(parts)
-    if not any(BY_NAME[layout].piece(name).step_from == "content" for layout, name in {(p.layout, p.piece) for p in parts}):
+    if not any(
+        BY_NAME[layout].piece(name).step_from == "content"
+        for layout, name in {(p.layout, p.piece) for p in parts}
+    ):
         return parts
     out = []
     for p in parts:
@@ -42,7 +45,11 @@ def _agreed(members: Iterable[Part]) -> set[int]:
         if p.generation is not None and not p.home:
             steps[p.generation][p.rank].add(_told(p))
     everyone = {rank for ranks in steps.values() for rank in ranks}
-    return {k for k, ranks in steps.items() if len(everyone) > 1 and ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1}
+    return {
+        k
+        for k, ranks in steps.items()
+        if len(everyone) > 1 and ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1
+    }
 
 
 def _cuts(keys: Sequence[object], pauses: Sequence[tuple[int, bool]]) -> Iterator[int]:
@@ -62,11 +69,19 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     MindSpore counts restarts (K) per directory, so after a crash in the middle of a save the ranks' counters differ. What holds is that a rank writes
     a step once per attempt, and that two attempts are a restart apart in time.
     """
-    if len(parts) == len({p.rank for p in parts}) or len(parts) == len({(p.rank, p.piece, p.coords) for p in parts}):
+    if len(parts) == len({p.rank for p in parts}) or len(parts) == len(
+        {(p.rank, p.piece, p.coords) for p in parts}
+    ):
         yield parts
         return
     ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
-    pauses = [(0, False), *((b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0)) for a, b in pairwise(ordered))]
+    pauses = [
+        (0, False),
+        *(
+            (b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0))
+            for a, b in pairwise(ordered)
+        ),
+    ]
     start = 0
     for at in _cuts([(p.rank, p.piece, p.coords) for p in ordered], pauses):
         yield ordered[start:at]
@@ -92,7 +107,11 @@ def _restarts(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]
     for piece, sessions in pieces.items():
         if len({rank for rank, _ in sessions}) < 2:
             continue
-        spans = {key: (min(times), max(times)) for key, ps in sessions.items() if (times := [p.mtime_ns for p in ps])}
+        spans = {
+            key: (min(times), max(times))
+            for key, ps in sessions.items()
+            if (times := [p.mtime_ns for p in ps])
+        }
         keys = sorted(spans, key=lambda key: (spans[key], -1 if key[0] is None else key[0], key[1]))
         pauses, end = [(0, False)], spans[keys[0]][1]
         for key in keys[1:]:
@@ -111,7 +130,11 @@ def _restarts(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]
     return out
 
 
-def _concurrent(keys: Sequence[_Session], sessions: Mapping[_Session, Sequence[Part]], spans: Mapping[_Session, tuple[int, int]]) -> bool:
+def _concurrent(
+    keys: Sequence[_Session],
+    sessions: Mapping[_Session, Sequence[Part]],
+    spans: Mapping[_Session, tuple[int, int]],
+) -> bool:
     """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one job save together."""
     steps = {key: {_told(p) for p in sessions[key]} for key in keys}
     long = [spans[key] for key in keys if len(steps[key]) > 1]
@@ -142,7 +165,11 @@ def group(parts: Sequence[Part], save_interval: int | None = None) -> list[Check
                 unnamed = (p.prefix or p.path.rpartition("/")[2]) if generation is None else ""
             elif not home and generation not in agreed:
                 counted = None  # _attempts() weighs it
-            if restarted and (n := told_by_time.get((p.piece, p.rank, -1 if p.generation is None else p.generation))) is not None:
+            if (
+                restarted
+                and (n := told_by_time.get((p.piece, p.rank, -1 if p.generation is None else p.generation)))
+                is not None
+            ):
                 counted = -1 - n
             # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
             joined[id(p.kind), home, told, counted, p.unfinished, unnamed].append(p)
@@ -176,7 +203,11 @@ def essential(parts: Sequence[Part]) -> Sequence[Part]:
     """The parts of a checkpoint whose times are its time: those that resuming needs."""
     layout = BY_NAME[parts[0].layout]
     optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
-    return [p for p in parts if p.piece not in optional] or [p for p in parts if not layout.piece(p.piece).described] or parts
+    return (
+        [p for p in parts if p.piece not in optional]
+        or [p for p in parts if not layout.piece(p.piece).described]
+        or parts
+    )
 
 
 def _together(parts: Sequence[Part], layout: Layout) -> str:

@@ -38,7 +38,11 @@ class _Entries(list["os.DirEntry[str]"]):
 def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
     """Try the templates of ``layouts`` on everything below ``root``. Raises CannotLook when it cannot be listed."""
     root = os.path.abspath(root)
-    out = {(layout.name, piece.name): Checked(layout.name, piece.name, piece.template) for layout in layouts for piece in layout.pieces}
+    out = {
+        (layout.name, piece.name): Checked(layout.name, piece.name, piece.template)
+        for layout in layouts
+        for piece in layout.pieces
+    }
     found = discover(root)
     taken = set()
     for part in found.parts:
@@ -55,8 +59,15 @@ def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
             if e.path in taken or is_directory(e):
                 continue
             path = os.path.relpath(e.path, root)
-            misses = {(one.name, piece.name): miss for one in layouts for piece in one.pieces if (miss := near_miss(piece, path))}
-            nearest = max((len(miss.fits) for miss in misses.values()), default=0)  # a directory alone fits the templates of its other files as well
+            misses = {
+                (one.name, piece.name): miss
+                for one in layouts
+                for piece in one.pieces
+                if (miss := near_miss(piece, path))
+            }
+            nearest = max(
+                (len(miss.fits) for miss in misses.values()), default=0
+            )  # a directory alone fits the templates of its other files as well
             for key, miss in misses.items():
                 if len(miss.fits) == nearest:
                     rows = out[key].misses

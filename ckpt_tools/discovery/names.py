@@ -21,7 +21,10 @@ def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     if all(row[0].sure for row in rows):
         return rows, []
     sure = [row[0] for row in rows if row[0].sure]
-    at_home, homes = {(place.layout.name, place.base) for place in sure}, {(place.layout.name, place.home) for place in sure}
+    at_home, homes = (
+        {(place.layout.name, place.base) for place in sure},
+        {(place.layout.name, place.home) for place in sure},
+    )
     explained: set[str] = set()
     kept, others, left = list[Row](), list[Row](), rows
 
@@ -45,7 +48,12 @@ def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
                 waiting.append((at[again[0]], again, path, size, mtime_ns, findings, at))
             else:
                 others.append(row)
-        explained = {at for row in kept if not row[0].piece.described for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])}
+        explained = {
+            at
+            for row in kept
+            if not row[0].piece.described
+            for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])
+        }
     return kept[::-1], others
 
 
@@ -62,7 +70,11 @@ def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:
     """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
     count from 0 without a gap; a lone ``exp_3`` is just a name.
     """
-    whole = {stem: bases for stem, bases in _families(rows).items() if sorted(bases.values()) == list(range(len(bases)))}
+    whole = {
+        stem: bases
+        for stem, bases in _families(rows).items()
+        if sorted(bases.values()) == list(range(len(bases)))
+    }
     return {b: (stem, r) for stem, bases in whole.items() for b, r in bases.items()}
 
 
@@ -88,14 +100,24 @@ def _own_prefixes(rows: list[Row], moved: dict[str, tuple[str, int]]) -> frozens
     for row in rows:
         place, (_, own, prefix, generation, *_) = row[0], row[1]
         if prefix and _RESTARTS in place.piece.template:
-            base = moved.get(place.base, (place.base, 0))[0] if place.rank is None and own is None else place.base
+            base = (
+                moved.get(place.base, (place.base, 0))[0]
+                if place.rank is None and own is None
+                else place.base
+            )
             counters[base, prefix].add(generation or 0)
-            if generation and prefix.endswith("rank") and generation == (own if place.rank is None else place.rank):
+            if (
+                generation
+                and prefix.endswith("rank")
+                and generation == (own if place.rank is None else place.rank)
+            ):
                 ranked.add((base, prefix, generation))  # MindFormers' prefix_rank_R-E_S.ckpt
     out = set[Prefixed]()
     for (base, prefix), found in counters.items():
         for k in found - {0}:
-            if (base, f"{prefix}_{k}") in counters or (found.isdisjoint((0, 1)) and (base, prefix, k) not in ranked):
+            if (base, f"{prefix}_{k}") in counters or (
+                found.isdisjoint((0, 1)) and (base, prefix, k) not in ranked
+            ):
                 out.add((base, prefix, k))
     return frozenset(out)
 
@@ -110,7 +132,9 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple
             if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
                 stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
         for stem, members in stems.items():
-            if len(members) > 1 and len({prefix for _, prefix in members}) == len({rank for rank, _ in members}) == len(members):
+            if len(members) > 1 and len({prefix for _, prefix in members}) == len(
+                {rank for rank, _ in members}
+            ) == len(members):
                 joined.update({(base, rank, prefix): stem for rank, prefix in members})
     return joined
 
@@ -123,17 +147,33 @@ def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
     for row in rows:
         if prefix := row[1][2]:
             place, k = row[0], row[1][3]
-            base, rank = moved.get(place.base, (place.base, row[1][1])) if place.rank is None else (place.base, place.rank)
+            base, rank = (
+                moved.get(place.base, (place.base, row[1][1]))
+                if place.rank is None
+                else (place.base, place.rank)
+            )
             seen[base].add((rank, f"{prefix}_{k}" if (base, prefix, k) in own_prefixes else prefix))
     joined = _common_prefixes(seen)
     bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
     above_of = {base: relpath(base, above) for base in bases}
-    above_of = {base: basename(base) if run.startswith("..") else run for base, run in above_of.items()}  # ROOT lies inside the run
+    above_of = {
+        base: basename(base) if run.startswith("..") else run for base, run in above_of.items()
+    }  # ROOT lies inside the run
     runs: dict[tuple[str, str], str] = {}
     make: Callable[[tuple[object, ...]], Part] = partial(
         tuple.__new__, Part
     )  # not by keyword through Python: this is the inner loop over a million files
-    for place, (_, own, prefix, generation, step, epoch, inside, tmp, coords), path, size, mtime_ns, findings, _at in rows:
+    for place, (
+        _,
+        own,
+        prefix,
+        generation,
+        step,
+        epoch,
+        inside,
+        tmp,
+        coords,
+    ), path, size, mtime_ns, findings, _at in rows:
         if not prefix:  # what the directory tells
             prefix = place.prefix  # noqa: PLW2901  # the settled name replaces the read one
         base, rank, piece = place.base, place.rank, place.piece
@@ -148,11 +188,17 @@ def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
         if joined:
             prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
         if own is not None and own != rank:
-            findings += (finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),)  # noqa: PLW2901  # as above
+            findings += (  # noqa: PLW2901  # as above
+                finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),
+            )
         if step is None:
             step = place.step  # noqa: PLW2901  # as above
         elif place.step not in (None, step):
-            findings += (finding("step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"),)  # noqa: PLW2901  # as above
+            findings += (  # noqa: PLW2901  # as above
+                finding(
+                    "step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"
+                ),
+            )
         run = runs.get((base, prefix))
         if run is None:
             above_here = above_of[base]

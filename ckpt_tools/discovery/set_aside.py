@@ -36,7 +36,10 @@ def set_aside(found: Discovery, root: str) -> list[Finding]:
     alike = list(_unnamed(found, sizes, unread))
     _take_out(alike, found)
     known = {p.path: p for p in found.parts if p.path in unread} if unread else {}
-    found.unseen += (Unseen(path, why, p.step, p.mtime_ns) if (p := known.get(path)) else Unseen(path, why) for path, why in unread.items())
+    found.unseen += (
+        Unseen(path, why, p.step, p.mtime_ns) if (p := known.get(path)) else Unseen(path, why)
+        for path, why in unread.items()
+    )
     return [_told(rows, root) for rows in (*named, *alike)]
 
 
@@ -60,7 +63,9 @@ def _unnamed(found: Discovery, sizes: Mapping[str, int], unread: dict[str, str])
     tops: set[str] = set()
     for p in found.parts if homes else ():
         if (p.step, p.epoch, p.generation) == (None, None, None):
-            tops.update(top for top in _above(p.path) if top not in homes and top.rpartition("/")[0] in beside)
+            tops.update(
+                top for top in _above(p.path) if top not in homes and top.rpartition("/")[0] in beside
+            )
     if not tops:
         return
     files: dict[str, dict[str, str]] = defaultdict(dict)

@@ -25,7 +25,9 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             return source.read(0, source.size)
     except (OSError, ShortRead) as e:
-        if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and os.path.islink(path)):  # what it is was seen: no tracker
+        if isinstance(e, IsADirectoryError) or (
+            isinstance(e, FileNotFoundError) and os.path.islink(path)
+        ):  # what it is was seen: no tracker
             return finding("bad-tracker", e.strerror or str(e), path=path)
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
 
@@ -49,7 +51,9 @@ def gone(path: str, named_by: str, text: str) -> Finding | None:
 def unread(paths: Iterable[str]) -> dict[str, str]:
     """Those of the trackers that cannot be read, and why."""
     said = ((path, read_tracker(path)) for path in paths)
-    return {path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"}
+    return {
+        path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"
+    }
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
@@ -62,11 +66,13 @@ def read_key(path: str, trusted: Trust = OURS) -> bytes:
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise UsageError(
-            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}", "pass --key-file FILE or set CKPT_KEY_FILE"
+            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}",
+            "pass --key-file FILE or set CKPT_KEY_FILE",
         ) from None
     key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
     if len(key) not in _KEYS:
         raise UsageError(
-            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32", 'write the key alone into it: printf %s "$KEY" > FILE'
+            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32",
+            'write the key alone into it: printf %s "$KEY" > FILE',
         )
     return key

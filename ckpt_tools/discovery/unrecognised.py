@@ -32,7 +32,17 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
-_VAGUE = frozenset({"json_member", "mcore_integrity", "zip_archive", "pickle_plain", "mindspore_strategy", "zarr", "orbax_tree"})
+_VAGUE = frozenset(
+    {
+        "json_member",
+        "mcore_integrity",
+        "zip_archive",
+        "pickle_plain",
+        "mindspore_strategy",
+        "zarr",
+        "orbax_tree",
+    }
+)
 """Formats whose beginning other files have as well."""
 
 
@@ -63,7 +73,11 @@ def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
                 continue
             size = _size(e)
             left -= size > 0
-            if size <= 0 or (left < 0 and size < LARGE) or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
+            if (
+                size <= 0
+                or (left < 0 and size < LARGE)
+                or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx"))
+            ):
                 continue
             if s := _suspect(e, size):
                 yield s
@@ -98,14 +112,18 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
         return Suspect(e.path, size, fmt) if fmt else None
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
-    fmt = next((name for name in formats.names.order if name not in _VAGUE and format_of(name).magic(head)), "")
+    fmt = next(
+        (name for name in formats.names.order if name not in _VAGUE and format_of(name).magic(head)), ""
+    )
     return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
 
 
 def _archived(begins: bytes) -> str:
     """The format of an archive that torch wrote, by the names of its first members; "" for others, which begin as theirs do."""
     name = begins[30 : 30 + int.from_bytes(begins[26:28], "little")]
-    if format_of("torch_zip").magic(begins[:HEAD]) and name.endswith((b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")):
+    if format_of("torch_zip").magic(begins[:HEAD]) and name.endswith(
+        (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
+    ):
         return "torch_zip"
     members = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), 512))
     return "torch_tar" if any(m in (b"sys_info", b"pickle", b"tensors", b"storages") for m in members) else ""

@@ -103,7 +103,9 @@ def absent(root: str) -> bool:
     try:
         if there(path):
             return False
-        return not any(e.name in indexes or re.fullmatch(re.escape(name) + r"_?\d+", e.name) for e in entries_of(parent))
+        return not any(
+            e.name in indexes or re.fullmatch(re.escape(name) + r"_?\d+", e.name) for e in entries_of(parent)
+        )
     except OSError:
         return False
 
@@ -113,11 +115,21 @@ def stat_of(path: str | os.DirEntry[str]) -> tuple[int, int, tuple[Finding, ...]
     try:
         st = patiently(os.stat, path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
-        code = "symlink-loop" if e.errno == errno.ELOOP else "dangling-link" if isinstance(e, ABSENT) and _is_link(path) else "unreadable"
+        code = (
+            "symlink-loop"
+            if e.errno == errno.ELOOP
+            else "dangling-link"
+            if isinstance(e, ABSENT) and _is_link(path)
+            else "unreadable"
+        )
         return -1, 0, (finding(code, f"{os.path.basename(path)}: {e.strerror}"),)
     if not stat.S_ISREG(st.st_mode):
         kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
-        return -1, st.st_mtime_ns, (finding("not-a-file", f"there is {kind} where a checkpoint file belongs"),)
+        return (
+            -1,
+            st.st_mtime_ns,
+            (finding("not-a-file", f"there is {kind} where a checkpoint file belongs"),),
+        )
     return st.st_size, st.st_mtime_ns, ()
 
 
@@ -169,10 +181,14 @@ class _Names:
                 here.mine.append((e, told))
         return here
 
-    def _learn(self, name: str, pieces: list[Piece], known: dict[str, tuple[Told | None, bool, bool]]) -> tuple[Told | None, bool, bool]:
+    def _learn(
+        self, name: str, pieces: list[Piece], known: dict[str, tuple[Told | None, bool, bool]]
+    ) -> tuple[Told | None, bool, bool]:
         """What the name tells, whether it may be that of an index, and whether it says so little that the entry counts as well."""
         told = read_name(name, pieces)
-        doubtful = name.endswith(".meta") or (told is not None and (pieces[told[0]].weak or pieces[told[0]].described))
+        doubtful = name.endswith(".meta") or (
+            told is not None and (pieces[told[0]].weak or pieces[told[0]].described)
+        )
         row = told, formats.names.may_be_index(name), doubtful
         if len(known) < _NAMES:
             known[name] = row
@@ -198,7 +214,9 @@ class _Here:
 
 
 @no_collector()
-def discover(root: str, listing: bool = False, threads: int = THREADS, hidden: Hidden | None = None) -> Discovery:
+def discover(
+    root: str, listing: bool = False, threads: int = THREADS, hidden: Hidden | None = None
+) -> Discovery:
     """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook when there is nothing to look at.
 
     For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those there.
@@ -330,7 +348,11 @@ def _renamed(found: Discovery, seen: Discovery, taken: set[str], links: Links) -
 
 def _telling(rows: Iterable[Row]) -> int:
     """How much the names of files tell of which save they are and whose."""
-    known = ((row[0].step, row[0].epoch, row[0].generation, row[0].rank, *row[0].coords, *row[1][4:6], row[1][1]) for row in rows if row[0].sure)
+    known = (
+        (row[0].step, row[0].epoch, row[0].generation, row[0].rank, *row[0].coords, *row[1][4:6], row[1][1])
+        for row in rows
+        if row[0].sure
+    )
     return max((1 + sum(value is not None for value in values) for values in known), default=0)
 
 
@@ -363,13 +385,19 @@ def _alone(top: str, names: _Names, found: Discovery, rows: list[Row]) -> None:
     except OSError as e:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
     _take(names.look(home, [e for e in beside if e.name == name]), found, rows, alone=True)
-    found.indexes += (e.path for e in beside if formats.names.may_be_index(e.name) and e.path not in found.indexes)
+    found.indexes += (
+        e.path for e in beside if formats.names.may_be_index(e.name) and e.path not in found.indexes
+    )
     if formats.names.known(name):
         return
-    for _ in range(2):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
+    for _ in range(
+        2
+    ):  # a name that says nothing: its index may lie higher, as that of Orbax' data files does
         home = os.path.dirname(home)
         with suppress(OSError):  # what lies above was not asked about, and may be somebody else's
-            found.indexes += (e.path for e in entries_of(home) if formats.names.may_be_index(e.name) and e.is_file())
+            found.indexes += (
+                e.path for e in entries_of(home) if formats.names.may_be_index(e.name) and e.is_file()
+            )
 
 
 def _take(here: _Here, found: Discovery, rows: list[Row], alone: bool = False) -> None:

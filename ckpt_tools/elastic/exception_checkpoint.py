@@ -46,15 +46,30 @@ class ExceptionCheckpoint(Guard):
         env: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ if env is None else env
-        listed = list(fault_ranks) if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str) else fault_ranks
+        listed = (
+            list(fault_ranks)
+            if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str)
+            else fault_ranks
+        )
         file = None if fault_file is None else os.fspath(fault_file)
-        self.world_size: int | None = _setting("world_size", world_size, parsers.whole(1, parsers.MAX_RANK), "CKPT_WORLD_SIZE", env)
+        self.world_size: int | None = _setting(
+            "world_size", world_size, parsers.whole(1, parsers.MAX_RANK), "CKPT_WORLD_SIZE", env
+        )
         self.rank: int | None = _setting("rank", rank, parsers.whole(0, parsers.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
-        named: frozenset[int] = _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
+        named: frozenset[int] = (
+            _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
+        )
         self.fault_ranks = named | (
-            _setting("fault_file", file, partial(_fault_file.fault_file, trusted=trusted({}, env)), "CKPT_FAULT_FILE", env) or frozenset()
+            _setting(
+                "fault_file",
+                file,
+                partial(_fault_file.fault_file, trusted=trusted({}, env)),
+                "CKPT_FAULT_FILE",
+                env,
+            )
+            or frozenset()
         )
         in_world("the fault ranks", self.fault_ranks, self.world_size)
         in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
@@ -85,7 +100,9 @@ class ExceptionCheckpoint(Guard):
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
         self._partial_save, self._group_info, self._replicas = partial_save, groups, replicas
-        self._held = Replicas(self.fault_ranks, groups or (), replicas if partial_save else None, use_distributed_optimizer)
+        self._held = Replicas(
+            self.fault_ranks, groups or (), replicas if partial_save else None, use_distributed_optimizer
+        )
 
     # -- while training runs -----------------------------------------------------------------------------------------------------------
 
@@ -98,7 +115,11 @@ class ExceptionCheckpoint(Guard):
             log.warning("no dying-gasp save: set_config() named no save_func")
             return False
         if self.rank is not None and self.rank not in self._held.saving(self.rank):
-            log.info("no dying-gasp save by rank %d: ranks %s hold the same state and save it", self.rank, self._held.saving(self.rank))
+            log.info(
+                "no dying-gasp save by rank %d: ranks %s hold the same state and save it",
+                self.rank,
+                self._held.saving(self.rank),
+            )
             return False
         try:
             self._save_func(*(self._args() if callable(self._args) else self._args))
@@ -151,16 +172,27 @@ class ExceptionCheckpoint(Guard):
         and ``…_<data parallel rank>/optim.pt``, for which nobody stands in. ``tensor_rank`` may be left out when all ranks are one group.
         Raises UsageError, also when the dying-gasp checkpoint does not hold the rank's state.
         """
-        me: int | None = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
+        me: int | None = _setting(
+            "rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK)
+        )
         if me is None:
             raise UsageError("whose files? The rank is not known", "say rank=, or set CKPT_RANK")
         in_world("rank", (me,), self.world_size)
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
             tensor_rank = 0  # all ranks hold the same state: no model parallelism
         common = names.directory(
-            checkpoints_path, iteration, release=release, staged=pipeline_parallel, tensor_rank=tensor_rank, pipeline_rank=pipeline_rank
+            checkpoints_path,
+            iteration,
+            release=release,
+            staged=pipeline_parallel,
+            tensor_rank=tensor_rank,
+            pipeline_rank=pipeline_rank,
         )
-        held = self._held if use_distributed_optimizer is None else replace(self._held, sharded=use_distributed_optimizer)
+        held = (
+            self._held
+            if use_distributed_optimizer is None
+            else replace(self._held, sharded=use_distributed_optimizer)
+        )
         whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
         if whose is None:
             raise UsageError(
@@ -180,7 +212,9 @@ def _rank_set(value: object, base: str) -> frozenset[int]:
     return parsers.rank_set(value) if isinstance(value, str) else _fault_file.ranks(value, "the list")
 
 
-def _setting(name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None) -> Any:
+def _setting(
+    name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
+) -> Any:
     """``value``, else that of ``variable``, checked by the parser that the command line uses; None without either. Raises UsageError."""
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)
     if raw is None:

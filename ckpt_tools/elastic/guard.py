@@ -47,19 +47,25 @@ class Guard:
     def __enter__(self) -> Self:
         if self._signals and not self._depth:
             if threading.current_thread() is not threading.main_thread():
-                raise UsageError("signals can only be watched in the main thread", "enter there, or leave out signals=")
+                raise UsageError(
+                    "signals can only be watched in the main thread", "enter there, or leave out signals="
+                )
             self._before = {s: signal.signal(s, _terminate) for s in self._signals}
         self._depth += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._depth -= 1
         if self._depth:  # the outer block meets the same exception: one fault, one save
             return
         try:
             if error is not None and _is_fault(error):
                 for s in self._before:
-                    signal.signal(s, signal.SIG_IGN)  # a second SIGTERM must not tear the file that is being written
+                    signal.signal(
+                        s, signal.SIG_IGN
+                    )  # a second SIGTERM must not tear the file that is being written
                 self.save()
         finally:
             for s, handler in self._before.items():
@@ -74,4 +80,6 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _is_fault(error: BaseException) -> bool:
     """Not sys.exit() and sys.exit(0), which end a finished job, and not a closed generator."""
-    return not isinstance(error, GeneratorExit) and not (isinstance(error, SystemExit) and error.code in (None, 0))
+    return not isinstance(error, GeneratorExit) and not (
+        isinstance(error, SystemExit) and error.code in (None, 0)
+    )

@@ -16,7 +16,10 @@ def in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
     """Raises UsageError for ranks that do not exist."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
-        raise UsageError(f"{what}: rank {min(beyond)} does not exist among {world_size} ranks", "ranks count from 0: correct it, or world_size")
+        raise UsageError(
+            f"{what}: rank {min(beyond)} does not exist among {world_size} ranks",
+            "ranks count from 0: correct it, or world_size",
+        )
 
 
 def checked(group_info: Iterable[Iterable[int]], world_size: int | None) -> Groups:
@@ -27,7 +30,10 @@ def checked(group_info: Iterable[Iterable[int]], world_size: int | None) -> Grou
         raise UsageError(f"group_info: {e}", "say lists of ranks such as [[0, 2], [1, 3]]") from e
     ranks = [r for group in groups for r in group]
     if not all(groups) or len(set(ranks)) != len(ranks):
-        raise UsageError("group_info has an empty group, or a rank twice", "each rank belongs to one group: [[0, 2], [1, 3]]")
+        raise UsageError(
+            "group_info has an empty group, or a rank twice",
+            "each rank belongs to one group: [[0, 2], [1, 3]]",
+        )
     in_world("group_info", ranks, world_size)
     return groups
 

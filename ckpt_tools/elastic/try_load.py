@@ -49,7 +49,10 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
     """
     if max_attempts < 1:
-        raise UsageError(f"max_attempts is {max_attempts}: at least one attempt is needed", "leave it out, or say 1 or more")
+        raise UsageError(
+            f"max_attempts is {max_attempts}: at least one attempt is needed",
+            "leave it out, or say 1 or more",
+        )
     trail: list[Attempt[C]] = []
     left = iter(cast("Iterable[C]", (candidates,)) if _single(candidates) else candidates)
     for candidate in islice(left, max_attempts):
@@ -58,9 +61,15 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         except Exception as error:
             trail.append(Attempt(candidate, error))
     if not trail:
-        raise NoCheckpoint("there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there")
+        raise NoCheckpoint(
+            "there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there"
+        )
     last = trail[-1]
-    more = "" if next(left, trail) is trail else f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
+    more = (
+        ""
+        if next(left, trail) is trail
+        else f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
+    )
     raise LoadFailed(
         f"none of {len(trail)} candidate{'s' if len(trail) > 1 else ''} loads; the last one, {last.candidate}, failed with "
         f"{type(last.error).__name__}: {last.error}{more}",

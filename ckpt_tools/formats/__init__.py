@@ -38,4 +38,16 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["BY_NAME", "FORMATS", "HEAD", "Anatomy", "Check", "Claim", "Damage", "Format", "format_of", "names", "structure"]
+__all__ = [
+    "BY_NAME",
+    "FORMATS",
+    "HEAD",
+    "Anatomy",
+    "Check",
+    "Claim",
+    "Damage",
+    "Format",
+    "format_of",
+    "names",
+    "structure",
+]

@@ -39,7 +39,13 @@ NAMED = (
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
     Named("pickle_plain", "pickles", (".pkl",)),
     Named("safetensors", "safetensors", (".safetensors",)),
-    Named("safetensors_index", "safetensors", (".safetensors.index.json", ".bin.index.json"), r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json", True),
+    Named(
+        "safetensors_index",
+        "safetensors",
+        (".safetensors.index.json", ".bin.index.json"),
+        r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",
+        True,
+    ),
     Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json"),
@@ -72,7 +78,9 @@ class Names:
         self.family = {row.name: row.family for row in named}
         self.order = tuple(row.name for row in named)
         self._whole = [(re.compile(row.names), row.name) for row in named if row.names]
-        suffixes = {s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes}
+        suffixes = {
+            s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes
+        }
         self._suffixes = sorted(suffixes.items(), key=lambda row: -len(row[0]))
         self.index_suffixes = tuple(s for row in named if row.describes for s in row.suffixes)
         self._allowed = lru_cache(1000)(self._look_up)
@@ -83,7 +91,11 @@ class Names:
 
     def _look_up(self, name: str) -> tuple[str, ...]:
         whole = [of for pattern, of in self._whole if pattern.fullmatch(name)]
-        return tuple(dict.fromkeys([*whole, *(of for s, formats in self._suffixes if name.endswith(s) for of in formats)]))
+        return tuple(
+            dict.fromkeys(
+                [*whole, *(of for s, formats in self._suffixes if name.endswith(s) for of in formats)]
+            )
+        )
 
     def known(self, name: str) -> bool:
         """Whether a name says that a file has one of the formats."""
@@ -108,4 +120,6 @@ class Names:
 
 def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     suffixes = sorted({s for row in named for s in row.suffixes}, key=len, reverse=True)
-    return re.compile("|".join([f".*(?:{'|'.join(map(re.escape, suffixes))})", *(row.names for row in named if row.names)]))
+    return re.compile(
+        "|".join([f".*(?:{'|'.join(map(re.escape, suffixes))})", *(row.names for row in named if row.names)])
+    )

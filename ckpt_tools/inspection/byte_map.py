@@ -12,7 +12,9 @@ def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
 
     Bytes that nobody explained are said to be so: in a file that is whole there are none.
     """
-    spans: list[tuple[int, int, str, Guard]] = [(start, stop, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
+    spans: list[tuple[int, int, str, Guard]] = [
+        (start, stop, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)
+    ]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
         free, at = [], 0
         for start, stop, *_ in [*spans, (size, size, "", Guard.CHECKSUM)]:

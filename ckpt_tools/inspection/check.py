@@ -18,7 +18,9 @@ from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _LINKS = {errno.ELOOP: "symlink-loop"}
-_ROLE = re.compile(r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model")
+_ROLE = re.compile(
+    r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
+)
 """Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
 _BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
 
@@ -68,7 +70,18 @@ def look(
     the report has the level that was reached until then, and what was found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
-    steps = looking(path, level, expect=expect, claims=claims, progress=progress, require=require, key=key, explain=explain, io=io, hold=True)
+    steps = looking(
+        path,
+        level,
+        expect=expect,
+        claims=claims,
+        progress=progress,
+        require=require,
+        key=key,
+        explain=explain,
+        io=io,
+        hold=True,
+    )
     try:
         source, sums, empty = next(steps)
         steps.send(mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty)))
@@ -95,7 +108,11 @@ def looking(
 
     With ``hold`` a small file whose content will be asked for is read at once.
     """
-    name, found, anatomy = path.rpartition("/")[2], list[Finding](), Anatomy(key=key, regions=[] if explain else None)
+    name, found, anatomy = (
+        path.rpartition("/")[2],
+        list[Finding](),
+        Anatomy(key=key, regions=[] if explain else None),
+    )
     fmt: Format | None = None
     reached = Level.PRESENCE
     try:
@@ -115,7 +132,11 @@ def looking(
                 reached = _deeper(source, fmt, level, claims, anatomy, found, progress)
         except ShortRead as e:
             found.append(
-                finding("truncated", f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong", offset=e.offset + e.got)
+                finding(
+                    "truncated",
+                    f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong",
+                    offset=e.offset + e.got,
+                )
             )
         except OSError as e:
             found.append(_os_finding(e))
@@ -132,18 +153,30 @@ def looking(
 
 def cut_short(found: Sequence[Finding], size: int) -> bool:
     """Whether the file's end is known to be missing: what is left of it need not be read to know that it is broken."""
-    return any(f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found)
+    return any(
+        f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
+    )
 
 
 def _structure(
-    source: LocalSource, fmt: Format, name: str, claims: Sequence[Claim], require: Sequence[str], anatomy: Anatomy, found: list[Finding]
+    source: LocalSource,
+    fmt: Format,
+    name: str,
+    claims: Sequence[Claim],
+    require: Sequence[str],
+    anatomy: Anatomy,
+    found: list[Finding],
 ) -> None:
     """The format's own check, unless a claim describes the file whole or alone; then every claim."""
     whole = any(c.whole for c in claims)
-    if not whole and (fmt.magic(source.read(0, min(HEAD, source.size))) or fmt.name not in {c.format for c in claims}):
+    if not whole and (
+        fmt.magic(source.read(0, min(HEAD, source.size))) or fmt.name not in {c.format for c in claims}
+    ):
         found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
     for claim in claims:
-        found += (f for f in structure(source, anatomy, claim.check) if f not in found)  # two indexes may say the same about a file
+        found += (
+            f for f in structure(source, anatomy, claim.check) if f not in found
+        )  # two indexes may say the same about a file
     if 0 <= anatomy.end < source.size:
         what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
         found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
@@ -155,7 +188,13 @@ def _structure(
 
 
 def _deeper(
-    source: LocalSource, fmt: Format, level: Level, claims: Sequence[Claim], anatomy: Anatomy, found: list[Finding], progress: Progress | None
+    source: LocalSource,
+    fmt: Format,
+    level: Level,
+    claims: Sequence[Claim],
+    anatomy: Anatomy,
+    found: list[Finding],
+    progress: Progress | None,
 ) -> Level:
     """The levels values and load; returns the one reached."""
     from ckpt_tools.inspection.tensor_values import values
@@ -220,7 +259,15 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
             yield finding("missing-key", f"there is no entry {key!r}")
 
 
-def _report(path: str, fmt: Format | None, size: int, found: list[Finding], anatomy: Anatomy, level: Level, source: LocalSource | None) -> Report:
+def _report(
+    path: str,
+    fmt: Format | None,
+    size: int,
+    found: list[Finding],
+    anatomy: Anatomy,
+    level: Level,
+    source: LocalSource | None,
+) -> Report:
     verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     return Report(

@@ -46,10 +46,16 @@ def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
     by_name: dict[str, list[Runs | None]] = defaultdict(list)
     for t in tensors:
         by_name[t.name].append(runs(t, size))
-    return {name: tuple(r for parts in found if parts for r in parts) for name, found in by_name.items() if None not in found}
+    return {
+        name: tuple(r for parts in found if parts for r in parts)
+        for name, found in by_name.items()
+        if None not in found
+    }
 
 
-def tensor_digests(path: str, anatomy: Anatomy, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> dict[str, str]:
+def tensor_digests(
+    path: str, anatomy: Anatomy, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto"
+) -> dict[str, str]:
     """Name -> digest (32 hexadecimal digits) of every tensor of the file whose bytes have a known place in it.
 
     Reads each byte of a tensor once, in file order, and bytes that several tensors share exactly once for all of them; several tensors at a time, each
@@ -74,7 +80,9 @@ class Chunks(NamedTuple):
         """That of the file, from those of its chunks."""
         import xxhash
 
-        return xxhash.xxh3_128_hexdigest("".join(f"{line}\n" for line in (f"{self.size} {CHUNK}", *self.digests)).encode())
+        return xxhash.xxh3_128_hexdigest(
+            "".join(f"{line}\n" for line in (f"{self.size} {CHUNK}", *self.digests)).encode()
+        )
 
 
 def file_chunks(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> Chunks:
@@ -91,7 +99,9 @@ def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, i
     return file_chunks(path, progress, jobs=jobs, io=io).digest
 
 
-def digests_of(source: Source, tensors: Sequence[Tensor], progress: Progress | None = None, *, jobs: int = 0) -> dict[str, str]:
+def digests_of(
+    source: Source, tensors: Sequence[Tensor], progress: Progress | None = None, *, jobs: int = 0
+) -> dict[str, str]:
     """As ``tensor_digests``, of tensors in an open file."""
     where = placed(tensors, source.size)
     names: Mapping[Runs, list[str]] = defaultdict(list)
@@ -110,4 +120,8 @@ def digests_of(source: Source, tensors: Sequence[Tensor], progress: Progress | N
 
 def _unchanged(source: LocalSource) -> None:
     if source.changed():
-        raise OSError(errno.ESTALE, "size or modification time changed while the file was read", os.path.basename(source.path))
+        raise OSError(
+            errno.ESTALE,
+            "size or modification time changed while the file was read",
+            os.path.basename(source.path),
+        )

@@ -25,7 +25,9 @@ _FOLLOWED = 100_000
 
 def is_index(name: str) -> bool:
     """Whether a file of this name may describe the files beside it."""
-    return formats.names.may_be_index(name) and any(f.index and not f.index_of(name) for f in allowed_by_name(name))
+    return formats.names.may_be_index(name) and any(
+        f.index and not f.index_of(name) for f in allowed_by_name(name)
+    )
 
 
 class Indexes:
@@ -81,19 +83,31 @@ class Indexes:
     def lone(self, path: str) -> Finding | None:
         """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
         directory, name = os.path.split(path)
-        wanted = next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ()) if formats.names.may_be_index(name) else ()
+        wanted = (
+            next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
+            if formats.names.may_be_index(name)
+            else ()
+        )
         if not wanted or path in self._claims:
             return None
         if any(os.path.join(directory, w) in self._broken for w in wanted):
             said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
             return finding("unreadable", said, hint="restore the index first")
         if any(os.path.join(directory, w) in self.known for w in wanted):
-            return finding("extra-file", f"{wanted[0]} does not name this file: it is left over from another save")
-        return finding("unfinished-save", f"there is no {wanted[0]} beside it: the save never finished, or its index was lost")
+            return finding(
+                "extra-file", f"{wanted[0]} does not name this file: it is left over from another save"
+            )
+        return finding(
+            "unfinished-save",
+            f"there is no {wanted[0]} beside it: the save never finished, or its index was lost",
+        )
 
     def _read(self, index: str) -> None:
         base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
-        waiting, followed = [(index, tuple[Claim, ...](), tuple[tuple[str, str], ...]())], set[tuple[str, Claim]]()
+        waiting, followed = (
+            [(index, tuple[Claim, ...](), tuple[tuple[str, str], ...]())],
+            set[tuple[str, Claim]](),
+        )
         while waiting:
             file, claims, above = waiting.pop()
             opened = time.time_ns()
@@ -101,14 +115,18 @@ class Indexes:
             known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
             behind = (*above, (file, " ".join(map(str, known))))
             self.bytes_read += report.bytes_read
-            if report.verdict is Verdict.UNKNOWN and (why := [f.message for f in report.findings if f.code in NOT_SEEN]):
+            if report.verdict is Verdict.UNKNOWN and (
+                why := [f.message for f in report.findings if f.code in NOT_SEEN]
+            ):
                 self.unseen[file] = why[0]
             if report.verdict is not Verdict.OK and not anatomy.members:
                 self._broken.add(index)
             for name, claim in anatomy.members.items():
                 path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
                 if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
-                    found.append(finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory"))
+                    found.append(
+                        finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory")
+                    )
                 elif not self._there(path, found):
                     if not claim.optional:
                         missing[name] = None
@@ -120,12 +138,20 @@ class Indexes:
                     self._named[index].append(path)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
-                        waiting.append((path, (claim._replace(whole=True),), behind))  # the claim alone: what it names starts at the index
-        found += (finding("missing-part", f"{name[:200]!r}, which this file describes, is not there") for name in list(missing)[:_LISTED])
+                        waiting.append(
+                            (path, (claim._replace(whole=True),), behind)
+                        )  # the claim alone: what it names starts at the index
+        found += (
+            finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
+            for name in list(missing)[:_LISTED]
+        )
         if len(missing) > _LISTED:
             more = list(missing)[_LISTED:]
             found.append(
-                finding("missing-part", f"{len(more):,} more files that this one describes are not there: {ranges.names(n[:200] for n in more)}")
+                finding(
+                    "missing-part",
+                    f"{len(more):,} more files that this one describes are not there: {ranges.names(n[:200] for n in more)}",
+                )
             )
         self.findings[index] = found
 

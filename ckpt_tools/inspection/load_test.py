@@ -42,13 +42,21 @@ def _text() -> str:
     return (importlib.resources.files("ckpt_tools") / "_load_child.py").read_text()
 
 
-def load(loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()) -> tuple[bool, list[Finding]]:
+def load(
+    loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()
+) -> tuple[bool, list[Finding]]:
     """Whether the loader had its say, and what it said. ``windows`` are (offset, length) in bytes of files inside the file.
 
     The child may use twice the file's size and 8 GiB, two minutes and 30 s per GiB; it can write no file.
     """
     seconds = _SECONDS + _PER_GIB * (size >> 30)
-    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "4"}
+    environ = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "GLOG_v": "4",
+    }
     try:
         done = subprocess.run(  # noqa: S603  # our own interpreter with our own text
             [sys.executable, "-c", _text(), loader, os.path.abspath(path), json.dumps(list(windows))],
@@ -63,9 +71,18 @@ def load(loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] =
     except subprocess.TimeoutExpired:
         return False, [finding("not-loaded", f"{loader} did not finish within {seconds} s")]
     if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name if -done.returncode in signal.valid_signals() else str(-done.returncode)
+        name = (
+            signal.Signals(-done.returncode).name
+            if -done.returncode in signal.valid_signals()
+            else str(-done.returncode)
+        )
         if -done.returncode in (signal.SIGXCPU, signal.SIGKILL):
-            return False, [finding("not-loaded", f"{loader} was ended by {name}: it took more time or memory than it was given")]
+            return False, [
+                finding(
+                    "not-loaded",
+                    f"{loader} was ended by {name}: it took more time or memory than it was given",
+                )
+            ]
         return True, [finding("load-failed", f"{loader} died of {name} while it loaded the file")]
     try:
         said = json.loads(done.stdout.splitlines()[-1])
@@ -78,5 +95,12 @@ def load(loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] =
     if outcome == "failed":
         return True, [finding("load-failed", f"{version}: {message}")]
     if outcome == "missing":
-        return False, [finding("needs-extra", f"{loader} is not installed here: {message[:200]}", hint=INSTALL[loader], severity=Severity.NOTE)]
+        return False, [
+            finding(
+                "needs-extra",
+                f"{loader} is not installed here: {message[:200]}",
+                hint=INSTALL[loader],
+                severity=Severity.NOTE,
+            )
+        ]
     return False, [finding("not-loaded", f"{version}: {message}")]

@@ -16,11 +16,15 @@ def allowed_by_name(name: str) -> tuple[Format, ...]:
     return tuple(map(format_of, formats.names.allowed(name)))
 
 
-def _recognise(source: LocalSource, name: str, expect: Sequence[str], described: bool) -> tuple[Format | None, list[Finding]]:
+def _recognise(
+    source: LocalSource, name: str, expect: Sequence[str], described: bool
+) -> tuple[Format | None, list[Finding]]:
     """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants; ``described``: an index says what it is."""
     head = source.read(0, min(HEAD, source.size))
     named = tuple(expect) or formats.names.allowed(name)
-    for f in map(format_of, named):  # one after the other: most files are what the first ones say, and the others need not be imported
+    for f in map(
+        format_of, named
+    ):  # one after the other: most files are what the first ones say, and the others need not be imported
         if f.magic(head):
             return f, []
     allowed = tuple(map(format_of, named))
@@ -30,16 +34,33 @@ def _recognise(source: LocalSource, name: str, expect: Sequence[str], described:
         return actual, []
     wanted = " or ".join(f.name for f in allowed)
     if not head.strip(b"\0") and not source.read(0, min(4096, source.size)).strip(b"\0"):
-        return None, [finding("zero-filled", f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}", offset=0)]
-    if actual is not None:
-        severity = Severity.ERROR if expect or described or actual.name == "mindspore_ckpt" else Severity.WARNING
-        return (None if expect else actual), [
-            finding("wrong-format", f"the name says {wanted}, the content is {actual.name}", offset=0, severity=severity)
+        return None, [
+            finding(
+                "zero-filled",
+                f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}",
+                offset=0,
+            )
         ]
-    return allowed[0] if len(allowed) == 1 else None, [finding("bad-header", f"the file does not begin like {wanted}", offset=0)]
+    if actual is not None:
+        severity = (
+            Severity.ERROR if expect or described or actual.name == "mindspore_ckpt" else Severity.WARNING
+        )
+        return (None if expect else actual), [
+            finding(
+                "wrong-format",
+                f"the name says {wanted}, the content is {actual.name}",
+                offset=0,
+                severity=severity,
+            )
+        ]
+    return allowed[0] if len(allowed) == 1 else None, [
+        finding("bad-header", f"the file does not begin like {wanted}", offset=0)
+    ]
 
 
-def recognise(source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]) -> Format | None:
+def recognise(
+    source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]
+) -> Format | None:
     """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims alone."""
     for claim in claims:
         if claim.whole:

@@ -40,7 +40,9 @@ class _Tally:
         self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
         self.count = self.nan = self.inf = self.denormal = self.zeros = 0
         self.first_nan = self.first_inf = -1
-        self.high = self.low = -1  # the largest magnitude patterns of positive and of negative numbers, -1 for none
+        self.high = (
+            self.low
+        ) = -1  # the largest magnitude patterns of positive and of negative numbers, -1 for none
         self.high_end = self.low_end = self.sign  # the smallest ones
 
     def add(self, patterns: Patterns, offset: int) -> None:
@@ -60,11 +62,15 @@ class _Tally:
                 return
             magnitudes = patterns & (sign - 1)
             above, below = magnitudes[patterns < sign], magnitudes[patterns >= sign]
-            positive, negative = ((int(m.max()), int(m.min())) if m.size else (-1, sign) for m in (above, below))
+            positive, negative = (
+                (int(m.max()), int(m.min())) if m.size else (-1, sign) for m in (above, below)
+            )
         self.high, self.high_end = max(self.high, positive[0]), min(self.high_end, positive[1])
         self.low, self.low_end = max(self.low, negative[0]), min(self.low_end, negative[1])
         if min(positive[1], negative[1]) < 1 << kind.mantissa:
-            doubled = np.add(patterns, patterns, out=self.scratch[: patterns.size])  # without the sign; a shift of bytes is ten times slower
+            doubled = np.add(
+                patterns, patterns, out=self.scratch[: patterns.size]
+            )  # without the sign; a shift of bytes is ten times slower
             zeros = patterns.size - _count(doubled)
             self.zeros += zeros
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
@@ -73,7 +79,13 @@ class _Tally:
         """Count what is no number, and return the rest."""
         kind = self.kind
         magnitudes = patterns & (self.sign - 1)
-        nan = patterns == self.sign if kind.fnuz else magnitudes > kind.special if kind.inf else magnitudes >= kind.special
+        nan = (
+            patterns == self.sign
+            if kind.fnuz
+            else magnitudes > kind.special
+            if kind.inf
+            else magnitudes >= kind.special
+        )
         inf = magnitudes == kind.special if kind.inf else nan & False
         if (n := _count(nan)) and self.first_nan < 0:
             self.first_nan = offset + int(nan.argmax()) * kind.width
@@ -91,7 +103,9 @@ class _Tally:
         low = self.low | self.sign if self.low >= 0 else self.high_end if self.high >= 0 else None
         high = self.high if self.high >= 0 else self.low_end | self.sign if self.low >= 0 else None
         ends = (None if p is None else value(p, self.kind) for p in (low, high))
-        return Stats(t.name, t.dtype, self.count, self.nan, self.inf, self.denormal, absurd, self.zeros, *ends)
+        return Stats(
+            t.name, t.dtype, self.count, self.nan, self.inf, self.denormal, absurd, self.zeros, *ends
+        )
 
 
 def _count(mask: Any) -> int:
@@ -107,7 +121,9 @@ Ranges = list[tuple[int, int]]
 def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
     """The float tensors inside the file, in file order, with the bytes that are their own: those that several share go to the first."""
     end = 0
-    runs_of = ((i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None)
+    runs_of = (
+        (i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None
+    )
     placed = sorted((at, -length, i) for i, runs in runs_of for at, length in runs if length > 0)
     for i, runs in groupby(placed, key=itemgetter(2)):
         kind, ranges = KINDS.get(tensors[i].dtype), Ranges()
@@ -125,7 +141,9 @@ def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, R
             yield tensors[i], kind, ranges
 
 
-def _chunks(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None) -> Iterator[tuple[int, Patterns]]:
+def _chunks(
+    source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None
+) -> Iterator[tuple[int, Patterns]]:
     """(offset, bit patterns) of the bytes in ``ranges``; each is only valid until the next."""
     import numpy as np
 
@@ -182,7 +200,9 @@ def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _
     return _Absurd(count, first, value(seen, kind))
 
 
-def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Generator[Finding, None, list[Stats]]:
+def values(
+    source: Source, anatomy: Anatomy, progress: Progress | None = None
+) -> Generator[Finding, None, list[Stats]]:
     """Read every number of every float tensor once, in file order, and say what no good checkpoint holds. Returns what was counted.
 
     A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises ShortRead and OSError.
@@ -222,9 +242,17 @@ def _suspicious(t: Tensor, tally: _Tally) -> bool:
 def _said(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
     name = repr(t.name[:200])
     if tally.nan:
-        yield finding("nan-values", f"{tally.nan} of {tally.count} values of {name} are NaN", offset=tally.first_nan)
+        yield finding(
+            "nan-values", f"{tally.nan} of {tally.count} values of {name} are NaN", offset=tally.first_nan
+        )
     if tally.inf:
-        yield finding("inf-values", f"{tally.inf} of {tally.count} values of {name} are infinite", offset=tally.first_inf)
+        yield finding(
+            "inf-values",
+            f"{tally.inf} of {tally.count} values of {name} are infinite",
+            offset=tally.first_inf,
+        )
     if absurd.count:
         what = f"{absurd.count} of {tally.count} values of {name} are absurd beside the others, the first is {absurd.value:.3g}"
-        yield finding("absurd-values", f"{what}: a flipped bit of the exponent does this", offset=absurd.offset)
+        yield finding(
+            "absurd-values", f"{what}: a flipped bit of the exponent does this", offset=absurd.offset
+        )

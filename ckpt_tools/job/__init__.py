@@ -48,7 +48,11 @@ class Taken:
         if self.rank is not None and body.get("ranks"):
             body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
             if view := body.get("view"):
-                body["view"] = {**view, "ranks": {str(self.rank): view["ranks"][str(self.rank)]}} if str(self.rank) in view["ranks"] else view
+                body["view"] = (
+                    {**view, "ranks": {str(self.rank): view["ranks"][str(self.rank)]}}
+                    if str(self.rank) in view["ranks"]
+                    else view
+                )
         return body
 
 
@@ -62,7 +66,10 @@ def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken
         rank = started.rank.value if started and started.rank else None
     ranks = decision.body.get("ranks") or []
     if needed and rank is None and len({tuple(decision.links(r["rank"])) for r in ranks}) > 1:
-        raise UsageError(f"{len(ranks)} ranks load different files, and which rank is asking is unknown", "pass --rank N, or set CKPT_RANK")
+        raise UsageError(
+            f"{len(ranks)} ranks load different files, and which rank is asking is unknown",
+            "pass --rank N, or set CKPT_RANK",
+        )
     _within(decision, rank)
     decision.check(None if rank is None else [rank])
     return Taken(decision, rank)
@@ -88,7 +95,9 @@ def decide(
     line = torchrun_line.parse(command, env)
     party = _party(selection, terms, line, env)
     if line and not terms.worker and line.nodes and line.per_node and selection.world_size is None:
-        selection = replace(selection, world_size=line.nodes * line.per_node, world_from="torchrun's command line")
+        selection = replace(
+            selection, world_size=line.nodes * line.per_node, world_from="torchrun's command line"
+        )
     if party.nodes > 1 and not terms.agree and terms.plan_dir is None:
         raise UsageError(
             f"the job has {party.nodes} nodes, and each would decide alone",
@@ -104,9 +113,28 @@ def decide(
             if terms.require_mount:
                 _require_mount(root)
             decisions = Decisions(terms.plan_dir or state_dir(env), root, trusted=selection.trust)
-        maker = Maker(root, replace(selection, rank=None), terms, party, decisions, rendezvous, say, progress, note, _world(env))
+        maker = Maker(
+            root,
+            replace(selection, rank=None),
+            terms,
+            party,
+            decisions,
+            rendezvous,
+            say,
+            progress,
+            note,
+            _world(env),
+        )
         unique = party.unique and bool(party.key)
-        decision = decisions.once(key, party.member, unique=unique, timeout=terms.timeout, make=maker.make, about=about, peers=rendezvous)
+        decision = decisions.once(
+            key,
+            party.member,
+            unique=unique,
+            timeout=terms.timeout,
+            make=maker.make,
+            about=about,
+            peers=rendezvous,
+        )
     if decision.about.get("asked") != about["asked"]:
         raise UsageError(
             f"the processes of this job ask different questions: the decision {decision.path} was made with other options",
@@ -117,15 +145,30 @@ def decide(
     return Taken(decision, party.rank)
 
 
-def _party(selection: Selection, terms: Terms, line: torchrun_line.TorchrunLine | None, env: Mapping[str, str]) -> Party:
+def _party(
+    selection: Selection, terms: Terms, line: torchrun_line.TorchrunLine | None, env: Mapping[str, str]
+) -> Party:
     started = launchers.detect(env)
     if terms.worker:
         return of_worker(started, env, job=terms.job, rank=selection.rank)
     if line and (line.restarts or line.elastic):
-        why = f"restarts its workers up to {line.restarts} times" if line.restarts else "starts its workers again when nodes come and go"
+        why = (
+            f"restarts its workers up to {line.restarts} times"
+            if line.restarts
+            else "starts its workers again when nodes come and go"
+        )
         inside = shlex.join(line.inside([*terms.words, "--worker"]))
-        raise UsageError(f"torchrun {why} on its own, and they would all get today's decision", f"every restart decides anew with: {inside}")
-    world = selection.world_size if selection.world_size is not None else started.world_size.value if started and started.world_size else None
+        raise UsageError(
+            f"torchrun {why} on its own, and they would all get today's decision",
+            f"every restart decides anew with: {inside}",
+        )
+    world = (
+        selection.world_size
+        if selection.world_size is not None
+        else started.world_size.value
+        if started and started.world_size
+        else None
+    )
     return of_node(started, line, env, job=terms.job, node=terms.node, nodes=terms.nodes, world=world)
 
 
@@ -138,6 +181,12 @@ def _require_mount(root: str) -> None:
     try:
         mounted = os.stat(root).st_dev != os.stat("/").st_dev
     except OSError as e:
-        raise CannotLook(f"{root} cannot be looked at: {e.strerror}", "check that its file system is mounted, then start again") from e
+        raise CannotLook(
+            f"{root} cannot be looked at: {e.strerror}",
+            "check that its file system is mounted, then start again",
+        ) from e
     if not mounted:
-        raise CannotLook(f"{root} lies on the root file system: nothing is mounted there", "mount it, then start again, or drop --require-mount")
+        raise CannotLook(
+            f"{root} lies on the root file system: nothing is mounted there",
+            "mount it, then start again, or drop --require-mount",
+        )

@@ -72,8 +72,13 @@ class Files:
             except FileNotFoundError:
                 return None
             except OSError as e:
-                if e.errno != errno.ESTALE or tries == _TRIES - 1:  # NFS says so of a file that was replaced while we opened it
-                    raise CannotLook(f"{path} cannot be read: {e.strerror}", "is the file system of --plan-dir still there?") from e
+                if (
+                    e.errno != errno.ESTALE or tries == _TRIES - 1
+                ):  # NFS says so of a file that was replaced while we opened it
+                    raise CannotLook(
+                        f"{path} cannot be read: {e.strerror}",
+                        "is the file system of --plan-dir still there?",
+                    ) from e
         return None
 
     def drop(self, prefix: str) -> None:
@@ -81,7 +86,9 @@ class Files:
         with suppress(OSError):
             for entry in os.scandir(self.directory):
                 with suppress(OSError):
-                    if entry.name.startswith(prefix) or ("." in entry.name and time.time() - entry.stat().st_mtime > _DAY):
+                    if entry.name.startswith(prefix) or (
+                        "." in entry.name and time.time() - entry.stat().st_mtime > _DAY
+                    ):
                         os.unlink(entry.path)
 
     def watch(self, first: bool) -> Watch:  # noqa: ARG002 - a Board has it
@@ -108,9 +115,14 @@ class Store:
         try:
             self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", self._tcp(dist, timeout))
         except Exception as e:  # torch raises classes of its own, which differ between versions
-            what = f"could not be opened: {_first_line(e)}" if keeper else f"did not answer within {timeout:g} s: {_first_line(e)}"
+            what = (
+                f"could not be opened: {_first_line(e)}"
+                if keeper
+                else f"did not answer within {timeout:g} s: {_first_line(e)}"
+            )
             raise CannotLook(
-                f"the store for the agreement at {host}:{port} {what}", "check that the first node runs, or say --rendezvous HOST:PORT"
+                f"the store for the agreement at {host}:{port} {what}",
+                "check that the first node runs, or say --rendezvous HOST:PORT",
             ) from e
 
     def _tcp(self, dist: Any, timeout: float) -> Any:
@@ -123,19 +135,26 @@ class Store:
         sealed = self.seal.closed(key, value)
         if len(sealed) > _MOST:
             raise CannotLook(
-                f"what this node has to say is {len(sealed):,} bytes, and torch's store takes {_MOST:,}", "say --plan-dir DIR on a shared file system"
+                f"what this node has to say is {len(sealed):,} bytes, and torch's store takes {_MOST:,}",
+                "say --plan-dir DIR on a shared file system",
             )
         try:
             self.store.set(key, sealed)
         except Exception as e:
-            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
+            raise CannotLook(
+                f"the first node does not answer any more: {_first_line(e)}",
+                "start again when all nodes are up",
+            ) from e
 
     def get(self, key: str) -> bytes | None:
         """What a node of this job has put up. Raises UsageError for what anybody else has."""
         try:
             found = bytes(self.store.get(key)) if self.store.check([key]) else None
         except Exception as e:
-            raise CannotLook(f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up") from e
+            raise CannotLook(
+                f"the first node does not answer any more: {_first_line(e)}",
+                "start again when all nodes are up",
+            ) from e
         try:
             return None if found is None else self.seal.opened(key, found)
         except NotOurs:

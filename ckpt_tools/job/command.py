@@ -11,7 +11,15 @@ from typing import NoReturn
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import Decision
 
-EXPORTED = ("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH", "CKPT_PLAN", "CKPT_RESUME", "CKPT_FINGERPRINT")
+EXPORTED = (
+    "CKPT_PATH",
+    "CKPT_STEP",
+    "CKPT_EPOCH",
+    "CKPT_STEP_IN_EPOCH",
+    "CKPT_PLAN",
+    "CKPT_RESUME",
+    "CKPT_FINGERPRINT",
+)
 """What every start sets; what is unknown is empty, so that no value of an outer shell shines through."""
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""
@@ -36,7 +44,11 @@ def environment(decision: Decision, rank: int | None) -> dict[str, str]:
         "CKPT_FINGERPRINT": decision.body.get("fingerprint"),
     }
     if decision.found:
-        told |= {name: value for name, value in (resume.get("env") or {}).items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+        told |= {
+            name: value
+            for name, value in (resume.get("env") or {}).items()
+            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        }
     return {name: "" if value is None else str(value) for name, value in told.items()}
 
 
@@ -54,15 +66,28 @@ def substituted(command: Sequence[str], decision: Decision, rank: int | None) ->
             continue
         for name in _FIELD.findall(word):
             if name == "args":
-                raise UsageError(f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own")
+                raise UsageError(
+                    f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own"
+                )
             if name not in ("path", "step"):
-                raise UsageError(f"{word!r}: there is no {{ckpt.{name}}}", "say {ckpt.path}, {ckpt.step} or {ckpt.args}")
+                raise UsageError(
+                    f"{word!r}: there is no {{ckpt.{name}}}", "say {ckpt.path}, {ckpt.step} or {ckpt.args}"
+                )
             if name == "path" and path is None and decision.found:
                 raise UsageError(
                     f"{word!r}: the ranks load different files, so there is no one path",
                     "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
                 )
-        out.append(_FIELD.sub(lambda m: str({"path": path, "step": step}[m[1]] if {"path": path, "step": step}[m[1]] is not None else ""), word))
+        out.append(
+            _FIELD.sub(
+                lambda m: str(
+                    {"path": path, "step": step}[m[1]]
+                    if {"path": path, "step": step}[m[1]] is not None
+                    else ""
+                ),
+                word,
+            )
+        )
     return out
 
 

@@ -41,7 +41,9 @@ def asked(selection: Selection) -> str:
         plan_dir=None,
         trust=OURS,
     )
-    return xxhash.xxh3_64_hexdigest(f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass"))
+    return xxhash.xxh3_64_hexdigest(
+        f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass")
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class Maker:
             return self._body(agree(self))
         if not self.rendezvous.needed:
             return self._body(self.plan())
-        return self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()), reported.Round(reported.NOTHING.said, self._ordered))
+        return self.rendezvous.join().exchange(
+            {}, lambda _: self._body(self.plan()), reported.Round(reported.NOTHING.said, self._ordered)
+        )
 
     def _ordered(self, body: object, at: str) -> None:
         """Raises Invalid for a decision of the first node that says what no decision says: it starts this node's command."""

@@ -59,7 +59,11 @@ class Decision:
     def path_of(self, rank: int | None) -> str | None:
         """What CKPT_PATH says: what the framework is given, else the one file that this rank loads, else of a view the checkpoint in it."""
         told: str | None = (self.body.get("resume") or {}).get("path")
-        files = [] if told or rank is None or (self.body.get("shared") and not self.body.get("ranks")) else self.links(rank)
+        files = (
+            []
+            if told or rank is None or (self.body.get("shared") and not self.body.get("ranks"))
+            else self.links(rank)
+        )
         return files[0] if len(files) == 1 else told or (self.body.get("view") or {}).get("checkpoint")
 
     def check(self, ranks: Iterable[int] | None = None) -> None:
@@ -70,10 +74,14 @@ class Decision:
                 st = os.stat(f["path"])
             except OSError as e:
                 raise CannotLook(
-                    f"{f['path']}, which was chosen, cannot be looked at any more: {e.strerror}", "start again: a new start decides anew"
+                    f"{f['path']}, which was chosen, cannot be looked at any more: {e.strerror}",
+                    "start again: a new start decides anew",
                 ) from e
             if (st.st_size, st.st_mtime_ns) != (f["size"], f["mtime_ns"]):
-                raise CannotLook(f"{f['path']} has changed since it was chosen and verified", "start again: a new start decides anew")
+                raise CannotLook(
+                    f"{f['path']} has changed since it was chosen and verified",
+                    "start again: a new start decides anew",
+                )
         if view := self.body.get("view"):
             self._check_owner(view["root"])
             numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
@@ -90,12 +98,16 @@ class Decision:
 
     def _check_links(self, rank: int | None) -> None:
         """Whether the view is still the one that was built for this decision."""
-        for link, f in zip(self.links(rank), self.files(rank), strict=False):  # a rank of another node has no links here
+        for link, f in zip(
+            self.links(rank), self.files(rank), strict=False
+        ):  # a rank of another node has no links here
             try:
                 said = os.readlink(link)
             except OSError as e:
                 hint = "every node must see --view DIR, or build its own with --agree"
-                raise CannotLook(f"{link} of the view that was built cannot be looked at: {e.strerror}", hint) from e
+                raise CannotLook(
+                    f"{link} of the view that was built cannot be looked at: {e.strerror}", hint
+                ) from e
             if said != f["path"]:
                 hint = "start again, and give each job a --view of its own"
                 raise CannotLook(f"the view has been replaced by another start: {link} leads to {said}", hint)
@@ -111,7 +123,8 @@ def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision
             data = trust.read(path, checked_json.MOST, trusted)
     except OSError as e:
         raise CannotLook(
-            f"the decision {path} cannot be read: {e.strerror}", "is --plan-dir on a file system that every process of the job sees?"
+            f"the decision {path} cannot be read: {e.strerror}",
+            "is --plan-dir on a file system that every process of the job sees?",
         ) from e
     return parsed(path, data, trusted)
 
@@ -122,7 +135,8 @@ def parsed(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
         return Decision(path, schema.parsed(data), trusted)
     except checked_json.NoJson as e:
         raise CannotLook(
-            f"{path} is no decision of ckpt: {e}", "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other"
+            f"{path} is no decision of ckpt: {e}",
+            "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other",
         ) from e
     except checked_json.Invalid as e:
         hint = "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file, remove it, and start again"
@@ -131,7 +145,11 @@ def parsed(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
 
 def failed(error: CkptError) -> Body:
     """The body of a decision that could not be made, so that nobody who waited for it has to fail on his own."""
-    empty = json.loads(as_json.render(error.plan)) if error.plan else {"schema": "ckpt-tools/plan/v1", "checkpoint": None}
+    empty = (
+        json.loads(as_json.render(error.plan))
+        if error.plan
+        else {"schema": "ckpt-tools/plan/v1", "checkpoint": None}
+    )
     return {**empty, "error": {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}}
 
 

@@ -51,7 +51,9 @@ class Alone:
 class Decisions:
     """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it numbered attempts."""
 
-    def __init__(self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS) -> None:
+    def __init__(
+        self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS
+    ) -> None:
         self.now, self.trusted = now, trusted
         self.root, self.directory = os.path.abspath(root), decision_log.place(plan_dir, root)
         self._make(self.directory, "name a writable directory with --plan-dir")
@@ -98,11 +100,21 @@ class Decisions:
             with peers.told():
                 numbers = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
                 newest = max((n for n, what in numbers if what == "json"), default=0)
-                decision = self._usable(os.path.join(place, f"{newest}.json"), member, unique, started) if newest else None
+                decision = (
+                    self._usable(os.path.join(place, f"{newest}.json"), member, unique, started)
+                    if newest
+                    else None
+                )
             if decision is None:
                 prune(self.directory, key, self.now(), self.trusted)
                 attempt = max((n for n, _ in numbers), default=0) + 1
-                decision = self._made(Decision(os.path.join(place, f"{attempt}.json"), {}, self.trusted), member, make, about, peers)
+                decision = self._made(
+                    Decision(os.path.join(place, f"{attempt}.json"), {}, self.trusted),
+                    member,
+                    make,
+                    about,
+                    peers,
+                )
             else:
                 self._claim(decision.path, member)
         error = decision.body.get("error")
@@ -110,21 +122,39 @@ class Decisions:
             raise BY_EXIT_CODE.get(error["exit_code"], CannotLook)(error["message"], error["hint"])
         return decision
 
-    def _made(self, blank: Decision, member: str, make: Callable[[], Body], about: Mapping[str, object], peers: Peers) -> Decision:
+    def _made(
+        self,
+        blank: Decision,
+        member: str,
+        make: Callable[[], Body],
+        about: Mapping[str, object],
+        peers: Peers,
+    ) -> Decision:
         try:
             decision = self._stamped(blank, make(), about)
             with self._written(decision):
                 self._claim(decision.path, member)  # before the others are told that this node can start
                 peers.ready(decision)
         except CkptError as e:
-            with suppress(CkptError), self._written(self._stamped(blank, failed(e), about)):  # the reason that counts is the first one
+            with (
+                suppress(CkptError),
+                self._written(self._stamped(blank, failed(e), about)),
+            ):  # the reason that counts is the first one
                 pass
             raise
         return decision
 
     def _stamped(self, blank: Decision, body: Body, about: Mapping[str, object]) -> Decision:
         by = Process.here()
-        stamp = {"root": self.root, "decided_at": self.now(), "host": by.host, "pid": by.pid, "process": by.identity, "agent": by.parent, **about}
+        stamp = {
+            "root": self.root,
+            "decided_at": self.now(),
+            "host": by.host,
+            "pid": by.pid,
+            "process": by.identity,
+            "agent": by.parent,
+            **about,
+        }
         return Decision(blank.path, {**body, "decision": stamp}, self.trusted)
 
     @contextmanager
@@ -133,7 +163,13 @@ class Decisions:
         with ExitStack() as files:
             files.enter_context(written(decision.path, as_json.dump(decision.body).encode(), self.trusted))
             if decision.found:
-                files.enter_context(written(os.path.join(self.directory, decision_log.LAST), as_json.dump(_note(decision)).encode(), self.trusted))
+                files.enter_context(
+                    written(
+                        os.path.join(self.directory, decision_log.LAST),
+                        as_json.dump(_note(decision)).encode(),
+                        self.trusted,
+                    )
+                )
             yield
 
     def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
@@ -144,7 +180,9 @@ class Decisions:
         try:
             decision = read(path, self.trusted, FLAG)
         except CannotLook as e:
-            if isinstance(e.__cause__, OSError) or takers:  # others may follow it: a new one would mix with it
+            if (
+                isinstance(e.__cause__, OSError) or takers
+            ):  # others may follow it: a new one would mix with it
                 who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
                 hint = f"make it readable; or end all processes of that start, then rm -r {shlex.quote(os.path.dirname(path))}"
                 raise CannotLook(f"{e}{who}", hint) from e
@@ -153,7 +191,12 @@ class Decisions:
         if decision.body.get("error") and about.get("decided_at", 0) < started:
             return None  # it failed those who waited for it; whoever comes later may have better luck
         here = Process.here()
-        if not unique and about.get("host") == here.host and about.get("agent") != here.parent and not Process.alive(str(about.get("agent"))):
+        if (
+            not unique
+            and about.get("host") == here.host
+            and about.get("agent") != here.parent
+            and not Process.alive(str(about.get("agent")))
+        ):
             return None
         return decision
 
@@ -161,9 +204,16 @@ class Decisions:
         taken = _claims(path, member)
         try:
             by = Process.here()  # for pruning.py: who follows it
-            noted(taken, json.dumps({"host": by.host, "process": by.identity, "agent": by.parent}).encode(), self.trusted)
+            noted(
+                taken,
+                json.dumps({"host": by.host, "process": by.identity, "agent": by.parent}).encode(),
+                self.trusted,
+            )
         except OSError as e:
-            raise CannotLook(f"{taken} cannot be written: {e.strerror}", "make room, or name another directory with --plan-dir") from e
+            raise CannotLook(
+                f"{taken} cannot be written: {e.strerror}",
+                "make room, or name another directory with --plan-dir",
+            ) from e
 
 
 def _note(decision: Decision) -> Mapping[str, object]:
@@ -187,7 +237,10 @@ def _names(directory: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as e:
-        raise CannotLook(f"{directory} cannot be listed: {e.strerror}", "make it readable, or name another directory with --plan-dir") from e
+        raise CannotLook(
+            f"{directory} cannot be listed: {e.strerror}",
+            "make it readable, or name another directory with --plan-dir",
+        ) from e
 
 
 def _claims(path: str, member: str) -> str:

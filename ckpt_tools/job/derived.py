@@ -31,7 +31,9 @@ def check(body: Mapping[str, Any], root: str) -> None:
     if layout is None:
         raise Invalid(f"checkpoint.layout must be one of those that ckpt knows, not {chosen.get('layout')!r}")
     if not any(layout.resume(c, path) == resume for c, path in _possible(body, _inside(resume, root))):
-        raise Invalid(f"resume tells a framework what the layout {layout.name} does not: {list(resume.args)} {resume.env} {resume.path!r}")
+        raise Invalid(
+            f"resume tells a framework what the layout {layout.name} does not: {list(resume.args)} {resume.env} {resume.path!r}"
+        )
 
 
 def _inside(resume: Resume, root: str) -> list[str]:
@@ -50,8 +52,14 @@ def _possible(body: Mapping[str, Any], inside: Sequence[str]) -> Iterator[tuple[
     bases = dict.fromkeys((*_above(home), *_above(os.path.dirname(files[0])), *inside))
     homes = dict.fromkeys(("", *_above(home), *inside))
     paths = (None, *files) if len(files) <= _FEW else (None,)
-    kind, run, generation = Kind(chosen.get("kind", "periodic")), chosen.get("run") or "", chosen.get("generation")
-    step, epoch, first, within = (chosen.get(name) for name in ("step", "epoch", "epoch_base", "step_in_epoch"))
+    kind, run, generation = (
+        Kind(chosen.get("kind", "periodic")),
+        chosen.get("run") or "",
+        chosen.get("generation"),
+    )
+    step, epoch, first, within = (
+        chosen.get(name) for name in ("step", "epoch", "epoch_base", "step_in_epoch")
+    )
     for base, own, path in product(bases, homes, paths):
         part = Part(files[0], chosen["layout"], "", "", run, base, own, step=step, epoch=epoch)
         c = Checkpoint(chosen["layout"], run, kind, (part,), home, 0, step, epoch, first, within, generation)
@@ -64,7 +72,9 @@ def _files(body: Mapping[str, Any]) -> list[str]:
     if view:
         found = [*view["shared"], *(link for links in view["ranks"].values() for link in links)]
     else:
-        found = [f["path"] for f in body.get("shared") or ()] + [f["path"] for r in body.get("ranks") or () for f in r["files"]]
+        found = [f["path"] for f in body.get("shared") or ()] + [
+            f["path"] for r in body.get("ranks") or () for f in r["files"]
+        ]
     return list(dict.fromkeys(found)) or [body["checkpoint"]["path"]]
 
 

@@ -39,7 +39,10 @@ class Meeting:
         while True:
             yield
             if not backoff.pause(None if self.clock else self.watch.sleep):
-                raise CannotLook(f"no agreement within {self.timeout:g} s: {what()}", "see why on that node, or wait longer with --timeout")
+                raise CannotLook(
+                    f"no agreement within {self.timeout:g} s: {what()}",
+                    "see why on that node, or wait longer with --timeout",
+                )
 
     # ---- coming together
 
@@ -105,11 +108,18 @@ class Meeting:
         data = self.board.get(f"join.{i}")
         if data is None or not data.startswith(b"{"):
             name = reported.member(data)
-            if name and name == self.members[i] and self.watch.gone(name) and self.board.get(f"join.{i}") == data:
+            if (
+                name
+                and name == self.members[i]
+                and self.watch.gone(name)
+                and self.board.get(f"join.{i}") == data
+            ):
                 raise _ended(i)
             self.members[i] = name
             return
-        if self.name.encode() in data or (self.members[i] or self.name).encode() in data:  # else it was of an earlier start
+        if (
+            self.name.encode() in data or (self.members[i] or self.name).encode() in data
+        ):  # else it was of an earlier start
             left = reported.value(data, reported.LEFT, f"node {i}", reported.ONE, reported.LEFT)
             if left["name"] == self.members[i] or left["first"] == self.name:
                 self._said(i, left)
@@ -120,7 +130,12 @@ class Meeting:
 
     # ---- one exchange after the other
 
-    def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value], checks: reported.Round = reported.NOTHING) -> Value:
+    def exchange(
+        self,
+        value: Value,
+        conclude: Callable[[Sequence[Value]], Value],
+        checks: reported.Round = reported.NOTHING,
+    ) -> Value:
         """Every node's value to the first, its conclusion to every node. What one node raised (``failure``), or concluding raises, is raised on all.
 
         Raises UsageError for what does not pass the checks, whoever says it.
@@ -155,7 +170,9 @@ class Meeting:
         """The values of all; raises what the first node to fail raised."""
         self._said(0, mine)
         found: dict[int, Value] = {0: mine}
-        for _ in self._waiting(lambda: f"{_nodes([i for i in range(self.size) if i not in found])} did not answer"):
+        for _ in self._waiting(
+            lambda: f"{_nodes([i for i in range(self.size) if i not in found])} did not answer"
+        ):
             for i in [i for i in range(self.size) if i not in found]:
                 value = self._read(f"{key}.{i}", check, i)
                 if value is None and self.watch.gone(self.members[i]):
@@ -182,7 +199,11 @@ class Meeting:
     def _read(self, key: str, check: Check, of: int = 0) -> Value | None:
         """What node ``of`` has put up, or None. Raises UsageError where that is neither a failure nor what passes the check."""
         data = self.board.get(key)
-        return None if data is None else reported.value(data, check, f"node {of}", reported.ONE if of else reported.ALL)
+        return (
+            None
+            if data is None
+            else reported.value(data, check, f"node {of}", reported.ONE if of else reported.ALL)
+        )
 
     # ---- leaving
 
@@ -199,7 +220,9 @@ class Meeting:
                 self._offer({"session": "", "watch": {}, **told})
             elif self.me and not self.round:
                 first = reported.member(self.board.get("join.0"))
-                self.board.put(f"join.{self.me}", json.dumps({**told, "name": self.name, "first": first}).encode())
+                self.board.put(
+                    f"join.{self.me}", json.dumps({**told, "name": self.name, "first": first}).encode()
+                )
             if self.session:
                 who = str(self.me) if self.me else "all"
                 for n in range(max(1, self.round if self.me else self.answered + 1), self.round + 2):
@@ -240,7 +263,9 @@ class Meeting:
 
 
 @contextmanager
-def meeting(board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> Iterator[Meeting]:
+def meeting(
+    board: Board, me: int, size: int, timeout: float, clock: Clock | None = None
+) -> Iterator[Meeting]:
     """A meeting that all have joined. What ends it early on this node, a signal too, the others are told."""
     m = Meeting(board, me, size, timeout, clock)
     try:
@@ -272,12 +297,17 @@ def _as_told(error: BaseException) -> CkptError:
     if isinstance(error, CkptError):
         return error
     if isinstance(error, Exception):
-        return CannotLook(f"internal error: {type(error).__name__}: {error}", "report it with what that node printed")
+        return CannotLook(
+            f"internal error: {type(error).__name__}: {error}", "report it with what that node printed"
+        )
     return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
 
 
 def _ended(i: int) -> CannotLook:
-    return CannotLook(f"node {i} has ended without a word: killed, out of memory, or its machine went down", "see why on that node, then start again")
+    return CannotLook(
+        f"node {i} has ended without a word: killed, out of memory, or its machine went down",
+        "see why on that node, then start again",
+    )
 
 
 def _nodes(numbers: Sequence[int]) -> str:

@@ -21,7 +21,9 @@ class NotBrought(Exception):
     """Why a file is not there."""
 
 
-def bring(command: Sequence[str], host: str, part: Part, to: str, below: str, timeout: float) -> os.stat_result:
+def bring(
+    command: Sequence[str], host: str, part: Part, to: str, below: str, timeout: float
+) -> os.stat_result:
     """Bring a part to ``below``, a relative name in the directory ``to``, and say what it is there. Raises NotBrought.
 
     No link leads the file elsewhere: the command writes where nobody else can have put one, and each directory on the way is opened from the one before.
@@ -44,7 +46,11 @@ def _run(words: Sequence[str], timeout: float) -> None:
     except subprocess.TimeoutExpired:
         raise NotBrought(f"{words[0]} took longer than {timeout:g} s") from None
     if done.returncode:
-        ended = f"ended with {done.returncode}" if done.returncode > 0 else f"was killed by signal {-done.returncode}"
+        ended = (
+            f"ended with {done.returncode}"
+            if done.returncode > 0
+            else f"was killed by signal {-done.returncode}"
+        )
         raise NotBrought(f"{words[0]} {ended}")
 
 

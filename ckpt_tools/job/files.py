@@ -37,7 +37,8 @@ def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
             os.fsync(at)
         except OSError as e:
             raise CannotLook(
-                f"the decision could not be written to {path}: {e.strerror}", "make room, or name another directory with --plan-dir"
+                f"the decision could not be written to {path}: {e.strerror}",
+                "make room, or name another directory with --plan-dir",
             ) from e
 
 
@@ -90,7 +91,9 @@ def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust
         with _directory(home, trusted) as at:
             fd = trust.create(name, os.O_RDWR, at, trusted)
     except OSError as e:
-        raise CannotLook(f"{path} cannot be opened: {e.strerror}", "name a writable directory with --plan-dir") from e
+        raise CannotLook(
+            f"{path} cannot be opened: {e.strerror}", "name a writable directory with --plan-dir"
+        ) from e
     try:
         backoff = Backoff(timeout, clock)
         while True:
@@ -100,10 +103,13 @@ def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust
             except BlockingIOError:
                 if not backoff.pause():
                     raise CannotLook(
-                        f"another process has been deciding for more than {timeout:g} s", "wait longer with --timeout, or read less with --budget"
+                        f"another process has been deciding for more than {timeout:g} s",
+                        "wait longer with --timeout, or read less with --budget",
                     ) from None
             except OSError as e:
-                raise CannotLook(f"{path} cannot be locked: {e.strerror}", "--plan-dir must be on a file system with flock") from e
+                raise CannotLook(
+                    f"{path} cannot be locked: {e.strerror}", "--plan-dir must be on a file system with flock"
+                ) from e
         yield
     finally:
         os.close(fd)

@@ -6,7 +6,9 @@ import ipaddress
 import re
 import socket
 
-_LABELS = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?\Z", re.ASCII)
+_LABELS = re.compile(
+    r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?\Z", re.ASCII
+)
 """RFC 1123, section 2.1, and the underscore, which machines do have in their names; never a hyphen at the beginning, which would be an option."""
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,32}\Z", re.ASCII)
 
@@ -40,7 +42,9 @@ def loopback(host: str) -> bool:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return bool(found) and all(ipaddress.ip_address(str(at[0]).partition("%")[0]).is_loopback for *_, at in found)
+    return bool(found) and all(
+        ipaddress.ip_address(str(at[0]).partition("%")[0]).is_loopback for *_, at in found
+    )
 
 
 def listener(host: str, port: int, backlog: int = 128) -> socket.socket:

@@ -65,7 +65,10 @@ class Lines:
     def offer(self) -> Mapping[str, Any]:
         if self._listener is None:
             return {}
-        return {"port": self._listener.getsockname()[1], "hosts": [self.host, *_addresses(self.host, self.port)]}
+        return {
+            "port": self._listener.getsockname()[1],
+            "hosts": [self.host, *_addresses(self.host, self.port)],
+        }
 
     def follow(self, offer: Mapping[str, Any], first: str) -> None:
         """Connect to the first node: a process that listens there counts once it has shown the secret, since an address may mean another machine here."""

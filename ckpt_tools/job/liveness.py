@@ -84,7 +84,9 @@ class Locks:
             if name not in self._others:
                 self._others[name] = os.open(self._path(name), _OPEN)
             fd = self._others[name]
-            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that those who look do not take each other for the holder
+            fcntl.lockf(
+                fd, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # shared, so that those who look do not take each other for the holder
             fcntl.lockf(fd, fcntl.LOCK_UN)
         except (BlockingIOError, PermissionError):
             return True

@@ -42,28 +42,59 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
     if started is None or (started.rank is None and not started.skip and rank is None):
         seen = started.unclear if started and started.unclear else "no launcher's variables are set"
         hint = (
-            started.hint if started else ""
-        ) or "--worker is for a command that torchrun, msrun, srun or mpirun starts; 'ckpt launchers' shows what is seen"
+            (started.hint if started else "")
+            or "--worker is for a command that torchrun, msrun, srun or mpirun starts; 'ckpt launchers' shows what is seen"
+        )
         raise UsageError(f"which rank this worker is is unknown: {seen}", hint)
     mine = rank if rank is not None else started.rank.value if started.rank else None
     world, local = _value(started.world_size), _value(started.local_world_size)
-    nodes = _value(started.nodes) or (1 if local is None or world is None or local == world else -(-world // local))
+    nodes = _value(started.nodes) or (
+        1 if local is None or world is None or local == world else -(-world // local)
+    )
     first = mine - at if mine is not None and (at := _value(started.local_rank)) is not None else None
-    ranks = range(first, first + local) if first is not None and local else range(world) if nodes == 1 and world else None
+    ranks = (
+        range(first, first + local)
+        if first is not None and local
+        else range(world)
+        if nodes == 1 and world
+        else None
+    )
     generation = str(_value(started.restart) or 0)
-    return _party(started, env, job, generation, "scheduler" if mine is None else f"rank-{mine}", mine, _value(started.node), nodes, ranks)
+    return _party(
+        started,
+        env,
+        job,
+        generation,
+        "scheduler" if mine is None else f"rank-{mine}",
+        mine,
+        _value(started.node),
+        nodes,
+        ranks,
+    )
 
 
 def of_node(
-    started: Started | None, line: TorchrunLine | None, env: Mapping[str, str], *, job: str, node: int | None, nodes: int | None, world: int | None
+    started: Started | None,
+    line: TorchrunLine | None,
+    env: Mapping[str, str],
+    *,
+    job: str,
+    node: int | None,
+    nodes: int | None,
+    world: int | None,
 ) -> Party:
     """The party of one launcher: alone, or one of several nodes. Raises UsageError when it is not known how many."""
     if nodes is None:
         nodes = line.nodes if line else None
-        if nodes is None and started is not None and started.node is not None:  # None in the script of sbatch, which runs once for all nodes
+        if (
+            nodes is None and started is not None and started.node is not None
+        ):  # None in the script of sbatch, which runs once for all nodes
             nodes = _value(started.nodes)
             if nodes is None:
-                raise UsageError(f"this is node {started.node.value} ({started.node.provenance}), and how many there are is unknown", "say --nodes N")
+                raise UsageError(
+                    f"this is node {started.node.value} ({started.node.provenance}), and how many there are is unknown",
+                    "say --nodes N",
+                )
     nodes = nodes or 1
     if nodes == 1 and not job:
         return Party(
@@ -87,9 +118,21 @@ def of_node(
         unique = bool(job)
     generation = str(_value(started.restart) or 0) if started else "0"
     member = f"node-{node}" if node is not None else f"host-{Process.here().host}"
-    if job:  # an id of this start alone is a key for all nodes; under any other each has its own, and they meet
+    if (
+        job
+    ):  # an id of this start alone is a key for all nodes; under any other each has its own, and they meet
         key = f"{job}.{generation}" if unique else f"{job}.{generation}.{member}"
-        return Party(safe(key), member, unique, None, node, nodes, ranks, safe(job), {"job": job, "generation": int(generation)})
+        return Party(
+            safe(key),
+            member,
+            unique,
+            None,
+            node,
+            nodes,
+            ranks,
+            safe(job),
+            {"job": job, "generation": int(generation)},
+        )
     if started is None:
         return Party("", member, False, None, node, nodes, ranks, "", {"job": "", "generation": 0})
     return _party(started, env, job, generation, member, None, node, nodes, ranks)
@@ -117,12 +160,22 @@ def _party(
         # The launcher is our parent: its pid and start time tell two launches of the same name apart.
         name = name or f"{started.launcher}-{here.parent}"
     elif not name:
-        return Party("", member, False, rank, node, nodes, ranks, "", {"job": "", "generation": int(generation)})
+        return Party(
+            "", member, False, rank, node, nodes, ranks, "", {"job": "", "generation": int(generation)}
+        )
     key = ".".join(safe(w) for w in (started.launcher, name, step, generation) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
         key += f".{node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
     return Party(
-        key, member, unique and bool(name), rank, node, nodes, ranks, safe(f"{started.launcher}.{name}"), {"job": name, "generation": int(generation)}
+        key,
+        member,
+        unique and bool(name),
+        rank,
+        node,
+        nodes,
+        ranks,
+        safe(f"{started.launcher}.{name}"),
+        {"job": name, "generation": int(generation)},
     )
 
 

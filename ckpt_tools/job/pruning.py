@@ -36,7 +36,11 @@ def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
     """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes that no decision names any more. What cannot be read stays."""
     oldest = now - KEPT_DAYS * 86400
     with suppress(OSError):
-        entries = [e for e in os.scandir(directory) if e.is_dir(follow_symlinks=False) and e.name not in (keep, TRANSFERRED)]
+        entries = [
+            e
+            for e in os.scandir(directory)
+            if e.is_dir(follow_symlinks=False) and e.name not in (keep, TRANSFERRED)
+        ]
         for entry in entries:
             if entry.name.startswith(_GONE):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -110,7 +114,9 @@ def _exported(proc: str = "/proc") -> str | None:
             variables = _variables(f"{proc}/{pid}")
             if variables is None:
                 return None
-            found.update(os.fsdecode(v[len("CKPT_PLAN=") :]) for v in variables if v.startswith(b"CKPT_PLAN="))
+            found.update(
+                os.fsdecode(v[len("CKPT_PLAN=") :]) for v in variables if v.startswith(b"CKPT_PLAN=")
+            )
     return "\n".join(found)
 
 
@@ -156,7 +162,11 @@ def _remove(key: str, trusted: Trust) -> None:
 
 def _prune_transferred(directory: str, oldest: float, trusted: Trust) -> None:
     """Remove files that were brought long ago and that no decision names. Raises OSError when a decision cannot be read."""
-    brought = [os.path.join(home, name) for home, _, names in os.walk(os.path.join(directory, TRANSFERRED)) for name in names]
+    brought = [
+        os.path.join(home, name)
+        for home, _, names in os.walk(os.path.join(directory, TRANSFERRED))
+        for name in names
+    ]
     old = [path for path in brought if os.lstat(path).st_mtime < oldest and os.lstat(path).st_ctime < oldest]
     if not old:
         return

@@ -45,14 +45,19 @@ class Rendezvous:
     def __enter__(self) -> Rendezvous:  # noqa: PYI034 - Self is of Python 3.11
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._open.__exit__(kind, error, trace)  # the meeting tells the others how this node ended
 
     def join(self) -> Meeting:
         """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they meet."""
         party, terms = self.party, self.terms
         if party.node is None or party.node >= party.nodes:
-            raise UsageError(f"which of the {party.nodes} nodes this is is unknown", "say --node N, from 0 (torchrun --node-rank tells it as well)")
+            raise UsageError(
+                f"which of the {party.nodes} nodes this is is unknown",
+                "say --node N, from 0 (torchrun --node-rank tells it as well)",
+            )
         self.joined = self._open.enter_context(meeting(self._board(), party.node, party.nodes, terms.timeout))
         return self.joined
 
@@ -69,7 +74,9 @@ class Rendezvous:
         try:
             yield
         except CkptError as error:
-            first = self.party.rank is None or (self.party.ranks is not None and self.party.rank == self.party.ranks.start)
+            first = self.party.rank is None or (
+                self.party.ranks is not None and self.party.rank == self.party.ranks.start
+            )
             if self.needed and first and self.joined is None:
                 with suppress(CkptError):  # the reason that counts is the one to be told
                     self.join().exchange(failure(error), lambda _: {})
@@ -80,9 +87,12 @@ class Rendezvous:
         if terms.plan_dir is not None:
             if not party.place:
                 raise UsageError(
-                    "nothing names this job, so its nodes cannot find each other", "give torchrun --rdzv-id, or say --job ID, the same on every node"
+                    "nothing names this job, so its nodes cannot find each other",
+                    "give torchrun --rdzv-id, or say --job ID, the same on every node",
                 )
-            place = os.path.join(terms.plan_dir, f"{party.place}.meeting")  # not below the root's own: nodes may mount it elsewhere
+            place = os.path.join(
+                terms.plan_dir, f"{party.place}.meeting"
+            )  # not below the root's own: nodes may mount it elsewhere
             return Files(place, terms.trust)
         at, job = endpoint(party, terms, self.line, self.env), party.place or "job"
         return Store(at.host, at.port, at.keeper, terms.timeout, job, Seal.of(self._secret(at), job))
@@ -113,7 +123,10 @@ def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping
     found = _endpoint(party.node == 0, terms, line, env)
     host = found.host.removeprefix("[").removesuffix("]")
     if not valid(host):
-        raise UsageError(f"{found.host!r}, where the nodes are to meet, is no host name and no address", "say --rendezvous HOST:PORT")
+        raise UsageError(
+            f"{found.host!r}, where the nodes are to meet, is no host name and no address",
+            "say --rendezvous HOST:PORT",
+        )
     return Endpoint(host, found.port, found.keeper)
 
 
@@ -121,22 +134,32 @@ def _endpoint(first: bool, terms: Terms, line: TorchrunLine | None, env: Mapping
     if terms.rendezvous:
         host, _, number = terms.rendezvous.rpartition(":")
         if not host or not _is_port(number):
-            raise UsageError(f"--rendezvous {terms.rendezvous!r} is not HOST:PORT", "name a free port of the first node")
+            raise UsageError(
+                f"--rendezvous {terms.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
+            )
         return Endpoint(host, int(number), first)
     address, number = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if terms.worker and address and _is_port(number) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return Endpoint(address, int(number), False)  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
+        return Endpoint(
+            address, int(number), False
+        )  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
     if line and line.endpoint:
         host, number = _split(line.endpoint)
         said = number if number.isdigit() else line.options.get("master-port", "29500")
         if not _is_port(said) or int(said) == _PORTS - 1:
-            raise UsageError(f"{line.endpoint!r}: beside port {said} there is none", "say --rendezvous HOST:PORT")
+            raise UsageError(
+                f"{line.endpoint!r}: beside port {said} there is none", "say --rendezvous HOST:PORT"
+            )
         return Endpoint(host, int(said) + 1, first)
-    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""), env.get("SLURM_JOB_ID", "")
+    nodes, job = (
+        env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""),
+        env.get("SLURM_JOB_ID", ""),
+    )
     if nodes and job.isdigit():
         return Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
     raise UsageError(
-        "where the nodes meet is unknown", "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share"
+        "where the nodes meet is unknown",
+        "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share",
     )
 
 
@@ -155,5 +178,7 @@ def _is_port(text: str) -> bool:
 
 def first_host(nodes: str) -> str:
     """The first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
-    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes)  # the first number of every bracket: a name may have several
+    first = re.sub(
+        r"\[(\d+)[^\]]*\]", r"\1", nodes
+    )  # the first number of every bracket: a name may have several
     return first.partition(",")[0]

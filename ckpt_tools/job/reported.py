@@ -13,7 +13,21 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.job.hosts import valid
 from ckpt_tools.model.nouns import Kind, Level, Severity
-from ckpt_tools.settings.checked_json import Check, Invalid, NoJson, count, fields, listed, nothing_or, number, parsed, path, text, whole, wrong
+from ckpt_tools.settings.checked_json import (
+    Check,
+    Invalid,
+    NoJson,
+    count,
+    fields,
+    listed,
+    nothing_or,
+    number,
+    parsed,
+    path,
+    text,
+    whole,
+    wrong,
+)
 from ckpt_tools.settings.parsers import MAX_RANK
 
 Value = dict[str, Any]
@@ -208,7 +222,9 @@ FAILED = only(_WHY)
 LEFT = only({**_WHY, "name": _number, "first": _number_or_none})
 """Instead of its name."""
 OFFER = only({"session": _number, "members": few(_number, MAX_RANK), "watch": _watch})
-FAILED_OFFER = only({**_WHY, "session": _number_or_none, "members": few(_number_or_none, MAX_RANK), "watch": _watch})
+FAILED_OFFER = only(
+    {**_WHY, "session": _number_or_none, "members": few(_number_or_none, MAX_RANK), "watch": _watch}
+)
 
 
 def member(data: bytes | None) -> str:
@@ -247,7 +263,15 @@ def identity(value: object, at: str) -> None:
     _listed(_word, here_or_below, _word, _maybe, _maybe, _maybe, _maybe)(words, at)
 
 
-_SEEN = only({"id": identity, "mtime": whole, "kind": among([str(k) for k in Kind]), "step": _maybe, "path": here_or_below})
+_SEEN = only(
+    {
+        "id": identity,
+        "mtime": whole,
+        "kind": among([str(k) for k in Kind]),
+        "step": _maybe,
+        "path": here_or_below,
+    }
+)
 _EARLIER = nothing_or(_listed(_maybe, _word, number, number, few(_pair(_word, number), _FINDINGS)))
 _RANKS = _pair(rank, rank)
 _ENTRY = only({
@@ -255,7 +279,14 @@ _ENTRY = only({
 })  # fmt: skip
 LISTING = Round(
     only(
-        {"host": like_host, "asked": like(_DIGEST, "a digest"), "ranks": _RANKS, "candidates": few(_SEEN, LISTED), "more": truth, "earlier": _EARLIER}
+        {
+            "host": like_host,
+            "asked": like(_DIGEST, "a digest"),
+            "ranks": _RANKS,
+            "candidates": few(_SEEN, LISTED),
+            "more": truth,
+            "earlier": _EARLIER,
+        }
     ),
     only({"order": listed(_ENTRY), "hosts": listed(host), "ranks": listed(_RANKS)}),
 )

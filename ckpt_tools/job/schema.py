@@ -10,7 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools.model.nouns import RESUME_VARIABLES, RESUME_WORDS
-from ckpt_tools.settings.checked_json import Invalid, NoJson, count, fields, listed, named, nothing_or, number, path, shallow, text, whole, wrong
+from ckpt_tools.settings.checked_json import (
+    Invalid,
+    NoJson,
+    count,
+    fields,
+    listed,
+    named,
+    nothing_or,
+    number,
+    path,
+    shallow,
+    text,
+    whole,
+    wrong,
+)
 from ckpt_tools.settings.checked_json import parsed as json_of
 
 Body = dict[str, Any]
@@ -63,11 +77,23 @@ _CHECKPOINT = fields(
     {"step": _maybe_whole, "epoch": _maybe_whole, "epoch_base": _maybe_whole, "step_in_epoch": _maybe_whole, "kind": text, "layout": text,
      "run": text, "generation": _maybe_whole, "mtime": _maybe_number},
 )  # fmt: skip
-_RESUME = fields({}, {"path": nothing_or(path), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))})
-_VIEW = fields({"root": path, "checkpoint": path, "ranks": named(_rank_name, listed(path)), "shared": listed(path)}, {})
+_RESUME = fields(
+    {}, {"path": nothing_or(path), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))}
+)
+_VIEW = fields(
+    {"root": path, "checkpoint": path, "ranks": named(_rank_name, listed(path)), "shared": listed(path)}, {}
+)
 _ABOUT = fields(
     {"root": path, "decided_at": number},
-    {"host": text, "pid": whole, "process": text, "agent": text, "job": _maybe_text, "nodes": _maybe_whole, "asked": text},
+    {
+        "host": text,
+        "pid": whole,
+        "process": text,
+        "agent": text,
+        "job": _maybe_text,
+        "nodes": _maybe_whole,
+        "asked": text,
+    },
 )
 _ERROR = fields({"message": text, "hint": text, "exit_code": whole}, {})
 _BODY = fields(
@@ -88,7 +114,11 @@ def _start(body: Mapping[str, Any]) -> None:
     if body["checkpoint"] is not None and not shared:
         without = [r["rank"] for r in ranks if not r["files"]]
         if without or not ranks:
-            raise Invalid(f"rank {without[0]} has no files to load" if without else "there is a checkpoint, and no files to load")
+            raise Invalid(
+                f"rank {without[0]} has no files to load"
+                if without
+                else "there is a checkpoint, and no files to load"
+            )
 
 
 def _linked(body: Mapping[str, Any]) -> None:
@@ -101,14 +131,20 @@ def _linked(body: Mapping[str, Any]) -> None:
             raise Invalid(f"view.{at} leaves the view {view['root']}")
     for rank, links in view["ranks"].items():
         if len(links) != len(loads.get(rank, [])):
-            raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))} files")
+            raise Invalid(
+                f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))} files"
+            )
 
 
 def _told(body: Mapping[str, Any]) -> None:
     """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or is a directory above a file."""
     if body["checkpoint"] is None or not (resume := body.get("resume")):
         return
-    tops = [body["decision"]["root"], body["checkpoint"]["path"], *([body["view"]["root"]] if body.get("view") else [])]
+    tops = [
+        body["decision"]["root"],
+        body["checkpoint"]["path"],
+        *([body["view"]["root"]] if body.get("view") else []),
+    ]
     loads = [f["path"] for f in _files(body)]
 
     def near(path: str) -> bool:
@@ -133,7 +169,9 @@ def _words(args: Sequence[str], layout: str, near: Callable[[str], bool]) -> Non
     if layout not in {known.name for known in LAYOUTS}:
         return
     for before, word in zip(("", *args), args, strict=False):
-        if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":  # a directory may have such a name
+        if (
+            word.startswith("-") and word not in RESUME_WORDS and before != "--tag"
+        ):  # a directory may have such a name
             raise Invalid(f"resume.args holds {word!r}, which no layout says")
         if word.startswith("/") and not near(word):
             raise Invalid(f"resume.args: {word} leads to nothing that was planned")
@@ -155,4 +193,8 @@ def _links(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _below(link: str, root: str) -> bool:
     """Whether a path is the root's or one in it."""
     rest = link[len(root.rstrip("/")) :]
-    return link.startswith(root.rstrip("/")) and (not rest or rest.startswith("/")) and ".." not in rest.split("/")
+    return (
+        link.startswith(root.rstrip("/"))
+        and (not rest or rest.startswith("/"))
+        and ".." not in rest.split("/")
+    )

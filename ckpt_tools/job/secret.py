@@ -36,7 +36,9 @@ def read(path: str, trusted: Trust = OURS) -> bytes:
     except IsADirectoryError as e:
         raise UsageError(f"{FLAG} {path} is a directory", "name the file in it") from e
     except OSError as e:
-        raise CannotLook(f"{FLAG} {path} cannot be read: {e.strerror}", "make it readable for this user alone: chmod 600") from e
+        raise CannotLook(
+            f"{FLAG} {path} cannot be read: {e.strerror}", "make it readable for this user alone: chmod 600"
+        ) from e
     if len(found) < LEAST:
         raise UsageError(f"{FLAG} {path} holds {len(found)} bytes, and a secret needs {LEAST} or more", hint)
     if len(set(found)) < _DIFFERENT:
@@ -56,7 +58,11 @@ class Seal:
     @staticmethod
     def of(secret: bytes, job: str) -> Seal:
         """The seal of a job; of an empty ``secret`` it shows mistakes and keeps nobody out."""
-        return Seal(hmac.new(secret, b"ckpt-tools meeting 1\0" + job.encode("utf-8", "surrogateescape"), "sha256").digest())
+        return Seal(
+            hmac.new(
+                secret, b"ckpt-tools meeting 1\0" + job.encode("utf-8", "surrogateescape"), "sha256"
+            ).digest()
+        )
 
     def tag(self, *words: bytes) -> bytes:
         """The same for the same words in the same order, and for no others."""

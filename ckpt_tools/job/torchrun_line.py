@@ -74,7 +74,11 @@ def parse(command: Sequence[str], env: Mapping[str, str]) -> TorchrunLine | None
     start = _start(command)
     if start is None:
         return None
-    options = {name: value for name in (*_FLAGS, *_VALUES) if (value := env.get(f"PET_{name.upper().replace('-', '_')}"))}
+    options = {
+        name: value
+        for name in (*_FLAGS, *_VALUES)
+        if (value := env.get(f"PET_{name.upper().replace('-', '_')}"))
+    }
     i = start
     while i < len(command) and command[i].startswith("-"):
         word, sign, value = command[i].partition("=")

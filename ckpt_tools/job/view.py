@@ -27,9 +27,15 @@ def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, An
         tree.fill()
     except OSError as e:
         raise CannotLook(
-            f"{e.filename} cannot be looked at: {e.strerror}", "check that its file system is mounted and readable, then start again"
+            f"{e.filename} cannot be looked at: {e.strerror}",
+            "check that its file system is mounted and readable, then start again",
         ) from e
-    about = {"root": plan.root, "fingerprint": plan.fingerprint, "checkpoint": plan.checkpoint.path, "step": plan.resume_step}
+    about = {
+        "root": plan.root,
+        "fingerprint": plan.fingerprint,
+        "checkpoint": plan.checkpoint.path,
+        "step": plan.resume_step,
+    }
     put(directory, tree.links, tree.texts, about, trusted)
     resume = tree.resume
     return {
@@ -49,6 +55,11 @@ def _outside(root: str, directory: str) -> None:
     for top in roots(root):
         scanned = os.path.realpath(top)
         if f"{real}/".startswith(f"{scanned.rstrip('/')}/"):
-            raise UsageError(f"--view {directory} lies inside {top}, where ckpt never writes", "name a directory outside it")
+            raise UsageError(
+                f"--view {directory} lies inside {top}, where ckpt never writes",
+                "name a directory outside it",
+            )
         if f"{scanned}/".startswith(f"{real.rstrip('/')}/"):
-            raise UsageError(f"--view {directory} holds {top} itself", "name a directory of its own, outside it")
+            raise UsageError(
+                f"--view {directory} holds {top} itself", "name a directory of its own, outside it"
+            )

@@ -51,7 +51,9 @@ def _same(fd: int, directory: str) -> bool:
 
 def _read(name: str, fd: int, most: int = checked_json.MOST) -> bytes:
     """The bytes of a file in a directory; no more than one above ``most``. A pipe is an empty file: nobody waits for one who writes to it."""
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), "rb") as f:
+    with open(
+        os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), "rb"
+    ) as f:
         return f.read(most + 1) if stat.S_ISREG(os.fstat(f.fileno()).st_mode) else b""
 
 
@@ -66,7 +68,10 @@ def ours(fd: int, directory: str) -> Mapping[str, object] | None:
     except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
         schema = ""
     if schema != SCHEMA:
-        raise UsageError(f"--view {directory} is not empty, and no view that ckpt has built", "name a directory that is not there yet")
+        raise UsageError(
+            f"--view {directory} is not empty, and no view that ckpt has built",
+            "name a directory that is not there yet",
+        )
     for above, _, inside, at in os.fwalk(dir_fd=fd):  # links to directories are not followed
         for name in inside:
             path = os.path.normpath(f"{above}/{name}")

@@ -27,9 +27,17 @@ _EXCHANGE, _HERE = 2, -100
 """renameat2(2): RENAME_EXCHANGE, AT_FDCWD."""
 
 
-def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], about: Mapping[str, object], trusted: Trust = OURS) -> None:
+def put(
+    directory: str,
+    links: Mapping[str, str],
+    texts: Mapping[str, bytes],
+    about: Mapping[str, object],
+    trusted: Trust = OURS,
+) -> None:
     """Let ``directory`` hold exactly these links and small files. Raises UsageError when something else is there, CannotLook when it cannot be written."""
-    stamp = hashlib.sha256(repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")).hexdigest()
+    stamp = hashlib.sha256(
+        repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")
+    ).hexdigest()
     note = {"schema": SCHEMA, "tool_version": __version__, **about, "content": stamp, "files": sorted(texts),
             "made_by": f"{socket.gethostname()}/{os.getpid()}", "made_at": time.time()}  # fmt: skip
     files = {**texts, MARKER: json.dumps(note, indent=1).encode()}
@@ -45,8 +53,14 @@ def put(directory: str, links: Mapping[str, str], texts: Mapping[str, bytes], ab
                 if _placed(new, directory):
                     return
     except OSError as e:
-        raise CannotLook(f"the view {directory} could not be built: {e.strerror}", "make room, or name another directory with --view") from e
-    raise CannotLook(f"the view {directory} is being replaced by others again and again", "give each job a directory of its own with --view")
+        raise CannotLook(
+            f"the view {directory} could not be built: {e.strerror}",
+            "make room, or name another directory with --view",
+        ) from e
+    raise CannotLook(
+        f"the view {directory} is being replaced by others again and again",
+        "give each job a directory of its own with --view",
+    )
 
 
 def _believed(directory: str, trusted: Trust) -> None:
@@ -102,7 +116,9 @@ def _build(new: str, links: Mapping[str, str], files: Mapping[str, bytes]) -> No
             made.add(home)
         return path
 
-    for name in sorted(files, key=lambda n: n != MARKER):  # first, so that what a killed builder leaves is known as ours
+    for name in sorted(
+        files, key=lambda n: n != MARKER
+    ):  # first, so that what a killed builder leaves is known as ours
         with open(place(name), "xb", opener=_for_us_to_write) as f:
             f.write(files[name])
             f.flush()
@@ -118,7 +134,10 @@ def _placed(new: str, directory: str) -> bool:
         return True
     except OSError as e:
         if e.errno == errno.EBUSY:
-            raise UsageError(f"--view {directory} is a mount point, which cannot be replaced", f"name a directory in it: {directory}/view") from e
+            raise UsageError(
+                f"--view {directory} is a mount point, which cannot be replaced",
+                f"name a directory in it: {directory}/view",
+            ) from e
         if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     if _exchanged(new, directory):

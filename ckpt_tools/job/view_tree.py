@@ -76,8 +76,17 @@ class Tree:
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
         """The coordinates of the ranks that have a file anywhere in the run; those of this checkpoint count first."""
-        run = [c for c in self.plan.candidates if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)]
-        return {p.rank: dict(p.coords) for c in (*run[::-1], self.checkpoint) for p in c.parts if p.rank is not None}
+        run = [
+            c
+            for c in self.plan.candidates
+            if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)
+        ]
+        return {
+            p.rank: dict(p.coords)
+            for c in (*run[::-1], self.checkpoint)
+            for p in c.parts
+            if p.rank is not None
+        }
 
     def named(self, part: Part, rank: int | None) -> str:
         """What the framework calls the file that ``rank`` loads, whosever it is. Raises UsageError where no name is known."""
@@ -85,13 +94,16 @@ class Tree:
             return self.name_of(part)
         own = self._of_rank.get((part.piece, rank), [])
         if own:  # even where it is broken: several are copies, of which the rank keeps the one in its own directory
-            return self.name_of(min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part)))
+            return self.name_of(
+                min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
+            )
         if base := self.base_of(part, rank):
             return base + self.name_of(part).partition("/")[2]
         if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
             return name
         raise UsageError(
-            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank} cannot have one", "start without --view"
+            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank} cannot have one",
+            "start without --view",
         )
 
     # ---- filling it
@@ -99,7 +111,10 @@ class Tree:
     def link(self, name: str, path: str) -> str:
         """Put a link in, and say where it will be. Raises UsageError when another file has that name."""
         if ".." in name.split("/") or self.links.setdefault(name, path) != path:
-            raise UsageError(f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it", "start without --view")
+            raise UsageError(
+                f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it",
+                "start without --view",
+            )
         return f"{self.directory}/{name}"
 
     def load(self, f: FileLoad, rank: int | None) -> str | None:
@@ -111,9 +126,23 @@ class Tree:
             return self.link(_below(f.path, self.above).rstrip("/"), f.path)  # data that an index names
         name = self.named(part, rank)
         link = self.link(name, f.path)
-        piece, base = self.layout.piece(part.piece), f"{self.directory}/{name}".rsplit("/", self.layout.piece(part.piece).depth + 1)[0]
-        home = "/".join(link.split("/")[: base.count("/") + 1 + piece.home]) if piece.home else link.rpartition("/")[0] if piece.here else ""
-        self.moved.setdefault(name, part._replace(path=link, base=base, home=home, rank=part.rank if rank is None or part.rank is None else rank))
+        piece, base = (
+            self.layout.piece(part.piece),
+            f"{self.directory}/{name}".rsplit("/", self.layout.piece(part.piece).depth + 1)[0],
+        )
+        home = (
+            "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
+            if piece.home
+            else link.rpartition("/")[0]
+            if piece.here
+            else ""
+        )
+        self.moved.setdefault(
+            name,
+            part._replace(
+                path=link, base=base, home=home, rank=part.rank if rank is None or part.rank is None else rank
+            ),
+        )
         return link
 
     def fill(self) -> None:
@@ -129,7 +158,11 @@ class Tree:
         self._tracker()
 
     def _rest(self) -> Iterator[tuple[str, str]]:
-        good = {part.role: f.path for f in self.plan.shared if (part := self.part_of(f.path)) and self.layout.piece(part.piece).single}
+        good = {
+            part.role: f.path
+            for f in self.plan.shared
+            if (part := self.part_of(f.path)) and self.layout.piece(part.piece).single
+        }
         for part in self.checkpoint.parts:
             piece = self.layout.piece(part.piece)
             if piece.single and part.role in good:  # copies of each other: the good one under every name
@@ -147,7 +180,11 @@ class Tree:
         own = directory == self.above
         for e in entries_of(directory):
             name = f"{above}{e.name}"
-            if e.name == MARKER or _TEMPORARY.search(e.name) or (own and e.name in (self.layout.tracker, *self.layout.records)):
+            if (
+                e.name == MARKER
+                or _TEMPORARY.search(e.name)
+                or (own and e.name in (self.layout.tracker, *self.layout.records))
+            ):
                 continue
             if not is_directory(e):
                 if e.path not in self.parts and is_file(e):
@@ -164,13 +201,24 @@ class Tree:
 
     def _tracker(self) -> None:
         layout, said = self.layout, self.layout.tracked(self.checkpoint)
-        if layout.tracker and said is not None and (layout.always_tracked or is_file(os.path.join(self.above, layout.tracker))):
+        if (
+            layout.tracker
+            and said is not None
+            and (layout.always_tracked or is_file(os.path.join(self.above, layout.tracker)))
+        ):
             self.texts[layout.tracker] = layout.write_tracker(said)
-        if layout.write_record and any(is_file(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts):
+        if layout.write_record and any(
+            is_file(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts
+        ):
             for name, part in self.moved.items():
-                self.texts[f"{name.rpartition('/')[0]}/{layout.records[0]}".lstrip("/")] = layout.write_record(part)
+                self.texts[f"{name.rpartition('/')[0]}/{layout.records[0]}".lstrip("/")] = (
+                    layout.write_record(part)
+                )
         if twice := next((name for name in self.texts if name in self.links), None):
-            raise UsageError(f"no view can be made: {self.links[twice]} has the name of the tracker", "start without --view")
+            raise UsageError(
+                f"no view can be made: {self.links[twice]} has the name of the tracker",
+                "start without --view",
+            )
 
     # ---- what the framework is told
 
@@ -178,7 +226,9 @@ class Tree:
     def rebased(self) -> Checkpoint:
         """The checkpoint as it is in the view."""
         c, parts = self.checkpoint, tuple(self.moved.values())
-        at = {of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))}
+        at = {
+            of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))
+        }
         apart = len({tuple(links) for links in self.ranks.values()}) > 1
         if apart or not c.path.startswith(f"{self.above.rstrip('/')}/"):
             path = parts[0].home or self.directory
@@ -197,7 +247,9 @@ def _holds_checkpoints(directory: str) -> bool:
     """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen that may show it."""
     found = discover(directory)
     if not found.parts and (row := next(iter(found.unseen), None)):
-        raise CannotLook(f"{row.path}: {row.why}", "check that its file system is mounted and readable, then start again")
+        raise CannotLook(
+            f"{row.path}: {row.why}", "check that its file system is mounted and readable, then start again"
+        )
     return bool(found.parts)
 
 

@@ -55,7 +55,10 @@ def parts_of(identity: str) -> Identity:
 
 def row(load: RankLoad, host: str) -> Value:
     """What one rank loads, and on which node."""
-    files = [{**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host} for f in load.files]
+    files = [
+        {**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host}
+        for f in load.files
+    ]
     return {"rank": load.rank, "files": files}
 
 
@@ -71,16 +74,35 @@ def told(f: Finding) -> Value:
 
 def untold(row: Value) -> Finding:
     """A finding of another node."""
-    return Finding(**{**row, "severity": Severity(row["severity"]), "ranks": tuple((a, b) for a, b in row["ranks"])})
+    return Finding(
+        **{**row, "severity": Severity(row["severity"]), "ranks": tuple((a, b) for a, b in row["ranks"])}
+    )
 
 
 def packed(p: Part, root: str) -> Value:
     """A part for the others, without what the listing found wrong with it."""
     places = {"base": name_of(p.base, root), "home": name_of(p.home, root) if p.home else None}
-    return {**p._asdict(), **places, "kind": str(p.kind), "coords": [list(c) for c in p.coords], "findings": []}
+    return {
+        **p._asdict(),
+        **places,
+        "kind": str(p.kind),
+        "coords": [list(c) for c in p.coords],
+        "findings": [],
+    }
 
 
 def unpacked(row: Value, root: str) -> Part:
     """A part of another node: its path is valid there, its directories are those of the same name here."""
-    at = {name: os.path.normpath(os.path.join(top(root), row[name])) if row[name] else "" for name in ("base", "home")}
-    return Part(**{**row, **at, "kind": Kind(row["kind"]), "coords": tuple((a, n) for a, n in row["coords"]), "findings": ()})
+    at = {
+        name: os.path.normpath(os.path.join(top(root), row[name])) if row[name] else ""
+        for name in ("base", "home")
+    }
+    return Part(
+        **{
+            **row,
+            **at,
+            "kind": Kind(row["kind"]),
+            "coords": tuple((a, n) for a, n in row["coords"]),
+            "findings": (),
+        }
+    )

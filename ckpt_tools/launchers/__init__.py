@@ -8,7 +8,14 @@ from dataclasses import replace
 from ckpt_tools.launchers import bare, kubernetes, mpi, msrun, slurm, torchrun
 from ckpt_tools.launchers.launcher import Launcher, Started
 
-LAUNCHERS: tuple[Launcher, ...] = (torchrun.LAUNCHER, msrun.LAUNCHER, slurm.LAUNCHER, mpi.LAUNCHER, kubernetes.LAUNCHER, bare.LAUNCHER)
+LAUNCHERS: tuple[Launcher, ...] = (
+    torchrun.LAUNCHER,
+    msrun.LAUNCHER,
+    slurm.LAUNCHER,
+    mpi.LAUNCHER,
+    kubernetes.LAUNCHER,
+    bare.LAUNCHER,
+)
 
 _PLACES = ("slurm", "kubernetes")
 """They say where a process runs even when they did not start it: a rank that a later one knows for certain then counts."""
@@ -25,7 +32,9 @@ def detect(env: Mapping[str, str]) -> Started | None:
     inner = next((s for s in answers[1:] if s.rank), None)
     if inner is None:
         return first
-    return inner if inner.job else replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
+    return (
+        inner if inner.job else replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
+    )
 
 
 __all__ = ["LAUNCHERS", "Launcher", "Started", "detect"]

@@ -18,7 +18,9 @@ _VARIABLES = (
 
 def _detect(env: Mapping[str, str]) -> Started | None:
     if number(env, "CKPT_RANK") is not None:
-        return settled(Started("bare", known(env, "CKPT_RANK", "bare"), known(env, "CKPT_WORLD_SIZE", "bare")))
+        return settled(
+            Started("bare", known(env, "CKPT_RANK", "bare"), known(env, "CKPT_WORLD_SIZE", "bare"))
+        )
     if "RANK" in env:
         return _torch(env)
     if "RANK_ID" in env or "RANK_SIZE" in env:
@@ -27,10 +29,14 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 
 def _torch(env: Mapping[str, str]) -> Started:
-    started = Started("bare", known(env, "RANK", "bare"), known(env, "WORLD_SIZE", "bare"), known(env, "LOCAL_RANK", "bare"))
+    started = Started(
+        "bare", known(env, "RANK", "bare"), known(env, "WORLD_SIZE", "bare"), known(env, "LOCAL_RANK", "bare")
+    )
     if not (started.rank and started.world_size and started.local_rank):
         what = seen(env, "RANK", "WORLD_SIZE", "LOCAL_RANK")
-        return Started("bare", unclear=f"{what}: without numbers in all three, RANK may be a node or a process", hint=SAY)
+        return Started(
+            "bare", unclear=f"{what}: without numbers in all three, RANK may be a node or a process", hint=SAY
+        )
     return settled(
         replace(
             started,
@@ -42,9 +48,15 @@ def _torch(env: Mapping[str, str]) -> Started:
 
 
 def _rank_table(env: Mapping[str, str]) -> Started:
-    started = Started("bare", known(env, "RANK_ID", "bare"), known(env, "RANK_SIZE", "bare"))  # DEVICE_ID is a chip's number, no local rank
+    started = Started(
+        "bare", known(env, "RANK_ID", "bare"), known(env, "RANK_SIZE", "bare")
+    )  # DEVICE_ID is a chip's number, no local rank
     if not (started.rank and started.world_size):
-        return Started("bare", unclear=f"{seen(env, 'RANK_ID', 'RANK_SIZE', 'DEVICE_ID')}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
+        return Started(
+            "bare",
+            unclear=f"{seen(env, 'RANK_ID', 'RANK_SIZE', 'DEVICE_ID')}: RANK_ID and RANK_SIZE are not both numbers",
+            hint=SAY,
+        )
     return settled(started)
 
 

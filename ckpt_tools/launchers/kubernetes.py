@@ -35,8 +35,15 @@ def _pod(env: Mapping[str, str], unclear: str, hint: str, **numbers: Known | Non
 def _pet(env: Mapping[str, str]) -> Started | None:
     if not any(name in env for name in ("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")):
         return None
-    nodes, each = known(env, "PET_NNODES", "kubernetes"), known(env, "PET_NPROC_PER_NODE", "kubernetes")  # not those of "1:4" and "auto"
-    world = Known(nodes.value * each.value, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)") if nodes and each else None
+    nodes, each = (
+        known(env, "PET_NNODES", "kubernetes"),
+        known(env, "PET_NPROC_PER_NODE", "kubernetes"),
+    )  # not those of "1:4" and "auto"
+    world = (
+        Known(nodes.value * each.value, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")
+        if nodes and each
+        else None
+    )
     return _pod(
         env,
         f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts the ranks, not one of them",
@@ -59,7 +66,9 @@ def _mindcluster(env: Mapping[str, str]) -> Started | None:
         f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod, not a process",
         _INSIDE + SAY,
         node=known(env, "RANK", "kubernetes"),
-        nodes=Known(world.value // local.value, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)") if world and local and whole else None,
+        nodes=Known(world.value // local.value, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
+        if world and local and whole
+        else None,
         world_size=world,
         local_world_size=local,
     )
@@ -70,13 +79,21 @@ def _volcano(env: Mapping[str, str]) -> Started | None:
     if name is None:
         return None
     node = nodes = None
-    tasks = [key for key in env if key.startswith("VC_") and key.endswith("_NUM")]  # one for each task of the job, from the plug-in svc
+    tasks = [
+        key for key in env if key.startswith("VC_") and key.endswith("_NUM")
+    ]  # one for each task of the job, from the plug-in svc
     if "RANK" in env and "LOCAL_RANK" not in env:  # from the plug-in pytorch: master first, then the workers
         node, nodes = known(env, "RANK", "kubernetes"), known(env, "WORLD_SIZE", "kubernetes")
     elif len(tasks) == 1:
         node, nodes = known(env, name, "kubernetes"), known(env, tasks[0], "kubernetes")
     what = seen(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
-    return _pod(env, f"{what}: Volcano counts pods, in {name} those of one task only", _INSIDE + SAY, node=node, nodes=nodes)
+    return _pod(
+        env,
+        f"{what}: Volcano counts pods, in {name} those of one task only",
+        _INSIDE + SAY,
+        node=node,
+        nodes=nodes,
+    )
 
 
 def _indexed(env: Mapping[str, str]) -> Started | None:

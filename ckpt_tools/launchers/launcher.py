@@ -71,23 +71,49 @@ def job_id(env: Mapping[str, str], *names: str) -> tuple[str, str]:
 def seen(env: Mapping[str, str], *names: str) -> str:
     """The variables that are set, with their values, for a message."""
     texts = ((name, env[name]) for name in names if name in env)
-    return ", ".join(f"{name}={value[:60] if value[:60].isprintable() else ascii(value[:60])}" for name, value in texts)
+    return ", ".join(
+        f"{name}={value[:60] if value[:60].isprintable() else ascii(value[:60])}" for name, value in texts
+    )
 
 
 def blank(started: Started, unclear: str, hint: str) -> Started:
     """The same without the numbers that depend on what a process is: rank, local rank and the counts of ranks."""
-    return replace(started, rank=None, world_size=None, local_rank=None, local_world_size=None, unclear=unclear, hint=hint)
+    return replace(
+        started,
+        rank=None,
+        world_size=None,
+        local_rank=None,
+        local_world_size=None,
+        unclear=unclear,
+        hint=hint,
+    )
 
 
 def settled(started: Started) -> Started:
     """The same if its numbers can be true together; else without any, saying which two contradict each other."""
     s = started
-    below = ((s.rank, s.world_size), (s.local_rank, s.local_world_size), (s.node, s.nodes), (s.local_rank, s.world_size), (s.node, s.world_size))
+    below = (
+        (s.rank, s.world_size),
+        (s.local_rank, s.local_world_size),
+        (s.node, s.nodes),
+        (s.local_rank, s.world_size),
+        (s.node, s.world_size),
+    )
     within = ((s.local_world_size, s.world_size), (s.nodes, s.world_size))
     counts = (s.world_size, s.local_world_size, s.nodes)
-    wrong = [f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}" for a, b in below if a and b and a.value >= b.value]
-    wrong += [f"{a.provenance} is {a.value}, more than the {b.value} of {b.provenance}" for a, b in within if a and b and a.value > b.value]
+    wrong = [
+        f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}"
+        for a, b in below
+        if a and b and a.value >= b.value
+    ]
+    wrong += [
+        f"{a.provenance} is {a.value}, more than the {b.value} of {b.provenance}"
+        for a, b in within
+        if a and b and a.value > b.value
+    ]
     wrong += [f"{n.provenance} is {n.value}" for n in counts if n and not 0 < n.value <= MAX_RANK + 1]
     if not wrong:
         return s
-    return replace(blank(s, "; ".join(filter(None, (s.unclear, wrong[0]))), s.hint or SAY), node=None, nodes=None)
+    return replace(
+        blank(s, "; ".join(filter(None, (s.unclear, wrong[0]))), s.hint or SAY), node=None, nodes=None
+    )

@@ -11,7 +11,12 @@ from dataclasses import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, seen, settled
 from ckpt_tools.model.nouns import Known
 
-_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_OPEN_MPI = (
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _JOB = "OMPI_MCA_orte_precondition_transports"
 """128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, and come back in later jobs."""
@@ -36,7 +41,9 @@ def _pmix(env: Mapping[str, str]) -> Started | None:
     if "PMIX_RANK" not in env:
         return None
     rank = known(env, "PMIX_RANK", "mpi")
-    return Started("mpi", rank, unclear="" if rank else f"{seen(env, 'PMIX_RANK')}: no number", hint="" if rank else SAY)
+    return Started(
+        "mpi", rank, unclear="" if rank else f"{seen(env, 'PMIX_RANK')}: no number", hint="" if rank else SAY
+    )
 
 
 LAUNCHER = Launcher(

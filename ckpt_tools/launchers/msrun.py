@@ -13,7 +13,17 @@ from dataclasses import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
 from ckpt_tools.model.nouns import Known
 
-_VARIABLES = ("MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_LOCAL_WORKER", "MS_NODE_RANK", "RANK_ID", "RANK_SIZE", "DEVICE_ID", "MINDX_TASK_ID")
+_VARIABLES = (
+    "MS_ROLE",
+    "MS_NODE_ID",
+    "MS_WORKER_NUM",
+    "MS_LOCAL_WORKER",
+    "MS_NODE_RANK",
+    "RANK_ID",
+    "RANK_SIZE",
+    "DEVICE_ID",
+    "MINDX_TASK_ID",
+)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -29,7 +39,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         local_rank=_local_rank(env),
         local_world_size=local,
         node=known(env, "MS_NODE_RANK", "msrun"),
-        nodes=Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)") if world and local and whole else None,
+        nodes=Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
+        if world and local and whole
+        else None,
         job=job,
         job_from=job_from,
     )
@@ -52,7 +64,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 def _local_rank(env: Mapping[str, str]) -> Known | None:
     """From DEVICE_ID where msrun itself set it, which it does together with RANK_ID and RANK_SIZE; else it may be any device's number."""
-    same = number(env, "RANK_ID") == number(env, "MS_NODE_ID") and number(env, "RANK_SIZE") == number(env, "MS_WORKER_NUM")
+    same = number(env, "RANK_ID") == number(env, "MS_NODE_ID") and number(env, "RANK_SIZE") == number(
+        env, "MS_WORKER_NUM"
+    )
     return known(env, "DEVICE_ID", "msrun") if same and number(env, "RANK_SIZE") else None
 
 

@@ -28,15 +28,26 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if "OMPI_COMM_WORLD_RANK" in env or "MPI_LOCALRANKID" in env:
         return None  # mpirun inside a job: on other nodes the Slurm numbers are those of its daemons
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
-        job, job_from = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}", "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID"
+        job, job_from = (
+            f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}",
+            "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID",
+        )
     else:
         job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
     step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
-    task = (number(env, "SLURM_STEP_ID") if "SLURM_STEP_ID" in env else number(env, "SLURM_STEPID")) is not None
-    nodes = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES") if task else ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    task = (
+        number(env, "SLURM_STEP_ID") if "SLURM_STEP_ID" in env else number(env, "SLURM_STEPID")
+    ) is not None
+    nodes = (
+        ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+        if task
+        else ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    )
     started = Started(
         "slurm",
-        node=known(env, "SLURM_NODEID", "slurm") if task else None,  # a script runs on one node, for all of them
+        node=known(env, "SLURM_NODEID", "slurm")
+        if task
+        else None,  # a script runs on one node, for all of them
         nodes=_first(env, *nodes),
         job=job,
         job_from=job_from,
@@ -67,22 +78,43 @@ def _mixed(env: Mapping[str, str], s: Started) -> str:
         "SLURM_GTIDS" not in env or s.local_world_size is None or s.local_world_size.value == on_node
     ):
         return ""
-    what = seen(env, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS")
+    what = seen(
+        env,
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+        "SLURM_GTIDS",
+    )
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
 def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
     if s.rank is None or s.world_size is None:
-        return f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not all of a task's numbers are there", SAY
+        return (
+            f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not all of a task's numbers are there",
+            SAY,
+        )
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        return f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one component", SAY
+        return (
+            f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one component",
+            SAY,
+        )
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
         what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        what = seen(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_GPUS_ON_NODE")
+        what = seen(
+            env,
+            "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS",
+            "SLURM_NTASKS",
+            "SLURM_STEP_NUM_NODES",
+            "SLURM_NNODES",
+            "SLURM_GPUS_ON_NODE",
+        )
         return (
             f"{what}: one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun",
             'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of what it starts',

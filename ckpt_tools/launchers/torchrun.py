@@ -34,7 +34,13 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     )
     if any(number(env, name) is None for name in _PLACE):
         what = seen(env, *_PLACE, "TORCHELASTIC_RUN_ID")
-        return settled(blank(started, f"{what}: torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here", SAY))
+        return settled(
+            blank(
+                started,
+                f"{what}: torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here",
+                SAY,
+            )
+        )
     if (
         started.rank
         and started.local_rank

@@ -72,4 +72,18 @@ def places_of(path: str, listing: bool = False) -> Places:
     return places(path, _active, listing)
 
 
-__all__ = ["BY_NAME", "COORDS", "LAYOUTS", "Layout", "Piece", "Place", "Places", "Told", "active", "places_of", "read_name", "use", "whole"]
+__all__ = [
+    "BY_NAME",
+    "COORDS",
+    "LAYOUTS",
+    "Layout",
+    "Piece",
+    "Place",
+    "Places",
+    "Told",
+    "active",
+    "places_of",
+    "read_name",
+    "use",
+    "whole",
+]

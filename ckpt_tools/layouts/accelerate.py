@@ -11,7 +11,11 @@ from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    return part.step, part.epoch, None  # N counts saves, and the schedulers count in units of their own: nothing tells the step
+    return (
+        part.step,
+        part.epoch,
+        None,
+    )  # N counts saves, and the schedulers count in units of their own: nothing tells the step
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -27,11 +31,21 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(checkpoint.path, ("--resume_from_checkpoint", checkpoint.path))  # accelerator.load_state(path)
+    return Resume(
+        checkpoint.path, ("--resume_from_checkpoint", checkpoint.path)
+    )  # accelerator.load_state(path)
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    yield Piece(f"rng{mark}", "rng", f"{home}/random_states_{{rank}}.pkl", TORCH, shared=True, sharded=True, survivable=True)
+    yield Piece(
+        f"rng{mark}",
+        "rng",
+        f"{home}/random_states_{{rank}}.pkl",
+        TORCH,
+        shared=True,
+        sharded=True,
+        survivable=True,
+    )
     for name, template, formats in (
         ("model", "model[_{shard}].safetensors", ST),
         ("model_shard", "model-{shard:05d}-of-{of:05d}.safetensors", ST),
@@ -40,7 +54,12 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     ):
         yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, shared=True, companion=True)
     yield Piece(
-        f"index{mark}", "model_index", f"{home}/<model.safetensors|pytorch_model.bin>.index.json", ("safetensors_index",), shared=True, companion=True
+        f"index{mark}",
+        "model_index",
+        f"{home}/<model.safetensors|pytorch_model.bin>.index.json",
+        ("safetensors_index",),
+        shared=True,
+        companion=True,
     )
     for name, template in (
         ("optimizer", "optimizer[_{shard}].bin"),
@@ -50,13 +69,19 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("scaler", "scaler.pt"),
         ("custom", "custom_checkpoint_{shard}.pkl"),
     ):
-        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer")
+        yield Piece(
+            f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer"
+        )
 
 
 LAYOUT = Layout(
     name="accelerate",
     title="Accelerate save_state",
-    pieces=(*_pieces("checkpoint_{generation}", ""), *_pieces("step_{step}", "_step"), *_pieces("epoch_{epoch}", "_epoch")),
+    pieces=(
+        *_pieces("checkpoint_{generation}", ""),
+        *_pieces("step_{step}", "_step"),
+        *_pieces("epoch_{epoch}", "_epoch"),
+    ),
     resume=_resume,
     steps=_steps,
     check=_check,

@@ -9,7 +9,9 @@ from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
 
 FORMATS = ("dcp",)
-STEP = "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
+STEP = (
+    "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
+)
 EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
 _WORDS = ("global_step", "step", "iteration", "current_step")
 
@@ -35,7 +37,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         yield from odd_steps(parts, _step)
     else:
         yield from named_steps(parts, _step, "step")
-        yield from borrowed(parts, {name + mark: ("optimizer_step",) for name in ("data", "prefixed") for mark in ("", "_any")})
+        yield from borrowed(
+            parts,
+            {name + mark: ("optimizer_step",) for name in ("data", "prefixed") for mark in ("", "_any")},
+        )
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -46,8 +51,17 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
     yield Piece(f"metadata{mark}", "metadata", f"{home}/.metadata", FORMATS, shared=True)
     yield Piece(f"rank_metadata{mark}", "metadata", f"{home}/__{{rank}}.metadata", FORMATS, shared=True)
-    yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False)
-    yield Piece(f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False)
+    yield Piece(
+        f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False
+    )
+    yield Piece(
+        f"prefixed{mark}",
+        "model",
+        f"{home}/{{name}}__{{rank}}_{{shard}}.distcp",
+        FORMATS,
+        shared=True,
+        required=False,
+    )
 
 
 LAYOUT = Layout(

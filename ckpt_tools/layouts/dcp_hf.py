@@ -15,7 +15,13 @@ LAYOUT = Layout(
     name="dcp-hf",
     title="PyTorch Distributed Checkpoint as safetensors",
     pieces=tuple(
-        Piece(f"shard{mark}", "model", f"{home}/shard-{{node:05d}}-{{name}}-{{shard:05d}}-of-{{of:05d}}.safetensors", ("safetensors",), shared=True)
+        Piece(
+            f"shard{mark}",
+            "model",
+            f"{home}/shard-{{node:05d}}-{{name}}-{{shard:05d}}-of-{{of:05d}}.safetensors",
+            ("safetensors",),
+            shared=True,
+        )
         for home, mark in ((STEP, ""), ("{name}", "_any"))
     ),
     resume=_resume,

@@ -29,8 +29,18 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
         for p, n in told:
             if n != told[0][1] and told[0][0].step != n:
-                yield p.path, finding("step-mismatch", f"its global_steps is {n}, that of {told[0][0].path.rpartition('/')[2]} is {told[0][1]}")
-        optim = {(dict(p.coords).get("dp"), dict(p.coords).get("tp")) for p, _ in rows if p.piece.startswith("optim")}
+                yield (
+                    p.path,
+                    finding(
+                        "step-mismatch",
+                        f"its global_steps is {n}, that of {told[0][0].path.rpartition('/')[2]} is {told[0][1]}",
+                    ),
+                )
+        optim = {
+            (dict(p.coords).get("dp"), dict(p.coords).get("tp"))
+            for p, _ in rows
+            if p.piece.startswith("optim")
+        }
         for p, r in rows:
             dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
             # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
@@ -38,21 +48,40 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             if p.role == "model" and expected and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
                 if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
                     gone = {m: ranges([d for d, at in lost if at == m]) for m in sorted({m for _, m in lost})}
-                    names = ", ".join(f"data parallel rank {words(of)} of model parallel rank {m}" for m, of in gone.items())
-                    yield p.path, finding("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {names}")
+                    names = ", ".join(
+                        f"data parallel rank {words(of)} of model parallel rank {m}" for m, of in gone.items()
+                    )
+                    yield (
+                        p.path,
+                        finding(
+                            "missing-rank",
+                            f"dp_world_size is {dp}, but there is no optimizer file of {names}",
+                        ),
+                    )
                 break
     keys = {
         f"{piece}{mark}": said
-        for piece, said in (("model", ("global_steps",)), ("zero3", ("global_steps",)), ("optim", ("optimizer_step",)))
+        for piece, said in (
+            ("model", ("global_steps",)),
+            ("zero3", ("global_steps",)),
+            ("optim", ("optimizer_step",)),
+        )
         for mark in ("", "_any")
     }
     yield from borrowed(parts, keys, growing=False)
-    yield from missed(parts, lambda p: p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None)
+    yield from missed(
+        parts,
+        lambda p: p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None,
+    )
 
 
 def _read_tracker(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace").strip()
-    return text if text and "\n" not in text and "/" not in text and "\0" not in text and len(text) <= 255 else None
+    return (
+        text
+        if text and "\n" not in text and "/" not in text and "\0" not in text and len(text) <= 255
+        else None
+    )
 
 
 def tag(checkpoint: Checkpoint) -> str:
@@ -71,10 +100,28 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 def pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
     zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
-    yield Piece(f"model{mark}", "model", f"{home}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, replicated_over=("dp", "cp"), unasked=True)
-    yield Piece(f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True, unasked=True)
-    yield Piece(f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True, unasked=True)
-    yield Piece(f"layer{mark}", "layer", f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True, unasked=True)
+    yield Piece(
+        f"model{mark}",
+        "model",
+        f"{home}/mp_rank_{{tp:02d}}_model_states.pt",
+        FORMATS,
+        replicated_over=("dp", "cp"),
+        unasked=True,
+    )
+    yield Piece(
+        f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True, unasked=True
+    )
+    yield Piece(
+        f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True, unasked=True
+    )
+    yield Piece(
+        f"layer{mark}",
+        "layer",
+        f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt",
+        FORMATS,
+        shared=True,
+        unasked=True,
+    )
     yield Piece(
         f"expert{mark}",
         "expert",
@@ -84,7 +131,12 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
         unasked=True,
     )
     yield Piece(
-        f"expert_optim{mark}", "expert_optimizer", f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt", FORMATS, shared=True, unasked=True
+        f"expert_optim{mark}",
+        "expert_optimizer",
+        f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt",
+        FORMATS,
+        shared=True,
+        unasked=True,
     )
 
 

@@ -16,12 +16,18 @@ def _read_tracker(data: bytes) -> str | None:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    yield from missed(parts, lambda p: p.path.removeprefix(f"{p.home}/zero/") if p.piece == "parameter" else None)
+    yield from missed(
+        parts, lambda p: p.path.removeprefix(f"{p.home}/zero/") if p.piece == "parameter" else None
+    )
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     base, name = checkpoint.parts[0].base, tag(checkpoint)
-    return Resume(checkpoint.path, ("--load_dir", base, "--tag", name, "--universal-checkpoint"), {"CKPT_LOAD_DIR": base, "CKPT_TAG": name})
+    return Resume(
+        checkpoint.path,
+        ("--load_dir", base, "--tag", name, "--universal-checkpoint"),
+        {"CKPT_LOAD_DIR": base, "CKPT_TAG": name},
+    )
 
 
 HOME = "global_step{step}_universal"
@@ -29,10 +35,28 @@ LAYOUT = Layout(
     name="deepspeed-universal",
     title="DeepSpeed universal checkpoint",
     pieces=(
-        Piece("parameter", "parameter", f"{HOME}/zero/{{name}}/<fp32|exp_avg|exp_avg_sq|step>.pt", FORMATS, shared=True, unasked=True),
-        Piece("optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, shared=True, unasked=True),
-        Piece("model", "model", f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True, unasked=True),
-        Piece("layer", "layer", f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt", FORMATS, shared=True, unasked=True),
+        Piece(
+            "parameter",
+            "parameter",
+            f"{HOME}/zero/{{name}}/<fp32|exp_avg|exp_avg_sq|step>.pt",
+            FORMATS,
+            shared=True,
+            unasked=True,
+        ),
+        Piece(
+            "optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, shared=True, unasked=True
+        ),
+        Piece(
+            "model", "model", f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True, unasked=True
+        ),
+        Piece(
+            "layer",
+            "layer",
+            f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt",
+            FORMATS,
+            shared=True,
+            unasked=True,
+        ),
     ),
     resume=_resume,
     check=_check,
@@ -43,5 +67,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
-    limits=("nothing lists the parameters: one that is gone is missed only where the run's other checkpoints have it",),
+    limits=(
+        "nothing lists the parameters: one that is gone is missed only where the run's other checkpoints have it",
+    ),
 )

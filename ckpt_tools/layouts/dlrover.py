@@ -31,9 +31,24 @@ LAYOUT = Layout(
     name="dlrover",
     title="DLRover flash checkpoint",
     pieces=(
-        *(Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True) for home, mark in _HOMES),
-        *(Piece(f"whole{mark}", "model", f"{home}<.pt|.pth>", FORMATS, replicated_over=("dp",), companion=True) for home, mark in _HOMES[:1]),
-        Piece("stage", "stage", "._dlrover_ckpt_stage/{step}.done/{rank}", unfinished=True, required=False, loaded=False),
+        *(
+            Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True)
+            for home, mark in _HOMES
+        ),
+        *(
+            Piece(
+                f"whole{mark}", "model", f"{home}<.pt|.pth>", FORMATS, replicated_over=("dp",), companion=True
+            )
+            for home, mark in _HOMES[:1]
+        ),
+        Piece(
+            "stage",
+            "stage",
+            "._dlrover_ckpt_stage/{step}.done/{rank}",
+            unfinished=True,
+            required=False,
+            loaded=False,
+        ),
     ),
     resume=_resume,
     steps=_steps,
@@ -42,5 +57,7 @@ LAYOUT = Layout(
     read_tracker=read_number,
     always_tracked=False,
     reference="dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; dlrover/trainer/torch/flash_checkpoint",
-    limits=("FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the tracker is DLRover's",),
+    limits=(
+        "FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the tracker is DLRover's",
+    ),
 )

@@ -14,7 +14,18 @@ from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resu
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")
-STEPS = ("global_step", "step", "iteration", "step_num", "iter", "n_iter", "it", "train_step", "current_step", "num_updates")
+STEPS = (
+    "global_step",
+    "step",
+    "iteration",
+    "step_num",
+    "iter",
+    "n_iter",
+    "it",
+    "train_step",
+    "current_step",
+    "num_updates",
+)
 EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch")
 _NAMES = ("{name}.<pt|pth|pth.tar|bin>", "{name}.ckpt", "{name}.safetensors")
 
@@ -62,7 +73,11 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
     named = (part.step, part.epoch) != (None, None)
-    return (part.step if named else number(metadata, STEPS)), (part.epoch if part.epoch is not None else number(metadata, EPOCHS)), None
+    return (
+        (part.step if named else number(metadata, STEPS)),
+        (part.epoch if part.epoch is not None else number(metadata, EPOCHS)),
+        None,
+    )
 
 
 def _same_run(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, Holds]]:
@@ -88,7 +103,11 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
     peers = [(o, held) for o, held in siblings if o.kind in (c.kind, Kind.PERIODIC)]
-    like = [o for o, held in peers if held.counters and held.optimizer >= mine.optimizer and _roles(o) == _roles(c)]
+    like = [
+        o
+        for o, held in peers
+        if held.counters and held.optimizer >= mine.optimizer and _roles(o) == _roles(c)
+    ]
     if not mine.counters and like:
         yield _lacking(c, "count of steps or epochs", like[0])
     if len(c.parts) > 1 or not mine.optimizer:
@@ -133,9 +152,17 @@ def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """Whether a checkpoint that nothing places in the order of training is as good as the newest that has a place, and newer."""
     mine = holds_of(c)
-    if mine is None or c.kind is not Kind.PERIODIC or _placed(c) or not mine.weights or any(True for _ in _lacks(c, others)):
+    if (
+        mine is None
+        or c.kind is not Kind.PERIODIC
+        or _placed(c)
+        or not mine.weights
+        or any(True for _ in _lacks(c, others))
+    ):
         return False
-    placed = [o for o, held in _same_run(c, others) if o.kind is Kind.PERIODIC and _placed(o) and held.weights]
+    placed = [
+        o for o, held in _same_run(c, others) if o.kind is Kind.PERIODIC and _placed(o) and held.weights
+    ]
     return bool(placed) and all(o.mtime_ns < c.mtime_ns for o in placed)
 
 
@@ -143,7 +170,13 @@ def _named(p: Part) -> Steps:
     """The step or epoch that a part's own name tells, where it is what the part is taken for."""
     said = read_bare_name(p.path.rpartition("/")[2])
     step = said.step if said.step is not None else said.number if said.number == p.step else None
-    epoch = said.epoch if said.epoch is not None else said.number if said.number == p.epoch and step is None else None
+    epoch = (
+        said.epoch
+        if said.epoch is not None
+        else said.number
+        if said.number == p.epoch and step is None
+        else None
+    )
     return step, epoch, None
 
 
@@ -155,8 +188,13 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         for p, named, said in rows:
             if named is not None and said is not None and abs(named - said) > 1:
                 severity = Severity.ERROR if said in names else Severity.WARNING
-                yield p.path, finding(code, f"the name says {code[:-9]} {named}, the file {said}", severity=severity)
-    yield from _torn([(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None])
+                yield (
+                    p.path,
+                    finding(code, f"the name says {code[:-9]} {named}, the file {said}", severity=severity),
+                )
+    yield from _torn(
+        [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
+    )
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
@@ -181,12 +219,36 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    for name, template, formats in zip(("torch", "ckpt", "safetensors"), _NAMES, (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",)), strict=True):
+    for name, template, formats in zip(
+        ("torch", "ckpt", "safetensors"),
+        _NAMES,
+        (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",)),
+        strict=True,
+    ):
         step_from = "content" if name == "ckpt" else "name"
-        yield Piece(name, "model", template, formats, shared=True, single=True, step_from=step_from, weak=True, required=False)
+        yield Piece(
+            name,
+            "model",
+            template,
+            formats,
+            shared=True,
+            single=True,
+            step_from=step_from,
+            weak=True,
+            required=False,
+        )
     for mark in ("", _ROLLING):
         for name in _PIECES:
-            yield Piece(f"{mark}{name}", "model", _NAMES[0], FORMATS, shared=True, single=True, weak=True, required=False)
+            yield Piece(
+                f"{mark}{name}",
+                "model",
+                _NAMES[0],
+                FORMATS,
+                shared=True,
+                single=True,
+                weak=True,
+                required=False,
+            )
 
 
 LAYOUT = Layout(

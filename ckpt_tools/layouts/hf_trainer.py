@@ -19,7 +19,11 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    yield from named_steps([row for row in parts if row[0].piece == "state"], lambda m: whole(m.get("global_step")), "global_step")
+    yield from named_steps(
+        [row for row in parts if row[0].piece == "state"],
+        lambda m: whole(m.get("global_step")),
+        "global_step",
+    )
     yield from borrowed(parts, {"scheduler": ("last_epoch",), "optimizer": ("optimizer_step",)})
 
 
@@ -31,12 +35,40 @@ def model_pieces(home: str) -> Iterator[Piece]:
     """A model as ``save_pretrained`` writes it, whole or in shards that an index names."""
     for name, prefix in (("model", "model"), ("adapter", "adapter_model")):
         yield Piece(name, "model", f"{home}/{prefix}.safetensors", ST, shared=True, companion=True)
-        yield Piece(f"{name}_shard", "model", f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.safetensors", ST, shared=True, companion=True)
-        yield Piece(f"{name}_index", "model_index", f"{home}/{prefix}.safetensors.index.json", ("safetensors_index",), shared=True, companion=True)
+        yield Piece(
+            f"{name}_shard",
+            "model",
+            f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.safetensors",
+            ST,
+            shared=True,
+            companion=True,
+        )
+        yield Piece(
+            f"{name}_index",
+            "model_index",
+            f"{home}/{prefix}.safetensors.index.json",
+            ("safetensors_index",),
+            shared=True,
+            companion=True,
+        )
     for name, prefix in (("bin", "pytorch_model"), ("adapter_bin", "adapter_model")):
         yield Piece(name, "model", f"{home}/{prefix}.bin", TORCH, shared=True, companion=True)
-        yield Piece(f"{name}_shard", "model", f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.bin", TORCH, shared=True, companion=True)
-        yield Piece(f"{name}_index", "model_index", f"{home}/{prefix}.bin.index.json", ("safetensors_index",), shared=True, companion=True)
+        yield Piece(
+            f"{name}_shard",
+            "model",
+            f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.bin",
+            TORCH,
+            shared=True,
+            companion=True,
+        )
+        yield Piece(
+            f"{name}_index",
+            "model_index",
+            f"{home}/{prefix}.bin.index.json",
+            ("safetensors_index",),
+            shared=True,
+            companion=True,
+        )
 
 
 def _pieces() -> Iterator[Piece]:
@@ -46,16 +78,35 @@ def _pieces() -> Iterator[Piece]:
     yield Piece("scheduler", "scheduler", f"{HOME}/scheduler.pt", TORCH, shared=True)
     yield Piece("scaler", "scaler", f"{HOME}/scaler.pt", TORCH, shared=True, required=False)
     yield Piece("rng", "rng", f"{HOME}/rng_state.pth", TORCH, shared=True, survivable=True)
-    yield Piece("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", TORCH, shared=True, sharded=True, survivable=True)
+    yield Piece(
+        "rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", TORCH, shared=True, sharded=True, survivable=True
+    )
     yield Piece("args", "args", f"{HOME}/training_args.bin", TORCH, shared=True, loaded=False)
-    yield Piece("config", "config", f"{HOME}/<config|adapter_config>.json", ("json_member",), shared=True, companion=True, loaded=False)
+    yield Piece(
+        "config",
+        "config",
+        f"{HOME}/<config|adapter_config>.json",
+        ("json_member",),
+        shared=True,
+        companion=True,
+        loaded=False,
+    )
     yield Piece("tokenizer", "tokenizer", f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
                 (), shared=True, companion=True, required=False, loaded=False)  # fmt: skip
-    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)  # transformers 4.3x staged there
+    yield Piece(
+        "tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True
+    )  # transformers 4.3x staged there
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
         for piece in dcp.pieces(f"{HOME}/{top}_{{node}}", f"_{top}"):
             index = piece.role == "metadata"
-            yield Piece(piece.name, f"fsdp_{role}_index" if index else role, piece.template, piece.formats, shared=True, required=index)
+            yield Piece(
+                piece.name,
+                f"fsdp_{role}_index" if index else role,
+                piece.template,
+                piece.formats,
+                shared=True,
+                required=index,
+            )
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", "_deepspeed")
 
 

@@ -23,7 +23,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:
-            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}")
+            yield (
+                part.path,
+                finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}"),
+            )
     newest = max((p.step for p, _ in parts if p.piece == "checkpoint" and p.step is not None), default=0)
     for part, report in parts:
         said = whole(report.metadata.get("global_step"))
@@ -48,7 +51,17 @@ LAYOUT = Layout(
     title="PyTorch Lightning",
     pieces=(
         Piece("checkpoint", "model", NAME, FORMATS, shared=True, unasked=True, single=True),
-        Piece("last", "model", "last[-v{generation}].ckpt", FORMATS, shared=True, unasked=True, single=True, step_from="content", companion=True),
+        Piece(
+            "last",
+            "model",
+            "last[-v{generation}].ckpt",
+            FORMATS,
+            shared=True,
+            unasked=True,
+            single=True,
+            step_from="content",
+            companion=True,
+        ),
         Piece(
             "named",
             "model",

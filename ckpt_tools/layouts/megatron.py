@@ -14,12 +14,48 @@ MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    yield Piece(f"model{mark}", "model", f"{home}/{MP}/model_optim_rng.pt", FORMATS, kind, MODEL, unasked=True)
-    yield Piece(f"distrib_optim{mark}", "optimizer", f"{home}/{MP}/distrib_optim.pt", FORMATS, kind, MODEL, sharded=True, unasked=True)
+    yield Piece(
+        f"model{mark}", "model", f"{home}/{MP}/model_optim_rng.pt", FORMATS, kind, MODEL, unasked=True
+    )
+    yield Piece(
+        f"distrib_optim{mark}",
+        "optimizer",
+        f"{home}/{MP}/distrib_optim.pt",
+        FORMATS,
+        kind,
+        MODEL,
+        sharded=True,
+        unasked=True,
+    )
     yield Piece(f"model_rng{mark}", "model", f"{home}/{MP}/model_rng.pt", FORMATS, kind, MODEL, unasked=True)
-    yield Piece(f"optim{mark}", "optimizer", f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt", FORMATS, kind, sharded=True, unasked=True)
-    yield Piece(f"layer_wise{mark}", "optimizer", f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt", FORMATS, kind, sharded=True, unasked=True)
-    yield Piece(f"model_rank{mark}", "model", f"{home}/{MP}/model_optim_rng_{{rank}}.pt", FORMATS, kind, MODEL, everyone_saves=True, unasked=True)
+    yield Piece(
+        f"optim{mark}",
+        "optimizer",
+        f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt",
+        FORMATS,
+        kind,
+        sharded=True,
+        unasked=True,
+    )
+    yield Piece(
+        f"layer_wise{mark}",
+        "optimizer",
+        f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt",
+        FORMATS,
+        kind,
+        sharded=True,
+        unasked=True,
+    )
+    yield Piece(
+        f"model_rank{mark}",
+        "model",
+        f"{home}/{MP}/model_optim_rng_{{rank}}.pt",
+        FORMATS,
+        kind,
+        MODEL,
+        everyone_saves=True,
+        unasked=True,
+    )
     yield Piece(
         f"distrib_optim_rank{mark}",
         "optimizer",
@@ -46,8 +82,19 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         for key in ("iteration", "args.iteration"):
             said = whole(m.get(key))
             # args.iteration is what the job started from in some versions; only the file's own 'iteration' must agree
-            if said is not None and part.step is not None and said != part.step and (key == "iteration" or "iteration" not in m):
-                yield part.path, finding("step-mismatch", f"the directory says iteration {part.step}, the file says {said} ({key})")
+            if (
+                said is not None
+                and part.step is not None
+                and said != part.step
+                and (key == "iteration" or "iteration" not in m)
+            ):
+                yield (
+                    part.path,
+                    finding(
+                        "step-mismatch",
+                        f"the directory says iteration {part.step}, the file says {said} ({key})",
+                    ),
+                )
                 break
 
 

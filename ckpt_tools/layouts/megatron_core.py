@@ -12,7 +12,9 @@ from ckpt_tools.model.nouns import Finding, Kind, Part, Report
 
 
 def _iteration(metadata: Metadata) -> int | None:
-    return last_word({k: v for k, v in metadata.items() if not k.startswith("args.") and "optim" not in k}, ("iteration",))
+    return last_word(
+        {k: v for k, v in metadata.items() if not k.startswith("args.") and "optim" not in k}, ("iteration",)
+    )
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -21,12 +23,46 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    yield Piece(f"metadata_json{mark}", "metadata", f"{home}/metadata.json", ("json_member",), kind, shared=True)
+    yield Piece(
+        f"metadata_json{mark}", "metadata", f"{home}/metadata.json", ("json_member",), kind, shared=True
+    )
     yield Piece(f"index{mark}", "index", f"{home}/.metadata", FORMATS, kind, shared=True)
-    yield Piece(f"common{mark}", "common", f"{home}/common.pt", ("torch_zip", "torch_legacy"), kind, shared=True, unasked=True)
-    yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, kind, shared=True, required=False)
-    yield Piece(f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, kind, shared=True, required=False)
-    yield Piece(f"integrity{mark}", "integrity", f"{home}/integrity.json", ("mcore_integrity",), kind, shared=True, loaded=False)
+    yield Piece(
+        f"common{mark}",
+        "common",
+        f"{home}/common.pt",
+        ("torch_zip", "torch_legacy"),
+        kind,
+        shared=True,
+        unasked=True,
+    )
+    yield Piece(
+        f"data{mark}",
+        "model",
+        f"{home}/__{{rank}}_{{shard}}.distcp",
+        FORMATS,
+        kind,
+        shared=True,
+        required=False,
+    )
+    yield Piece(
+        f"prefixed{mark}",
+        "model",
+        f"{home}/{{name}}__{{rank}}_{{shard}}.distcp",
+        FORMATS,
+        kind,
+        shared=True,
+        required=False,
+    )
+    yield Piece(
+        f"integrity{mark}",
+        "integrity",
+        f"{home}/integrity.json",
+        ("mcore_integrity",),
+        kind,
+        shared=True,
+        loaded=False,
+    )
 
 
 LAYOUT = Layout(
@@ -43,5 +79,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/torch.py; metadata.json is written last",
-    limits=("a data file of another iteration with the same sizes is seen through integrity.json, or while that iteration is there",),
+    limits=(
+        "a data file of another iteration with the same sizes is seen through integrity.json, or while that iteration is there",
+    ),
 )

@@ -19,7 +19,12 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         m = report.metadata
         epoch_num, step_num, batch_num = (whole(m.get(k)) for k in ("epoch_num", "step_num", "batch_num"))
         if epoch_num is not None and epoch_num != part.epoch:
-            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}")
+            yield (
+                part.path,
+                finding(
+                    "epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}"
+                ),
+            )
         if step_num is None:
             continue
         if batch_num and part.epoch is not None and part.step_in_epoch is not None:
@@ -27,7 +32,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             if named != step_num:
                 yield (
                     part.path,
-                    finding("step-mismatch", f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}"),
+                    finding(
+                        "step-mismatch",
+                        f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}",
+                    ),
                 )
         homes[part.home].append((part, step_num))
     for rows in homes.values():
@@ -35,8 +43,16 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         most = max({o for _, o in offsets}, key=lambda o: (o >= 0, [x for _, x in offsets].count(o)))
         for part, offset in offsets:
             if offset < 0 or offset != most:
-                text = f"the directory says step {part.step}, the file's step_num is {(part.step or 0) - offset}"
-                yield part.path, finding("step-mismatch", text + ("" if offset == most else f"; the other ranks differ from it by {most}"))
+                text = (
+                    f"the directory says step {part.step}, the file's step_num is {(part.step or 0) - offset}"
+                )
+                yield (
+                    part.path,
+                    finding(
+                        "step-mismatch",
+                        text + ("" if offset == most else f"; the other ranks differ from it by {most}"),
+                    ),
+                )
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -45,7 +61,10 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 def _pieces() -> Iterator[Piece]:
     for home in ("tft", "ttp"):
-        template = home + "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"
+        template = (
+            home
+            + "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"
+        )
         yield Piece(home, "model", template, FORMATS, kind=Kind.DYING_GASP)
 
 

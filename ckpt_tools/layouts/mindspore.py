@@ -12,7 +12,9 @@ NAME = "{prefix}[_{generation}]-{epoch}_{step_in_epoch}"
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path)  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
+    return Resume(
+        path
+    )  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
 
 
 def _write_record(part: Part) -> bytes:
@@ -26,7 +28,13 @@ def _write_record(part: Part) -> bytes:
 def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
     return (
         Piece(f"breakpoint{mark}", "model", f"{home}{NAME}_breakpoint.ckpt", CKPT, kind=Kind.DYING_GASP),
-        Piece(f"iteration{mark}", "model", f"{home}iteration-{{epoch}}_{{step_in_epoch}}[{{tmp}}].ckpt", CKPT, kind=Kind.DYING_GASP),
+        Piece(
+            f"iteration{mark}",
+            "model",
+            f"{home}iteration-{{epoch}}_{{step_in_epoch}}[{{tmp}}].ckpt",
+            CKPT,
+            kind=Kind.DYING_GASP,
+        ),
         Piece(f"model{mark}", "model", f"{home}{NAME}.ckpt", CKPT),
         Piece(f"model_st{mark}", "model", f"{home}{NAME}.safetensors", ST),
     )

@@ -11,13 +11,31 @@ FORMATS = ("torch_zip", "torch_legacy")
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path)  # LocalCheckpointManager(root).load() takes the newest iteration that all ranks of the group have
+    return Resume(
+        path
+    )  # LocalCheckpointManager(root).load() takes the newest iteration that all ranks of the group have
 
 
 def _pieces() -> Iterator[Piece]:
-    yield Piece("dirty", "model", "{node}/iter_{step:07d}_{rank}_local.dirty.pt", FORMATS, sharded=True, unfinished=True)
-    yield Piece("dirty_end", "model", "{node}/iter_{step:07d}_{rank}_local.pt.dirty", FORMATS, sharded=True, unfinished=True)
-    yield Piece("local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, sharded=True, unasked=True)
+    yield Piece(
+        "dirty",
+        "model",
+        "{node}/iter_{step:07d}_{rank}_local.dirty.pt",
+        FORMATS,
+        sharded=True,
+        unfinished=True,
+    )
+    yield Piece(
+        "dirty_end",
+        "model",
+        "{node}/iter_{step:07d}_{rank}_local.pt.dirty",
+        FORMATS,
+        sharded=True,
+        unfinished=True,
+    )
+    yield Piece(
+        "local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, sharded=True, unasked=True
+    )
 
 
 LAYOUT = Layout(

@@ -30,9 +30,18 @@ def _pieces(home: str, mark: str, unfinished: bool = False) -> Iterator[Piece]:
     ):
         yield Piece(name + mark, role, template, formats, shared=True, loaded=loaded, unfinished=unfinished, companion=name in ("commit", "item_commit", "sharding", "arrays"),
                     required=name not in ("manifest", "sharding", "arrays"))  # fmt: skip
-    for depth in range(1, DEEPEST):  # OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of other handlers
+    for depth in range(
+        1, DEEPEST
+    ):  # OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of other handlers
         yield Piece(
-            f"data{depth}{mark}", "data", item + "/{name}" * depth, shared=True, required=False, loaded=False, described=True, unfinished=unfinished
+            f"data{depth}{mark}",
+            "data",
+            item + "/{name}" * depth,
+            shared=True,
+            required=False,
+            loaded=False,
+            described=True,
+            unfinished=unfinished,
         )
 
 
@@ -45,5 +54,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or committed by commit_success.txt",
-    limits=("before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's other checkpoints have one",),
+    limits=(
+        "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's other checkpoints have one",
+    ),
 )

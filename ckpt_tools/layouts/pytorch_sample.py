@@ -12,19 +12,33 @@ FORMATS = ("torch_zip", "torch_legacy")
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    step = next((s for s in (whole(metadata.get(k)) for k in ("global_step", "step", "iteration")) if s is not None), None)
+    step = next(
+        (s for s in (whole(metadata.get(k)) for k in ("global_step", "step", "iteration")) if s is not None),
+        None,
+    )
     return step, whole(metadata.get("epoch")), None
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """All nodes save after the same epoch, and ``model_best`` is a copy: a file that is behind the others, or a best ahead of its origin, is not theirs."""
-    epochs = {part.path: epoch for part, report in parts if (epoch := whole(report.metadata.get("epoch"))) is not None}
+    epochs = {
+        part.path: epoch
+        for part, report in parts
+        if (epoch := whole(report.metadata.get("epoch"))) is not None
+    }
     for piece in ("checkpoint", "model_best"):
         same = [p for p, _ in parts if p.piece == piece and p.path in epochs]
         newest = max((epochs[p.path] for p in same), default=0)
         for p in same:
             if epochs[p.path] != newest:
-                yield p.path, finding("epoch-mismatch", f"it holds epoch {epochs[p.path]}, another rank's {newest}", severity=Severity.WARNING)
+                yield (
+                    p.path,
+                    finding(
+                        "epoch-mismatch",
+                        f"it holds epoch {epochs[p.path]}, another rank's {newest}",
+                        severity=Severity.WARNING,
+                    ),
+                )
     origin = {p.rank: epochs[p.path] for p, _ in parts if p.piece == "checkpoint" and p.path in epochs}
     for p, _ in parts:
         if p.piece == "model_best" and epochs.get(p.path, 0) > origin.get(p.rank, 1 << 60):
@@ -46,8 +60,23 @@ LAYOUT = Layout(
     name="pytorch-sample",
     title="PyTorch data-parallel sample",
     pieces=(
-        Piece("checkpoint", "model", "rank_{rank}/checkpoint.pth.tar", FORMATS, replicated_over=("dp",), step_from="content"),
-        Piece("model_best", "model", "rank_{rank}/model_best.pth.tar", FORMATS, kind=Kind.BEST, replicated_over=("dp",), step_from="content"),
+        Piece(
+            "checkpoint",
+            "model",
+            "rank_{rank}/checkpoint.pth.tar",
+            FORMATS,
+            replicated_over=("dp",),
+            step_from="content",
+        ),
+        Piece(
+            "model_best",
+            "model",
+            "rank_{rank}/model_best.pth.tar",
+            FORMATS,
+            kind=Kind.BEST,
+            replicated_over=("dp",),
+            step_from="content",
+        ),
     ),
     resume=_resume,
     steps=_steps,

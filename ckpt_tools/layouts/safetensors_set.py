@@ -24,7 +24,12 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         for p in shards:
             of = dict(p.coords)["of"]
             if sum(dict(other.coords)["of"] == of for other in shards) < of:
-                yield p.path, finding("extra-file", f"it is of a set of {of} that is not all there, beside a whole one")
+                yield (
+                    p.path,
+                    finding(
+                        "extra-file", f"it is of a set of {of} that is not all there, beside a whole one"
+                    ),
+                )
     if index is None and len(totals) > 1:
         text = f"shards of sets of {' and '.join(str(n) for n in sorted(totals))} lie beside each other, and no index says which belong together"
         yield shards[0].path, finding("missing-part", text)
@@ -38,9 +43,26 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    for suffix, formats, mark in (("safetensors", ("safetensors",), ""), ("bin", ("torch_zip", "torch_legacy"), "_bin")):
-        yield Piece(f"index{mark}", "index", f"{{prefix}}.{suffix}.index.json", ("safetensors_index",), shared=True, here=True)
-        yield Piece(f"shard{mark}", "model", f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}", formats, shared=True, here=True)
+    for suffix, formats, mark in (
+        ("safetensors", ("safetensors",), ""),
+        ("bin", ("torch_zip", "torch_legacy"), "_bin"),
+    ):
+        yield Piece(
+            f"index{mark}",
+            "index",
+            f"{{prefix}}.{suffix}.index.json",
+            ("safetensors_index",),
+            shared=True,
+            here=True,
+        )
+        yield Piece(
+            f"shard{mark}",
+            "model",
+            f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}",
+            formats,
+            shared=True,
+            here=True,
+        )
 
 
 LAYOUT = Layout(

@@ -19,7 +19,13 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 def _steps(part: Part, metadata: Metadata) -> Steps:
     """The step that the job tracked. Without one, the number that Saver was given is the step; CheckpointManager's counts saves."""
     said = first(metadata, _STEP)
-    if said is None and part.piece.startswith("data") and metadata and "save_counter" not in metadata and "objects" not in metadata:
+    if (
+        said is None
+        and part.piece.startswith("data")
+        and metadata
+        and "save_counter" not in metadata
+        and "objects" not in metadata
+    ):
         said = part.generation
     return said, part.epoch, None
 
@@ -27,11 +33,20 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Where most files of a run carry their number inside, as the step or as the count of saves, one with another number is of another save."""
     for keys in (_STEP, ("save_counter",)):
-        rows = [(p, n) for p, r in parts if p.generation is not None and (n := first(r.metadata, keys)) is not None]
+        rows = [
+            (p, n)
+            for p, r in parts
+            if p.generation is not None and (n := first(r.metadata, keys)) is not None
+        ]
         if 2 * sum(n == p.generation for p, n in rows) > len(rows):
             for p, n in rows:
                 if n != p.generation:
-                    yield p.path, finding("step-mismatch", f"the name says {p.generation}, the file's {keys[0]} is {n}")
+                    yield (
+                        p.path,
+                        finding(
+                            "step-mismatch", f"the name says {p.generation}, the file's {keys[0]} is {n}"
+                        ),
+                    )
 
 
 def prefix(checkpoint: Checkpoint) -> str:
@@ -52,7 +67,10 @@ def _plain(m: re.Match[bytes]) -> bytes:
 
 def _write_tracker(said: int | str) -> bytes:
     """A CheckpointState with one prefix, relative to the file's directory, as update_checkpoint_state writes it (its times may be missing)."""
-    name = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in str(said).encode("utf-8", "surrogateescape"))
+    name = "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"
+        for b in str(said).encode("utf-8", "surrogateescape")
+    )
     return f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'.encode()
 
 
@@ -65,7 +83,15 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    yield Piece("temp", "model", "{prefix}-{generation}_temp/{name}", shared=True, required=False, loaded=False, unfinished=True)
+    yield Piece(
+        "temp",
+        "model",
+        "{prefix}-{generation}_temp/{name}",
+        shared=True,
+        required=False,
+        loaded=False,
+        unfinished=True,
+    )
     for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
         yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS, shared=True)
         yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS, shared=True)
@@ -87,5 +113,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference="tensorflow/python/checkpoint/checkpoint_management.py; tensorflow/core/util/tensor_bundle: data files are moved before the index",
-    limits=("the number in a name counts saves or is whatever the job passed: the step is what the job tracked as 'step' or 'global_step'",),
+    limits=(
+        "the number in a name counts saves or is whatever the job passed: the step is what the job tracked as 'step' or 'global_step'",
+    ),
 )

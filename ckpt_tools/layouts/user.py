@@ -67,13 +67,17 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
             if role not in roles:
                 raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
     if "/" in t.get("tracker", ""):
-        raise ValueError(f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}")
+        raise ValueError(
+            f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}"
+        )
     for arg in t.get("resume_args", ()):
         if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
             raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
     holds = t.get("tracker_holds", "step")
     if holds not in ("step", "name"):
-        raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}")
+        raise ValueError(
+            f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}"
+        )
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
     return Layout(
         name=name, title=t.get("title", name), pieces=pieces, resume=partial(_resume, tuple(t.get("resume_args", ()))),
@@ -88,7 +92,9 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
     t = _keys(table, _PIECE, where)
     if (kind := t.get("kind", "periodic")) not in list(Kind):
         raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
-    template = t.get("template", "").removeprefix("{run}/")  # runs are named by the directories above the template
+    template = t.get("template", "").removeprefix(
+        "{run}/"
+    )  # runs are named by the directories above the template
     try:
         _names(template)
         piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(kind), tuple(t.get("replicated_over", ())),
@@ -137,12 +143,20 @@ def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, meta
     return (part.step if step is None else step), (part.epoch if epoch is None else epoch), part.step_in_epoch
 
 
-def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(
+    step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]
+) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
     for part, report in parts:
         said = first(report.metadata, epoch_keys)
         if said is not None and part.epoch is not None and said != part.epoch:
-            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's {' or '.join(epoch_keys)} is {said}")
+            yield (
+                part.path,
+                finding(
+                    "epoch-mismatch",
+                    f"the name says epoch {part.epoch}, the file's {' or '.join(epoch_keys)} is {said}",
+                ),
+            )
 
 
 def _number(data: bytes) -> int | None:

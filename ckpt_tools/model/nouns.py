@@ -241,7 +241,9 @@ class Checkpoint:
         if self.step is not None:
             return f"step {self.step}"
         if self.epoch is not None:
-            return f"epoch {self.epoch}" + (f" step {self.step_in_epoch}" if self.step_in_epoch is not None else "")
+            return f"epoch {self.epoch}" + (
+                f" step {self.step_in_epoch}" if self.step_in_epoch is not None else ""
+            )
         return f"save {self.generation}" if self.counted else self.path.rpartition("/")[2]
 
     @property
@@ -305,7 +307,16 @@ class Resume:
 RESUME_VARIABLES = frozenset({"CKPT_LOAD_DIR", "CKPT_TAG"})
 """What ``Resume.env`` of any layout may set."""
 RESUME_WORDS = frozenset(
-    {"--load", "--ckpt-step", "--resume", "--resume_from_checkpoint", "--ckpt_path", "--load_dir", "--tag", "--universal-checkpoint"}
+    {
+        "--load",
+        "--ckpt-step",
+        "--resume",
+        "--resume_from_checkpoint",
+        "--ckpt_path",
+        "--load_dir",
+        "--tag",
+        "--universal-checkpoint",
+    }
 )
 """Flags that ``Resume.args`` of our own layouts may hold."""
 

@@ -33,7 +33,9 @@ def encode(value: object) -> Any:
         if value is maker:
             return "hashlib", name
     if (
-        kind.__module__.startswith("ckpt_tools.") and "__reduce__" in kind.__dict__ and isinstance(known := kind.__dict__["__reduce__"](value), str)
+        kind.__module__.startswith("ckpt_tools.")
+        and "__reduce__" in kind.__dict__
+        and isinstance(known := kind.__dict__["__reduce__"](value), str)
     ):  # a constant, by its name in its module
         return "named", kind.__module__, known
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -44,7 +46,9 @@ def encode(value: object) -> Any:
 
 
 def _all(values: Iterable[object]) -> Iterator[Any]:
-    return (x if type(x) in _BARE else encode(x) for x in values)  # an index may say thousands of things about a file
+    return (
+        x if type(x) in _BARE else encode(x) for x in values
+    )  # an index may say thousands of things about a file
 
 
 def decode(data: Any) -> Any:

@@ -57,7 +57,11 @@ def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
     texts = []
     for before, last in rows.items():
         for axis, values in last.items():
-            texts.append(" ".join([*(f"{a}={n}" for a, n in before), f"{axis}={words(ranges(values)).replace(', ', ',')}"]))
+            texts.append(
+                " ".join(
+                    [*(f"{a}={n}" for a, n in before), f"{axis}={words(ranges(values)).replace(', ', ',')}"]
+                )
+            )
     return ", ".join(texts)
 
 
@@ -68,8 +72,12 @@ def names(of: Iterable[str]) -> str:
     """File names in full, those that differ by one number together: ``__{0, 2}_0.distcp``."""
     every = sorted(set(of))
     most = max((len(_NUMBER.split(name)) for name in every), default=0)
-    rows = min((_by_number(every, at) for at in range(1, most, 2)), key=len, default={name: [name] for name in every})
-    return ", ".join(members[0] if len(members) == 1 else _braced(key, members) for key, members in rows.items())
+    rows = min(
+        (_by_number(every, at) for at in range(1, most, 2)), key=len, default={name: [name] for name in every}
+    )
+    return ", ".join(
+        members[0] if len(members) == 1 else _braced(key, members) for key, members in rows.items()
+    )
 
 
 def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
@@ -93,5 +101,7 @@ def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
 
 def _braced(key: str, numbers: Iterable[str]) -> str:
     before, width, after = key.split("\0")
-    inside = ", ".join("–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers)))
+    inside = ", ".join(
+        "–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers))
+    )
     return f"{before}{{{inside}}}{after}"

@@ -55,8 +55,13 @@ def _file(f: FileDifference) -> emit_json.Object:
         "a": _report(f.a),
         "b": _report(f.b),
         "bytes_same": f.bytes_same,
-        "tensors": [{"name": t.name, "change": str(t.change), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors],
-        "metadata": [{"key": m.key, "change": str(m.change), "a": emit_json.scalar(m.a), "b": emit_json.scalar(m.b)} for m in f.metadata],
+        "tensors": [
+            {"name": t.name, "change": str(t.change), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
+        ],
+        "metadata": [
+            {"key": m.key, "change": str(m.change), "a": emit_json.scalar(m.a), "b": emit_json.scalar(m.b)}
+            for m in f.metadata
+        ],
     }
 
 
@@ -73,7 +78,11 @@ def _report(r: Report | None) -> emit_json.Object | None:
 
 
 def _tensor(t: TensorSide | None) -> emit_json.Object | None:
-    return None if t is None else {"dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "digest": t.digest}
+    return (
+        None
+        if t is None
+        else {"dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "digest": t.digest}
+    )
 
 
 # -- for people --------------------------------------------------------------------------------------------------------------------
@@ -85,15 +94,32 @@ def table(result: Difference, *, color: bool = False, width: int | None = None, 
     listed = [f for f in result.files if verbose or len(result.files) <= FEW or str(f.change) != "same"]
     if listed:
         rows = [(str(f.change), _told(f), _size(f.a), _size(f.b), f.name) for f in listed]
-        page.table(("change", "tensors", "size in A", "size in B", "file"), rows, right=("size in A", "size in B"))
+        page.table(
+            ("change", "tensors", "size in A", "size in B", "file"), rows, right=("size in A", "size in B")
+        )
     several, hidden = len(result.files) > 1, 0
-    tensors = [(f, t) for f in result.files if f.a and f.b for t in f.tensors if verbose or str(t.change) != "same"]
-    hidden += _some(page, ("change", "tensor", "in A", "in B"), [(f, (str(t.change), t.name, *_ends(t))) for f, t in tensors], several, verbose)
+    tensors = [
+        (f, t) for f in result.files if f.a and f.b for t in f.tensors if verbose or str(t.change) != "same"
+    ]
+    hidden += _some(
+        page,
+        ("change", "tensor", "in A", "in B"),
+        [(f, (str(t.change), t.name, *_ends(t))) for f, t in tensors],
+        several,
+        verbose,
+    )
     metadata = [
-        (f, (str(m.change), m.key, _value(m.a, m.change, "added"), _value(m.b, m.change, "removed"))) for f in result.files for m in f.metadata
+        (f, (str(m.change), m.key, _value(m.a, m.change, "added"), _value(m.b, m.change, "removed")))
+        for f in result.files
+        for m in f.metadata
     ]
     hidden += _some(page, ("change", "metadata", "in A", "in B"), metadata, several, verbose)
-    found = [replace(f, path=f.path or r.path) for r in result.reports for f in r.findings if verbose or f.severity is not Severity.NOTE]
+    found = [
+        replace(f, path=f.path or r.path)
+        for r in result.reports
+        for f in r.findings
+        if verbose or f.severity is not Severity.NOTE
+    ]
     common = os.path.commonpath([result.a, result.b])
     page.findings(list(dict.fromkeys([*result.findings, *found])), common if len(common) > 1 else " ")
     _summary(page, result)
@@ -102,12 +128,21 @@ def table(result: Difference, *, color: bool = False, width: int | None = None, 
     return page.done()
 
 
-def _some(page: _Page, headers: Sequence[str], rows: Sequence[tuple[FileDifference, Sequence[str]]], several: bool, verbose: bool) -> int:
+def _some(
+    page: _Page,
+    headers: Sequence[str],
+    rows: Sequence[tuple[FileDifference, Sequence[str]]],
+    several: bool,
+    verbose: bool,
+) -> int:
     """A table of the first rows, and how many it leaves out."""
     shown = rows if verbose else rows[:FEW]
     if shown:
         page.text("")
-        page.table([*headers, *(["file"] if several else [])], [[*row, *([f.name] if several else [])] for f, row in shown])
+        page.table(
+            [*headers, *(["file"] if several else [])],
+            [[*row, *([f.name] if several else [])] for f, row in shown],
+        )
     return len(rows) - len(shown)
 
 
@@ -141,19 +176,27 @@ def _summary(page: _Page, result: Difference) -> None:
         page.text("no difference found, but not everything could be compared", "yellow")
     else:
         page.text(
-            "the same" if result.level >= Level.CONTENT else "the same names, types, shapes and metadata (--level content compares the bytes too)",
+            "the same"
+            if result.level >= Level.CONTENT
+            else "the same names, types, shapes and metadata (--level content compares the bytes too)",
             "green",
         )
     damaged = sum(r.verdict is Verdict.BROKEN for r in result.reports)
     if damaged:
         page.text(f"damage was found: 'ckpt verify' says more ({plural(damaged, 'file')})", "bold red")
-    files, tensors = Counter(str(f.change) for f in result.files), Counter(str(t.change) for f in result.files for t in f.tensors)
+    files, tensors = (
+        Counter(str(f.change) for f in result.files),
+        Counter(str(t.change) for f in result.files for t in f.tensors),
+    )
     for what, counts in (("file", files), ("tensor", tensors)):
         words = ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
         page.text(f"{plural(sum(counts.values()), what)}{f': {words}' if words else ''}", "dim")
     if tensors["not-compared"]:
         page.text(
-            "not compared: the bytes of tensors that have no known place in their file, and tensors that a damaged or encrypted file hides", "dim"
+            "not compared: the bytes of tensors that have no known place in their file, and tensors that a damaged or encrypted file hides",
+            "dim",
         )
     rate = f" ({size(result.bytes_read / result.seconds)}/s)" if result.seconds > 0.05 else ""
-    page.text(f"{size(result.bytes_read)} read in {result.seconds:.1f} s{rate} at level {result.level}", "dim")
+    page.text(
+        f"{size(result.bytes_read)} read in {result.seconds:.1f} s{rate} at level {result.level}", "dim"
+    )

@@ -34,7 +34,10 @@ def dump(value: Mapping[str, object]) -> str:
 
     One line per top-level field and per element of a top-level list: readable, comparable line by line, and as fast as compact JSON.
     """
-    fields = (f"{line(key)}: {_list(item) if isinstance(item, list) and item else line(item)}" for key, item in value.items())
+    fields = (
+        f"{line(key)}: {_list(item) if isinstance(item, list) and item else line(item)}"
+        for key, item in value.items()
+    )
     return "{\n  " + ",\n  ".join(fields) + "\n}\n"
 
 
@@ -122,7 +125,11 @@ def _sample(s: Sample) -> Object:
 
 
 def _verification(result: Verification) -> Object:
-    return {**head(result), "files": [file(f) for f in result.files], "findings": [finding(f, across=True) for f in result.findings]}
+    return {
+        **head(result),
+        "files": [file(f) for f in result.files],
+        "findings": [finding(f, across=True) for f in result.findings],
+    }
 
 
 def file(entry: FileReport) -> Object:
@@ -149,7 +156,11 @@ def _report(report: Report) -> Object:
         "coverage": round(report.coverage, 6),
         "metadata": {key: scalar(value) for key, value in report.metadata.items()},
         "findings": [finding(f) for f in report.findings],
-        **({"values": {name: sum(getattr(s, name) for s in report.stats) for name in COUNTS}} if report.stats else {}),
+        **(
+            {"values": {name: sum(getattr(s, name) for s in report.stats) for name in COUNTS}}
+            if report.stats
+            else {}
+        ),
         **({"regions": [region(r) for r in report.regions]} if report.regions else {}),
     }
 
@@ -164,7 +175,15 @@ def finding(f: Finding, *, across: bool = False) -> Object:
     where: Object = {"path": absolute(f.path)} if across else {}
     more: Object = {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
     more |= {"follows": True} if f.follows else {}
-    return {**where, "code": f.code, "severity": str(f.severity), "message": f.message, "offset": f.offset, "hint": f.hint, **more}
+    return {
+        **where,
+        "code": f.code,
+        "severity": str(f.severity),
+        "message": f.message,
+        "offset": f.offset,
+        "hint": f.hint,
+        **more,
+    }
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------------------
@@ -178,11 +197,25 @@ def _plan(plan: LoadPlan) -> Object:
         "root": absolute(plan.root),
         "checkpoint": _checkpoint(plan.checkpoint) if plan.checkpoint else None,
         "resume_step": plan.resume_step,
-        "resume": {"path": absolute(plan.resume.path) if plan.resume.path else None, "args": list(plan.resume.args), "env": dict(plan.resume.env)},
-        "rollback": {"from": back.origin, "to": back.target, "save_interval": back.save_interval, "why": back.why} if back else None,
+        "resume": {
+            "path": absolute(plan.resume.path) if plan.resume.path else None,
+            "args": list(plan.resume.args),
+            "env": dict(plan.resume.env),
+        },
+        "rollback": {
+            "from": back.origin,
+            "to": back.target,
+            "save_interval": back.save_interval,
+            "why": back.why,
+        }
+        if back
+        else None,
         "world_size": plan.world_size,
         "saved_world_size": plan.saved_world_size,
-        "topology": {name: {"value": known.value, "provenance": known.provenance} for name, known in plan.topology.items()},
+        "topology": {
+            name: {"value": known.value, "provenance": known.provenance}
+            for name, known in plan.topology.items()
+        },
         "ranks": [{"rank": r.rank, "files": [_load(f) for f in r.files]} for r in plan.ranks],
         "shared": [_load(f) for f in plan.shared],
         "rejected": [
@@ -199,7 +232,10 @@ def _plan(plan: LoadPlan) -> Object:
         "bytes_verified": plan.bytes_verified,
         "warnings": [finding(f, across=True) for f in plan.warnings],
         "fingerprint": plan.fingerprint,
-        "candidates": [{"step": c.step, "kind": str(c.kind), "path": absolute(c.path), "outcome": outcome} for c, outcome in outcomes(plan)],
+        "candidates": [
+            {"step": c.step, "kind": str(c.kind), "path": absolute(c.path), "outcome": outcome}
+            for c, outcome in outcomes(plan)
+        ],
         "bytes_read": plan.bytes_read,
         "budget": plan.budget,
         "below_level": plan.below_level,
@@ -214,7 +250,18 @@ def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
     for c in plan.candidates:
         mine = chosen is not None and c.parts is chosen.parts
         done = done or mine
-        out.append((c, "chosen" if mine else "rejected" if id(c) in rejected else "not looked at" if done or chosen is None else "passed over"))
+        out.append(
+            (
+                c,
+                "chosen"
+                if mine
+                else "rejected"
+                if id(c) in rejected
+                else "not looked at"
+                if done or chosen is None
+                else "passed over",
+            )
+        )
     return out
 
 
@@ -252,7 +299,9 @@ def _load(f: FileLoad) -> Object:
 
 
 def _scan(scan: Scan) -> Object:
-    from ckpt_tools.discovery.completeness import ranks_present  # not for what is only explained: it knows every layout
+    from ckpt_tools.discovery.completeness import (
+        ranks_present,
+    )  # not for what is only explained: it knows every layout
 
     return {
         "schema": "ckpt-tools/scan/v1",
@@ -287,11 +336,24 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
             **_report(report),
             "signature": report.signature,
             "tensors": [
-                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "offset": t.offset, "storage": t.storage}
+                {
+                    "name": t.name,
+                    "dtype": t.dtype,
+                    "shape": list(t.shape),
+                    "nbytes": t.nbytes,
+                    "offset": t.offset,
+                    "storage": t.storage,
+                }
                 for t in anatomy.tensors
             ],
             "stats": [
-                {"name": s.name, "dtype": s.dtype, **{n: getattr(s, n) for n in COUNTS}, "min": scalar(s.min), "max": scalar(s.max)}
+                {
+                    "name": s.name,
+                    "dtype": s.dtype,
+                    **{n: getattr(s, n) for n in COUNTS},
+                    "min": scalar(s.min),
+                    "max": scalar(s.max),
+                }
                 for s in report.stats
             ],
             "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],

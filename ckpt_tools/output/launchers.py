@@ -10,7 +10,11 @@ from ckpt_tools.model.nouns import Known
 from ckpt_tools.output import json as emit
 from ckpt_tools.output.table import _Page
 
-_NUMBERS = tuple(f.name for f in fields(Started) if f.name not in ("launcher", "job", "job_from", "unclear", "hint", "skip"))
+_NUMBERS = tuple(
+    f.name
+    for f in fields(Started)
+    if f.name not in ("launcher", "job", "job_from", "unclear", "hint", "skip")
+)
 
 
 def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | None) -> str:
@@ -30,7 +34,12 @@ def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | 
 
 
 def table(
-    known: Sequence[tuple[Launcher, Started | None]], here: Started | None, env: Mapping[str, str], *, color: bool = False, width: int | None = None
+    known: Sequence[tuple[Launcher, Started | None]],
+    here: Started | None,
+    env: Mapping[str, str],
+    *,
+    color: bool = False,
+    width: int | None = None,
 ) -> str:
     """For people: the launchers with those of their variables that are set, then every number that is known here, and what is unclear."""
     page = _Page(color, width)
@@ -44,7 +53,11 @@ def table(
     if here is None:
         page.text("here: no launcher is recognised")
         return page.done()
-    said = [(name.replace("_", " "), str(n.value), n.provenance) for name in _NUMBERS if isinstance(n := getattr(here, name), Known)]
+    said = [
+        (name.replace("_", " "), str(n.value), n.provenance)
+        for name in _NUMBERS
+        if isinstance(n := getattr(here, name), Known)
+    ]
     said += [("job", here.job, here.job_from)] if here.job else []
     page.text(f"here: {here.launcher}{', and this process is no rank' if here.skip else ''}")
     if said:

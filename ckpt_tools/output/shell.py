@@ -16,7 +16,9 @@ def render(plan: LoadPlan) -> str:
     checkpoint = plan.checkpoint
     path = plan.resume.path if checkpoint else None
     if checkpoint and path is None and len(plan.ranks) == 1 and len(plan.ranks[0].files) == 1:
-        path = plan.ranks[0].files[0].path  # narrowed to one rank with one file there is only one path to tell
+        path = (
+            plan.ranks[0].files[0].path
+        )  # narrowed to one rank with one file there is only one path to tell
     values: dict[str, object] = {
         "CKPT_PATH": path,
         "CKPT_STEP": plan.resume_step,
@@ -25,7 +27,11 @@ def render(plan: LoadPlan) -> str:
         "CKPT_RESUME": 1 if checkpoint else 0,
     }
     if checkpoint:
-        values |= {name: value for name, value in plan.resume.env.items() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
+        values |= {
+            name: value
+            for name, value in plan.resume.env.items()
+            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        }
     return exports(values)
 
 
@@ -38,7 +44,9 @@ def task_prolog(values: Mapping[str, str]) -> str:
     """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes (slurm.conf(5), srun(1)). Raises UsageError for a line break."""
     for name, value in values.items():
         if "\n" in value:
-            raise UsageError(f"{name} holds a line break, which a TaskProlog cannot say", "rename the directory")
+            raise UsageError(
+                f"{name} holds a line break, which a TaskProlog cannot say", "rename the directory"
+            )
     return "".join(f"export {name}={value}\n" for name, value in values.items())
 
 

@@ -108,9 +108,13 @@ def _unseen(plan: LoadPlan) -> Iterator[str]:
     size = sum(max(0, f.size) for f in files)
     out = []
     if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in files if f.level >= Level.CONTENT):
-        out.append(f"{bare:,} of {size:,} bytes: no stored checksum covers them, so a flipped bit in them cannot be seen")
+        out.append(
+            f"{bare:,} of {size:,} bytes: no stored checksum covers them, so a flipped bit in them cannot be seen"
+        )
     if shallow := [f for f in files if f.level < Level.CONTENT]:
-        out.append(f"the content of {plural(len(shallow), 'file')} ({sum(max(0, f.size) for f in shallow):,} bytes): --level content reads it")
+        out.append(
+            f"the content of {plural(len(shallow), 'file')} ({sum(max(0, f.size) for f in shallow):,} bytes): --level content reads it"
+        )
     if files and not any(f.level >= Level.VALUES for f in files):
         out.append("the numbers in the tensors: --level values looks for NaN and absurd ones")
     if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):

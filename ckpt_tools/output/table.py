@@ -58,7 +58,10 @@ class _Page:
             cells = [tuple(headers), *(tuple(printable(cell) for cell in row) for row in rows)]
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
             for padded in cells:
-                line = (cell.rjust(w) if h in right else cell.ljust(w) for cell, w, h in zip(padded, widths, headers, strict=True))
+                line = (
+                    cell.rjust(w) if h in right else cell.ljust(w)
+                    for cell, w, h in zip(padded, widths, headers, strict=True)
+                )
                 self.file.write("  ".join(line).rstrip() + "\n")
             return
         from rich.table import Table
@@ -96,7 +99,14 @@ class _Page:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
 
 
-def render(result: Verification | LoadPlan | Scan, *, color: bool = False, width: int | None = None, verbose: bool = False, now: float = 0.0) -> str:
+def render(
+    result: Verification | LoadPlan | Scan,
+    *,
+    color: bool = False,
+    width: int | None = None,
+    verbose: bool = False,
+    now: float = 0.0,
+) -> str:
     """The table of a result. ``width`` None means no terminal: nothing is wrapped. ``now`` is the time that ages are measured from."""
     page = _Page(color, width)
     if isinstance(result, Verification):
@@ -108,21 +118,39 @@ def render(result: Verification | LoadPlan | Scan, *, color: bool = False, width
     return page.done()
 
 
-def catalogue(entries: Sequence[Mapping[str, object]], columns: Sequence[str], *, color: bool = False, width: int | None = None) -> str:
+def catalogue(
+    entries: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    color: bool = False,
+    width: int | None = None,
+) -> str:
     """What ckpt knows, one entry per row; the members of a list stand below each other."""
     page = _Page(color, width)
     page.table([c.replace("_", " ") for c in columns], [row for e in entries for row in _rows(e, columns)])
     return page.done()
 
 
-def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], *, color: bool = False, width: int | None = None) -> str:
+def pages(
+    entries: Sequence[Mapping[str, object]],
+    fields: Sequence[str],
+    *,
+    color: bool = False,
+    width: int | None = None,
+) -> str:
     """What ckpt knows where one row per entry would be too long: the name of each, then its fields below each other."""
     page = _Page(color, width)
     for entry in entries:
         page.text(str(entry["name"]), "bold")
         for field in fields:
             value = entry[field]
-            texts = [", ".join(map(str, value))] if field == "suffixes" and isinstance(value, list) else value if isinstance(value, list) else [value]
+            texts = (
+                [", ".join(map(str, value))]
+                if field == "suffixes" and isinstance(value, list)
+                else value
+                if isinstance(value, list)
+                else [value]
+            )
             for i, text in enumerate(t for t in texts if t):
                 page.text(f"  {field if not i else '':<10} {text}")
         page.text("")
@@ -130,7 +158,9 @@ def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], *, col
 
 
 def _rows(entry: Mapping[str, object], columns: Sequence[str]) -> list[list[str]]:
-    cells = [[str(v) for v in value] if isinstance(value := entry[c], list) else [_show(value)] for c in columns]
+    cells = [
+        [str(v) for v in value] if isinstance(value := entry[c], list) else [_show(value)] for c in columns
+    ]
     height = max((len(cell) for cell in cells), default=0)
     return [[cell[i] if i < len(cell) else "" for cell in cells] for i in range(height)]
 
@@ -164,13 +194,22 @@ def _name(c: Checkpoint) -> str:
 
 def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
     if scan.checkpoints:
-        from ckpt_tools.discovery.completeness import ranks_present  # knows every layout, which no other table needs
+        from ckpt_tools.discovery.completeness import (
+            ranks_present,
+        )  # knows every layout, which no other table needs
 
-        restarts = len({c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}) > 1
+        restarts = (
+            len({c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}) > 1
+        )
         saves = any(c.counted for c in scan.checkpoints)
         headers = ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
         page.table(
-            [*headers, *(["save"] if saves else []), *(["restart"] if restarts else []), *(["path"] if verbose else [])],
+            [
+                *headers,
+                *(["save"] if saves else []),
+                *(["restart"] if restarts else []),
+                *(["path"] if verbose else []),
+            ],
             [
                 [
                     _show(c.step),
@@ -207,7 +246,9 @@ def _excluded(count: int) -> str:
 
 def _verification(page: _Page, result: Verification, verbose: bool, now: float) -> None:
     s = result.summary
-    shown = [f for f in result.files if verbose or len(result.files) <= FEW or f.report.verdict is not Verdict.OK]
+    shown = [
+        f for f in result.files if verbose or len(result.files) <= FEW or f.report.verdict is not Verdict.OK
+    ]
     if shown:
         page.table(
             ("verdict", "level", "coverage", "size", "format", "file"),
@@ -227,13 +268,21 @@ def _verification(page: _Page, result: Verification, verbose: bool, now: float) 
     page.findings([*result.findings, *(found if told else worse)], result.root)
     page.text("")
     page.text(f"{result.verdict}: {plural(s.files, 'file')}, {size(s.bytes)}", STYLE[str(result.verdict)])
-    counts = [f"{n:,} {word}" for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown")) if n]
+    counts = [
+        f"{n:,} {word}"
+        for n, word in ((s.ok, "ok"), (s.suspect, "suspect"), (s.broken, "broken"), (s.unknown, "unknown"))
+        if n
+    ]
     rate = f" ({size(s.bytes_read / s.seconds)}/s)" if s.seconds > 0.05 else ""
     counts.append(f"{size(s.bytes_read)} read in {s.seconds:.1f} s{rate} at level {result.level}")
     page.text(", ".join(counts), "dim")
     if result.sample:
         page.text(_contents(result.sample, now), "dim")
-    rest = [f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"] if s.below_level else []
+    rest = (
+        [f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"]
+        if s.below_level
+        else []
+    )
     rest += [f"{plural(s.unrecognised, 'file')} not recognised and not looked at"] if s.unrecognised else []
     hidden = len(result.files) - len(shown)
     rest += [f"{plural(hidden, 'ok file')} not listed (--verbose lists them)"] if hidden else []
@@ -265,7 +314,9 @@ def _map(page: _Page, report: Report, root: str) -> None:
     rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
     page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"))
     totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
-    page.text(", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim")
+    page.text(
+        ", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim"
+    )
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------------------
@@ -274,19 +325,44 @@ def _map(page: _Page, report: Report, root: str) -> None:
 def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
     c = plan.checkpoint
     if c is None:
-        page.text("no checkpoint: training would start from scratch" if not plan.rejected else "no usable checkpoint", "bold")
+        page.text(
+            "no checkpoint: training would start from scratch"
+            if not plan.rejected
+            else "no usable checkpoint",
+            "bold",
+        )
     else:
         page.text(f"resume from {_name(c)}", "bold green")
-        facts = [("path", plan.resume.path or c.path), ("epoch", _epoch(c) if c.epoch is not None else ""), ("run", c.run)]
-        facts += [("arguments", " ".join(plan.resume.args)), ("environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items()))]
+        facts = [
+            ("path", plan.resume.path or c.path),
+            ("epoch", _epoch(c) if c.epoch is not None else ""),
+            ("run", c.run),
+        ]
+        facts += [
+            ("arguments", " ".join(plan.resume.args)),
+            ("environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())),
+        ]
         sizes = [
             f"{plan.world_size} ranks" if plan.world_size is not None else "",
             f"saved by {plan.saved_world_size}" if plan.saved_world_size is not None else "",
         ]
         facts += [("world", ", ".join(filter(None, sizes)))]
-        facts += [("topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in plan.topology.items()))]
-        now = f"{size(plan.bytes_read)} of it now, the rest by earlier runs, " if plan.bytes_read < plan.bytes_verified else ""
-        facts += [("checked", f"{size(plan.bytes_verified)} read, {now}{plural(plan.attempts, 'checkpoint')} tried")]
+        facts += [
+            (
+                "topology",
+                ", ".join(
+                    f"{name}={known.value} ({known.provenance})" for name, known in plan.topology.items()
+                ),
+            )
+        ]
+        now = (
+            f"{size(plan.bytes_read)} of it now, the rest by earlier runs, "
+            if plan.bytes_read < plan.bytes_verified
+            else ""
+        )
+        facts += [
+            ("checked", f"{size(plan.bytes_verified)} read, {now}{plural(plan.attempts, 'checkpoint')} tried")
+        ]
         for name, value in facts:
             if value:
                 page.text(f"  {name}: {value}")
@@ -294,7 +370,10 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
         page.text(f"  {_excluded(plan.excluded)}")
     if plan.rollback:
         back = plan.rollback
-        page.text(f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}", "yellow")
+        page.text(
+            f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}",
+            "yellow",
+        )
     _loads(page, plan, verbose)
     _candidates(page, plan)
 
@@ -302,7 +381,9 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
 def _loads(page: _Page, plan: LoadPlan, verbose: bool) -> None:
     if not (plan.ranks or plan.shared):
         return
-    loads: list[tuple[str, FileLoad]] = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.ranks for f in r.files]
+    loads: list[tuple[str, FileLoad]] = [("all", f) for f in plan.shared] + [
+        (str(r.rank), f) for r in plan.ranks for f in r.files
+    ]
     shown = loads if verbose or len(loads) <= FEW else [(rank, f) for rank, f in loads if f.substituted]
     if shown:
         page.text("")
@@ -326,18 +407,31 @@ def _why(f: FileLoad) -> str:
 def _candidates(page: _Page, plan: LoadPlan) -> None:
     for rejected in plan.rejected:
         page.text("")
-        page.text(f"not {_name(rejected.checkpoint)}: {_relative(rejected.checkpoint.path, plan.root)}", "yellow")
+        page.text(
+            f"not {_name(rejected.checkpoint)}: {_relative(rejected.checkpoint.path, plan.root)}", "yellow"
+        )
         page.findings(rejected.findings, plan.root)
     if plan.ahead:
         page.text("")
-        page.text(f"newer than the choice, the resumed job will meet them again: {', '.join(map(_name, plan.ahead))}", "yellow")
+        page.text(
+            f"newer than the choice, the resumed job will meet them again: {', '.join(map(_name, plan.ahead))}",
+            "yellow",
+        )
     page.findings(plan.warnings, plan.root)
 
 
 # -- show, explain -----------------------------------------------------------------------------------------------------------------
 
 
-def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: bool = False, width: int | None = None, verbose: bool = False) -> str:
+def shown(
+    report: Report,
+    anatomy: Anatomy,
+    trust: Mapping[str, str],
+    *,
+    color: bool = False,
+    width: int | None = None,
+    verbose: bool = False,
+) -> str:
     """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
     page = _Page(color, width)
     page.text(report.path, "bold")
@@ -353,7 +447,10 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: 
         page.text("")
         page.table(
             ("tensor", "type", "shape", "size", "offset"),
-            [(t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), _show(t.offset)) for t in listed],
+            [
+                (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), _show(t.offset))
+                for t in listed
+            ],
             right=("size", "offset"),
         )
         more = len(anatomy.tensors) - len(listed)
@@ -364,12 +461,18 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str], *, color: 
         page.text("")
         page.table(
             ("numbers of", *COUNTS, "min", "max"),
-            [(s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max)) for s in listed_],
+            [
+                (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
+                for s in listed_
+            ],
             right=(*COUNTS, "min", "max"),
         )
     if anatomy.globals:
         page.text("")
-        page.table(("pickle global", "loading it is"), [(name, trust.get(name, "unknown")) for name in anatomy.globals])
+        page.table(
+            ("pickle global", "loading it is"),
+            [(name, trust.get(name, "unknown")) for name in anatomy.globals],
+        )
     page.findings(report.findings, report.path)
     _map(page, report, os.path.dirname(report.path))
     return page.done()

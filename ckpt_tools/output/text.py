@@ -17,7 +17,9 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
     files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
     paths = list(dict.fromkeys(file.path for file in files))
     if plan.resume.path and plan.checkpoint and plan.shared and not plan.ranks:
-        above = plan.checkpoint.path.startswith(f"{plan.resume.path}/")  # Megatron is told the directory and the iteration
+        above = plan.checkpoint.path.startswith(
+            f"{plan.resume.path}/"
+        )  # Megatron is told the directory and the iteration
         if plan.resume.path not in paths:
             paths = [plan.checkpoint.path if above else plan.resume.path]
     return lines(paths, terminal=terminal)
@@ -28,5 +30,8 @@ def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
     paths = list(paths)
     for path in paths:
         if "\n" in path and not terminal:
-            raise UsageError(f"the path {path!r} holds a line break, so one path per line cannot be read back", "say --format json or --format shell")
+            raise UsageError(
+                f"the path {path!r} holds a line break, so one path per line cannot be read back",
+                "say --format json or --format shell",
+            )
     return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

@@ -16,11 +16,17 @@ T = TypeVar("T")
 _Row = tuple[str, str, str, str, str]
 
 
-def render(scan: Scan, *, color: bool = False, width: int | None = None, verbose: bool = False, now: float = 0.0) -> str:
+def render(
+    scan: Scan, *, color: bool = False, width: int | None = None, verbose: bool = False, now: float = 0.0
+) -> str:
     """Runs in the order of their newest checkpoints. ``now`` is the time that ages are measured from; ``verbose`` lists every file."""
     page = _Page(color, width)
     if scan.checkpoints:
-        page.table(("checkpoint", "what", "ranks", "size", "age"), list(_rows(scan, verbose, now)), right=("size", "age"))
+        page.table(
+            ("checkpoint", "what", "ranks", "size", "age"),
+            list(_rows(scan, verbose, now)),
+            right=("size", "age"),
+        )
     page.findings(scan.findings, scan.root)
     page.text("")
     page.text(plural(len(scan.checkpoints), "checkpoint"), "dim")
@@ -38,12 +44,22 @@ def _rows(scan: Scan, verbose: bool, now: float) -> Iterator[_Row]:
             expected, present = scan.expected.get(run), ranks_present(c)
             ranks = f"{'–' if present is None else present}/{'–' if expected is None else expected}"
             kind = f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
-            yield f"{branch}{_step(c)}", kind, ranks, size(sum(max(0, p.size) for p in c.parts)), span(now - c.mtime_ns / 1e9)
+            yield (
+                f"{branch}{_step(c)}",
+                kind,
+                ranks,
+                size(sum(max(0, p.size) for p in c.parts)),
+                span(now - c.mtime_ns / 1e9),
+            )
             few = len(c.parts) <= FEW or verbose
             shown = c.parts if few else c.parts[: FEW - 1]
-            rows = [(_file(p, c), p.role, _place(p), size(p.size), span(now - p.mtime_ns / 1e9)) for p in shown]
+            rows = [
+                (_file(p, c), p.role, _place(p), size(p.size), span(now - p.mtime_ns / 1e9)) for p in shown
+            ]
             if not few:
-                rows.append((f"{len(c.parts) - len(shown):,} more files (--verbose lists them)", "", "", "", ""))
+                rows.append(
+                    (f"{len(c.parts) - len(shown):,} more files (--verbose lists them)", "", "", "", "")
+                )
             for row, twig, _ in _branches(rows):
                 yield (f"{stem}{twig}{row[0]}", *row[1:])
 

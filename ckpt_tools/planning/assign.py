@@ -27,7 +27,11 @@ class Assignment:
     @property
     def parts(self) -> list[Part]:
         """Every part that some rank loads, once."""
-        return list({load.part.path: load.part for loads in (self.shared, *self.loads.values()) for load in loads}.values())
+        return list(
+            {
+                load.part.path: load.part for loads in (self.shared, *self.loads.values()) for load in loads
+            }.values()
+        )
 
 
 def assign(
@@ -46,7 +50,17 @@ def assign(
     """
     out = Assignment()
     _assign_shared(checkpoint, bad, out)
-    work = _Work(checkpoint, topology, selection, bad, signature, evidence, differences, out, Groups(topology, selection))
+    work = _Work(
+        checkpoint,
+        topology,
+        selection,
+        bad,
+        signature,
+        evidence,
+        differences,
+        out,
+        Groups(topology, selection),
+    )
     for role, parts in _roles(checkpoint).items():
         work.assign(role, parts)
     work.explain()
@@ -88,7 +102,11 @@ class _Placed:
 
     def of(self, rank: int, where: Mapping[str, int]) -> list[Part]:
         """Those of a rank that stands at ``where``, in the order of the parts; what has no place belongs to the first rank."""
-        found = [row for axes, known in self.by_axes.items() for row in known.get(tuple(where.get(a, -1) for a in axes), ())]
+        found = [
+            row
+            for axes, known in self.by_axes.items()
+            for row in known.get(tuple(where.get(a, -1) for a in axes), ())
+        ]
         return [*(self.anywhere if rank == 0 else ()), *(p for _, p in sorted(found, key=lambda row: row[0]))]
 
 
@@ -124,7 +142,8 @@ class _Work:
             where = self.topology.coordinates(rank) if placed else {}
             # a rank's own copy first, and of two files of one rank (a leftover of another world size) the newer
             own = sorted(
-                by_rank.get(rank, []), key=lambda p: (order[p.piece], dict(p.coords).get("node", rank) != rank, _world_age(p))
+                by_rank.get(rank, []),
+                key=lambda p: (order[p.piece], dict(p.coords).get("node", rank) != rank, _world_age(p)),
             ) or at_place.of(rank, where)
             piece = layout.piece((own or parts)[0].piece)
             group = self.groups.of(rank, piece)
@@ -133,11 +152,18 @@ class _Work:
                 self.out.loads.setdefault(rank, []).append(load)
             elif piece.required or own:
                 groupless = layout.committed and not own and group is None
-                self.gaps.setdefault(_Gap(role, group[1] if group else "", bool(own), groupless), []).append(rank)
+                self.gaps.setdefault(_Gap(role, group[1] if group else "", bool(own), groupless), []).append(
+                    rank
+                )
                 self._blame(rank, [] if groupless else own)
 
     def _load(
-        self, rank: int, own: Sequence[Part], by_rank: Mapping[int, Sequence[Part]], placed: Sequence[Part], group: tuple[Sequence[int], str] | None
+        self,
+        rank: int,
+        own: Sequence[Part],
+        by_rank: Mapping[int, Sequence[Part]],
+        placed: Sequence[Part],
+        group: tuple[Sequence[int], str] | None,
     ) -> Load | None:
         """The file that a rank loads: its own, else one of its replica group."""
         faults, bad = self.selection.fault_ranks, self.bad
@@ -148,15 +174,27 @@ class _Work:
         if group:
             members = group[0] if len(group[0]) < len(by_rank) else [m for m in by_rank if m in group[0]]
             near = sorted((m in faults, abs(m - rank), m) for m in members if m != rank and m in by_rank)
-            substitutes = [p for failed, _, m in near if not (self.dying and failed) for p in by_rank[m] if p.path not in bad]
+            substitutes = [
+                p
+                for failed, _, m in near
+                if not (self.dying and failed)
+                for p in by_rank[m]
+                if p.path not in bad
+            ]
             substitutes += [p for p in placed if not p.coords and p not in own and p.path not in bad]
             substitutes = [p for p in substitutes if not (mine and p.rank in faults)]
-        return (self._stand_in(rank, mine, substitutes, group) if substitutes else None) or (Load(mine[0], False) if mine else None)
+        return (self._stand_in(rank, mine, substitutes, group) if substitutes else None) or (
+            Load(mine[0], False) if mine else None
+        )
 
-    def _stand_in(self, rank: int, mine: Sequence[Part], parts: Sequence[Part], group: tuple[Sequence[int], str] | None) -> Load | None:
+    def _stand_in(
+        self, rank: int, mine: Sequence[Part], parts: Sequence[Part], group: tuple[Sequence[int], str] | None
+    ) -> Load | None:
         """A part that nothing contradicts, and its proof."""
         piece_of, found = BY_NAME[self.checkpoint.layout].piece, self.out.findings
-        load = substitute(rank, parts, piece_of, group, self.topology, self.selection, self.signature, self.evidence, found)
+        load = substitute(
+            rank, parts, piece_of, group, self.topology, self.selection, self.signature, self.evidence, found
+        )
         if load is None or not load.substituted or self.differences is None:
             return load
         others = [p for p in [*mine, *parts] if p is not load.part and p.piece == load.part.piece]
@@ -180,14 +218,18 @@ class _Work:
                 out.groupless += some
                 asked.append(finding("replica-groups-needed", _unknown(of, world), path=path, ranks=of))
             else:
-                lost.append(finding("missing-rank", _without(gap, of, world), path=path, ranks=of, follows=gap.own))
+                lost.append(
+                    finding("missing-rank", _without(gap, of, world), path=path, ranks=of, follows=gap.own)
+                )
         out.groupless.sort()
         out.findings = [*asked, *dict.fromkeys(out.findings), *sorted(lost, key=lambda f: f.follows)]
 
 
 def _unknown(of: ranges.Ranges, world: int) -> str:
     if ranges.size(of) == 1:
-        return f"{ranges.ranks(of, world)} has no file in this checkpoint, and no replica group is known for it"
+        return (
+            f"{ranges.ranks(of, world)} has no file in this checkpoint, and no replica group is known for it"
+        )
     return f"there is no file in this checkpoint, and no known replica group, for {ranges.ranks(of, world)}"
 
 
@@ -222,27 +264,48 @@ def _assign_shared(checkpoint: Checkpoint, bad: Mapping[str, Sequence[Finding]],
         good = [p for p in parts if p.path not in bad]
         if good:
             out.shared.append(
-                Load(good[0], False, "" if good[0] is parts[0] else f"{parts[0].path.rpartition('/')[2]} is not usable; this is a copy")
+                Load(
+                    good[0],
+                    False,
+                    ""
+                    if good[0] is parts[0]
+                    else f"{parts[0].path.rpartition('/')[2]} is not usable; this is a copy",
+                )
             )
         else:
             out.findings += [f for p in parts for f in _located(p, bad)]
 
 
 def _located(p: Part, bad: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    return [f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path) for f in bad.get(p.path, ())]
+    return [
+        f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path)
+        for f in bad.get(p.path, ())
+    ]
 
 
-def mismatched(checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None) -> Finding | None:
+def mismatched(
+    checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None
+) -> Finding | None:
     """``topology-mismatch`` when another number of ranks would leave saved state unread or load it wrongly."""
     if saved is None or saved == topology.world_size or BY_NAME[checkpoint.layout].reshardable:
         return None
     layout, used = BY_NAME[checkpoint.layout], {p.path for p in assignment.parts}
-    idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= topology.world_size)]
+    idle = [
+        p
+        for p in checkpoint.parts
+        if p.path not in used and (p.rank is None or p.rank >= topology.world_size)
+    ]
     unread = [p for p in idle if not layout.piece(p.piece).replicated_over]
     short = any(f.code == "missing-rank" for f in assignment.findings)
-    ragged = topology.world_size % max(1, topology.sizes.get("tp", 1) * topology.sizes.get("pp", 1) * topology.sizes.get("cp", 1))
+    ragged = topology.world_size % max(
+        1, topology.sizes.get("tp", 1) * topology.sizes.get("pp", 1) * topology.sizes.get("cp", 1)
+    )
     if unread or short or ragged:
-        return finding("topology-mismatch", f"saved by {saved} ranks, to be loaded by {topology.world_size}", path=checkpoint.path)
+        return finding(
+            "topology-mismatch",
+            f"saved by {saved} ranks, to be loaded by {topology.world_size}",
+            path=checkpoint.path,
+        )
     return None
 
 
@@ -252,7 +315,20 @@ def files(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoa
     for load in loads:
         p, r = load.part, reports.get(load.part.path)
         level, coverage = (r.level, r.coverage) if r else (Level.PRESENCE, 0.0)
-        out.append(FileLoad(p.role, p.path, p.size, p.mtime_ns, level, coverage, p.rank, load.substituted and p.rank is not None, None, load.reason))
+        out.append(
+            FileLoad(
+                p.role,
+                p.path,
+                p.size,
+                p.mtime_ns,
+                level,
+                coverage,
+                p.rank,
+                load.substituted and p.rank is not None,
+                None,
+                load.reason,
+            )
+        )
     return tuple(out)
 
 
@@ -261,9 +337,9 @@ def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad]
     import xxhash
 
     digest = xxhash.xxh3_128()
-    entries = {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for r in ranks for f in r.files} | {
-        (f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for f in shared
-    }
+    entries = {
+        (f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for r in ranks for f in r.files
+    } | {(f.path.removeprefix(root).lstrip("/"), f.size, f.mtime_ns) for f in shared}
     for path, size, mtime_ns in sorted(entries):
         digest.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
     for r in ranks:

@@ -19,7 +19,18 @@ from ckpt_tools.discovery.walk import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Choice, Finding, Kind, Level, LoadPlan, Part, Rejected, Resume, Severity
+from ckpt_tools.model.nouns import (
+    Checkpoint,
+    Choice,
+    Finding,
+    Kind,
+    Level,
+    LoadPlan,
+    Part,
+    Rejected,
+    Resume,
+    Severity,
+)
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, decision_log
 from ckpt_tools.planning import other_writers as writers
@@ -40,8 +51,15 @@ def belongs(c: Checkpoint, selection: Selection) -> bool:
     """Whether the filters by layout, run and prefix leave a checkpoint."""
     return (
         selection.layout in (None, c.layout)
-        and (selection.run is None or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run)))
-        and (selection.prefix is None or named(c, selection.prefix) or any(os.path.basename(p.path).startswith(selection.prefix) for p in c.parts))
+        and (
+            selection.run is None
+            or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run))
+        )
+        and (
+            selection.prefix is None
+            or named(c, selection.prefix)
+            or any(os.path.basename(p.path).startswith(selection.prefix) for p in c.parts)
+        )
     )
 
 
@@ -53,11 +71,20 @@ def named(c: Checkpoint, prefix: str) -> bool:
 class Candidates:
     """Those of one question; ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
-    def __init__(self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None) -> None:
-        self.root, self.selection, self.progress, self.cache = os.path.abspath(root), selection, progress, cache
+    def __init__(
+        self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None
+    ) -> None:
+        self.root, self.selection, self.progress, self.cache = (
+            os.path.abspath(root),
+            selection,
+            progress,
+            cache,
+        )
         self.warnings: list[Finding] = []
         self.steps: dict[int, int | None] = {}
-        self.unfinished: list[Checkpoint] = []  # saves that never finished, of the run that the question is about
+        self.unfinished: list[
+            Checkpoint
+        ] = []  # saves that never finished, of the run that the question is about
         self.lost: list[Rejected] = []  # checkpoints that a tracker names and that are gone
         self.order = "mtime"
         self.times = Times.IN_STEP  # what the modification times look like, where the caller named no order
@@ -80,17 +107,24 @@ class Candidates:
         chosen = [c for c in finished if self._asked(c)]
         if not chosen:
             if not everything and s.found.alone:
-                raise CannotLook(f"{self.root} is a file that is no checkpoint ckpt knows", "name the directory of the checkpoints")
+                raise CannotLook(
+                    f"{self.root} is a file that is no checkpoint ckpt knows",
+                    "name the directory of the checkpoints",
+                )
             self._first_launch(everything)
             return []
         self.checkpoints = self._one_run(chosen)
-        self.lost = [r for r in trackers.lost(s, self.checkpoints, self.unfinished) if self._counts(r.checkpoint)]
+        self.lost = [
+            r for r in trackers.lost(s, self.checkpoints, self.unfinished) if self._counts(r.checkpoint)
+        ]
         self.unfinished = [c for c in self.unfinished if trackers.declared(s, c) is None]
         names = {c.run for c in self.checkpoints}
         gasps = {c.run for c in self.unfinished if c.kind is Kind.DYING_GASP} - names
         names |= gasps if len(names) == len(gasps) == 1 else set()  # as in _one_run()
         self.unfinished = [c for c in self.unfinished if c.run in names]
-        if len({c.layout for c in self.checkpoints}) > 1:  # names of two layouts count steps differently: let the contents say
+        if (
+            len({c.layout for c in self.checkpoints}) > 1
+        ):  # names of two layouts count steps differently: let the contents say
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         self.checkpoints = expert_names(s, self.checkpoints, self.names)
         candidates = [c for c in self.checkpoints if self._wanted(c)]
@@ -100,11 +134,15 @@ class Candidates:
                 "relax the filters",
                 plan=self.nothing(),
             )
-        self.expected = completeness.expected(self.checkpoints, selection.world_size, lambda c: saved_sizes(s, c, self.names))
+        self.expected = completeness.expected(
+            self.checkpoints, selection.world_size, lambda c: saved_sizes(s, c, self.names)
+        )
         self.ranked = ranked = self._ranked(candidates)
         self.topology, self.saved, notes = find_topology(s, ranked, self.expected, selection)
         self.warnings += notes
-        self.judge = Judge(s, self.checkpoints, self.topology, self.saved, selection, self.expected, candidates)
+        self.judge = Judge(
+            s, self.checkpoints, self.topology, self.saved, selection, self.expected, candidates
+        )
         self.judge.begun = self.unfinished
         return ranked
 
@@ -122,17 +160,25 @@ class Candidates:
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(s, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
-            self.warnings += [choice_warnings.disagreement(s, by_mtime, by_step)] if by_mtime.order != by_step.order else []
+            self.warnings += (
+                [choice_warnings.disagreement(s, by_mtime, by_step)]
+                if by_mtime.order != by_step.order
+                else []
+            )
         return ordered(candidates, self.order, selection.prefer)
 
     def _counts(self, c: Checkpoint) -> bool:
         """Whether a checkpoint of which only the tracker tells is one that the question is about."""
         limit = self.selection.max_step
-        return self.selection.kind in (None, c.kind) and not (limit is not None and (c.step is None or c.step > limit))
+        return self.selection.kind in (None, c.kind) and not (
+            limit is not None and (c.step is None or c.step > limit)
+        )
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
-        before = decision_log.last(decision_log.place(self.selection.plan_dir, self.root), self.selection.trust)
+        before = decision_log.last(
+            decision_log.place(self.selection.plan_dir, self.root), self.selection.trust
+        )
         log = decision_log.sides_with(before, by_mtime, by_step, self.step(by_mtime))
         said = choice_warnings.witnesses(self.session, self.times, by_mtime, by_step, log)
         if said.verdict is None:
@@ -143,7 +189,9 @@ class Candidates:
         """For those who judge in one order only. Raises UsageError where it is in doubt which checkpoint is the newest."""
         if self.times is Times.IN_STEP or self.times.mute:
             return
-        by_mtime, by_step = choice_warnings.heads(in_order(self.ranked, self.selection.prefer), self.expected, self.selection.prefer)
+        by_mtime, by_step = choice_warnings.heads(
+            in_order(self.ranked, self.selection.prefer), self.expected, self.selection.prefer
+        )
         if by_mtime.order != by_step.order:
             self.order = self.newest_of(by_mtime, by_step)
 
@@ -169,34 +217,58 @@ class Candidates:
     def _missing(self, error: CannotLook) -> None:
         """A root that is not there: a misspelt one looks like a first launch. Raises CannotLook unless the caller has said that it may be one."""
         if self.selection.allow_none and self.selection.allow_missing:
-            self.warnings.append(finding("missing-root", "it does not exist: this is taken for a first launch (--allow-missing)", path=self.root))
+            self.warnings.append(
+                finding(
+                    "missing-root",
+                    "it does not exist: this is taken for a first launch (--allow-missing)",
+                    path=self.root,
+                )
+            )
             return
         from shlex import quote  # only after a mistake: it costs start-up time
 
-        alone = "; --allow-missing counts only together with --allow-none" if self.selection.allow_missing else ""
+        alone = (
+            "; --allow-missing counts only together with --allow-none" if self.selection.allow_missing else ""
+        )
         hint = f"check its spelling and that its file system is mounted; before a first launch create it once by hand: mkdir {quote(self.root)}"
         raise CannotLook(str(error), hint + alone) from error
 
     def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
         """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
-        first = next((c for c in ranked if BY_NAME[c.layout].tracker), ranked[0])  # a dying gasp may lie beside the run, and have none
+        first = next(
+            (c for c in ranked if BY_NAME[c.layout].tracker), ranked[0]
+        )  # a dying gasp may lie beside the run, and have none
         layout, base = BY_NAME[first.layout], first.parts[0].base
         said = self.session.tracker(layout.name, base)
         if said is None:
             what = (
-                f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else f"the layout {layout.name} has no tracker"
+                f"there is no {layout.tracker} in {base}"
+                if layout.tracker and layout.always_tracked
+                else f"the layout {layout.name} has no tracker"
             )
             raise UsageError(what, "say --resume-from mtime or --resume-from step")
         if isinstance(said[1], Finding) and said[1].code == "unreadable":
-            raise CannotLook(f"{said[0]}: {said[1].message}", "make it readable, or say --resume-from mtime or --resume-from step")
+            raise CannotLook(
+                f"{said[0]}: {said[1].message}",
+                "make it readable, or say --resume-from mtime or --resume-from step",
+            )
         if isinstance(said[1], Finding) or said[1] is None:
-            raise UsageError(f"{said[0]} is empty, or not what its framework writes", "say --resume-from mtime or --resume-from step")
+            raise UsageError(
+                f"{said[0]} is empty, or not what its framework writes",
+                "say --resume-from mtime or --resume-from step",
+            )
         named = [c for c in ranked if layout.tracked(c) == said[1]]
         if not named:
             hidden = any(layout.tracked(c) == said[1] for c in self.checkpoints if c.layout == layout.name)
             where = "which --kind or --max-step hides" if hidden else "which is not there"
-            raise UsageError(f"{said[0]} names {said[1]}, {where}", "say --resume-from mtime or --resume-from step")
-        older = [c for c in rank(ranked, "step", self.selection.prefer) if c not in named and c.order <= named[0].order]
+            raise UsageError(
+                f"{said[0]} names {said[1]}, {where}", "say --resume-from mtime or --resume-from step"
+            )
+        older = [
+            c
+            for c in rank(ranked, "step", self.selection.prefer)
+            if c not in named and c.order <= named[0].order
+        ]
         return [*named, *older]
 
     def _first_launch(self, everything: Sequence[Checkpoint]) -> None:
@@ -216,14 +288,20 @@ class Candidates:
         runs = self.session.runs(chosen)
         last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
-            raise UsageError(f"{self.root} holds {completeness.listed(runs)}", "say which with --run, --prefix or --layout")
+            raise UsageError(
+                f"{self.root} holds {completeness.listed(runs)}", "say which with --run, --prefix or --layout"
+            )
         return chosen
 
     def _asked(self, c: Checkpoint) -> bool:
         """Whether the filters by layout, run and prefix leave a checkpoint, and of unfinished saves those by kind and step, which their names must tell."""
         selection, limit = self.selection, self.selection.max_step
         return belongs(c, selection) and not (
-            c.unfinished and (selection.kind not in (None, c.kind) or (limit is not None and (c.step is None or c.step > limit)))
+            c.unfinished
+            and (
+                selection.kind not in (None, c.kind)
+                or (limit is not None and (c.step is None or c.step > limit))
+            )
         )
 
     def _wanted(self, c: Checkpoint) -> bool:

@@ -23,7 +23,9 @@ _SAVES = 5
 """Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves hundreds."""
 
 
-def heads(candidates: Sequence[Checkpoint], run: completeness.Expected, prefer: Kind | None = None) -> tuple[Checkpoint, Checkpoint]:
+def heads(
+    candidates: Sequence[Checkpoint], run: completeness.Expected, prefer: Kind | None = None
+) -> tuple[Checkpoint, Checkpoint]:
     """The first complete checkpoint by modification time, and the first by step."""
     told = [c for c in candidates if c.order != newest.UNKNOWN] or candidates
     by_mtime, by_step = (_first(told, order, run, prefer) for order in ("mtime", "step"))
@@ -34,15 +36,26 @@ def times_of(candidates: Sequence[Checkpoint], now: int) -> Times:
     """What the modification times of checkpoints look like. A release is no save of the run."""
     saves = [c for c in candidates if c.kind is not Kind.RELEASE]
     seen = newest.times([Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves], now)
-    return seen if seen is Times.IN_STEP or seen.mute else newest.times([_saved(c) for c in saves], now)  # nearly always that is enough
+    return (
+        seen if seen is Times.IN_STEP or seen.mute else newest.times([_saved(c) for c in saves], now)
+    )  # nearly always that is enough
 
 
 def _saved(c: Checkpoint) -> Saved:
     written = [p.mtime_ns for p in essential(c.parts) if p.size >= 0] or [c.mtime_ns]
-    return Saved(c.order, min(p.path for p in c.parts), c.mtime_ns, min(written), max(written), c.kind is Kind.DYING_GASP)
+    return Saved(
+        c.order,
+        min(p.path for p in c.parts),
+        c.mtime_ns,
+        min(written),
+        max(written),
+        c.kind is Kind.DYING_GASP,
+    )
 
 
-def witnesses(session: Session, seen: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None) -> Witnesses:
+def witnesses(
+    session: Session, seen: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None
+) -> Witnesses:
     """What speaks for the newest by time, and what for the one of the highest step; ``log`` is what earlier starts say."""
     return Witnesses(
         times="mtime" if seen.speaks else None,
@@ -81,20 +94,29 @@ def disagreement(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) ->
     """That time and step name different checkpoints."""
     said = session.tracker(by_step.layout, by_step.parts[0].base)
     testimony = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
-    text = f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{testimony}"
+    text = (
+        f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{testimony}"
+    )
     return finding("mtime-disagrees-with-step", text, path=by_mtime.path)
 
 
 def mute(seen: Times, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
     """That the times of all checkpoints tell nothing."""
     if seen.mute:
-        yield finding("mtime-not-kept", f"{seen.value}: the step decides which is the newest", path=candidates[0].parts[0].base)
+        yield finding(
+            "mtime-not-kept",
+            f"{seen.value}: the step decides which is the newest",
+            path=candidates[0].parts[0].base,
+        )
 
 
 def clocks(session: Session, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Checkpoints of a time that has not come yet."""
     ahead = [c for c in candidates if c.mtime_ns > session.now_ns + _SKEW_NS]
-    yield from (finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path) for c in ahead[:_CLOCKS])
+    yield from (
+        finding("mtime-in-future", f"{completeness.label(c)} was modified after now", path=c.path)
+        for c in ahead[:_CLOCKS]
+    )
     if more := ahead[_CLOCKS:]:
         text = f"{len(more):,} more were modified after now: {ranges.names(c.label for c in more)}"
         yield finding("mtime-in-future", text, path=session.root)
@@ -109,13 +131,19 @@ def question(seen: Times, said: Witnesses, by_mtime: Checkpoint, by_step: Checkp
         ("the tracker", said.tracker),
         ("the log of earlier starts", said.log),
     ]
-    told = [f"{who} speak{'' if who.endswith('s') else 's'} for {sides[word]}" for who, word in spoken if word is not None]
+    told = [
+        f"{who} speak{'' if who.endswith('s') else 's'} for {sides[word]}"
+        for who, word in spoken
+        if word is not None
+    ]
     why = " and ".join(told) if len(told) > 1 else seen.value
     text = (
         f"which checkpoint is the newest is in doubt ({why}): {by_mtime.path} by modification time ({_when(by_mtime)}), "
         f"{by_step.path} by step ({_when(by_step)})"
     )
-    hint = f"say --order mtime to resume from {by_mtime.label}, or --order step to resume from {by_step.label}"
+    hint = (
+        f"say --order mtime to resume from {by_mtime.label}, or --order step to resume from {by_step.label}"
+    )
     return UsageError(text, hint)
 
 
@@ -124,16 +152,26 @@ def _when(c: Checkpoint) -> str:
     return f"{c.label}, {moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _first(candidates: Sequence[Checkpoint], order: str, run: completeness.Expected, prefer: Kind | None) -> Checkpoint:
+def _first(
+    candidates: Sequence[Checkpoint], order: str, run: completeness.Expected, prefer: Kind | None
+) -> Checkpoint:
     """The best of the complete ones; where none is, of all."""
-    if any(c.kind is not Kind.PERIODIC for c in candidates):  # those at the same step change the order, so incomplete ones must go first
-        return rank([c for c in candidates if not completeness.missing(c, run)] or candidates, order, prefer)[0]
+    if any(
+        c.kind is not Kind.PERIODIC for c in candidates
+    ):  # those at the same step change the order, so incomplete ones must go first
+        return rank([c for c in candidates if not completeness.missing(c, run)] or candidates, order, prefer)[
+            0
+        ]
     ranked = rank(candidates, order, prefer)
     return next((c for c in ranked if not completeness.missing(c, run)), ranked[0])
 
 
 def unfinished(
-    saves: Sequence[Checkpoint], chosen: Checkpoint | None, order: str, root: str, state: Callable[[Checkpoint], str]
+    saves: Sequence[Checkpoint],
+    chosen: Checkpoint | None,
+    order: str,
+    root: str,
+    state: Callable[[Checkpoint], str],
 ) -> Iterator[Finding]:
     """Saves that would go before the chosen checkpoint had they been finished, or are of a later step; all where none is chosen. ``order`` is "mtime" or "step".
 
@@ -141,7 +179,11 @@ def unfinished(
     """
 
     def newer(c: Checkpoint) -> bool:
-        return chosen is None or rank([chosen, c], order)[0] is c or (c.layout == chosen.layout and c.order > chosen.order)
+        return (
+            chosen is None
+            or rank([chosen, c], order)[0] is c
+            or (c.layout == chosen.layout and c.order > chosen.order)
+        )
 
     left = [c for c in rank(saves, order) if newer(c)]
     than = "" if chosen is None else " is newer than the choice, but"

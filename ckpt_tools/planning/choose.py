@@ -22,7 +22,9 @@ StepOf = Callable[[Checkpoint], "int | None"]
 _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
-def rank(candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None) -> list[Checkpoint]:
+def rank(
+    candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None
+) -> list[Checkpoint]:
     """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after every iteration.
 
     Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp and best, and is as new as they are; not so two
@@ -31,7 +33,9 @@ def rank(candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | 
     lent: dict[tuple[str, str, tuple[int, int, int]], int] = {}
 
     def told(c: Checkpoint) -> tuple[str, str, tuple[int, int, int]]:
-        alone = c.path if c.order == (-1, -1, -1) else ""  # nothing tells their steps, so they are not the same step
+        alone = (
+            c.path if c.order == (-1, -1, -1) else ""
+        )  # nothing tells their steps, so they are not the same step
         return c.layout + alone, c.run, c.order
 
     for c in candidates:
@@ -86,7 +90,11 @@ def choose(
         attempts += judgement.read
         if judgement.usable:
             to = step_of(candidate)
-            rollback = Rollback(origin, to, save_interval or 1, why) if origin is not None and to is not None else None
+            rollback = (
+                Rollback(origin, to, save_interval or 1, why)
+                if origin is not None and to is not None
+                else None
+            )
             return Choice(candidate, tuple(rejected), attempts, rollback=rollback)
         rejected.append(Rejected(candidate, judgement.findings))
         if not fallback and i == 0:

@@ -41,8 +41,13 @@ def place(plan_dir: str | None, root: str) -> str:
     root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir or state_dir(os.environ))
     inside = os.path.realpath(plan_dir) + os.sep
     if inside.startswith(os.path.realpath(root).rstrip(os.sep) + os.sep):
-        raise UsageError(f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes", "name a directory outside it")
-    return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(root))}")
+        raise UsageError(
+            f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes",
+            "name a directory outside it",
+        )
+    return os.path.join(
+        plan_dir, f"{safe(os.path.basename(root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(root))}"
+    )
 
 
 def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
@@ -61,11 +66,16 @@ def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
 
         return _start(checked_json.parsed(data))
     except OSError as e:
-        raise CannotLook(f"{what} cannot be read: {e.strerror}", "make it readable, or name another directory with --plan-dir") from e
+        raise CannotLook(
+            f"{what} cannot be read: {e.strerror}",
+            "make it readable, or name another directory with --plan-dir",
+        ) from e
     except ValueError as e:
         from shlex import quote
 
-        hint = f"to start from nothing all the same say --allow-fresh; to forget what it said: rm {quote(path)}"
+        hint = (
+            f"to start from nothing all the same say --allow-fresh; to forget what it said: rm {quote(path)}"
+        )
         raise CannotLook(f"{what} is damaged: {e}", hint) from e
 
 
@@ -88,15 +98,27 @@ def _start(note: object) -> EarlierStart:
     checked_json.path(note["path"], "path")
     step, at = note.get("step"), note.get("decided_at")
     rows = note.get("ahead")
-    passed = tuple((row[0], _seconds(row[1])) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, list) and len(row) == 2)
-    return EarlierStart(step if isinstance(step, int) else None, note["path"], _seconds(at), _seconds(note.get("mtime")), passed)
+    passed = tuple(
+        (row[0], _seconds(row[1]))
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, list) and len(row) == 2
+    )
+    return EarlierStart(
+        step if isinstance(step, int) else None,
+        note["path"],
+        _seconds(at),
+        _seconds(note.get("mtime")),
+        passed,
+    )
 
 
 def _seconds(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < _AGES else 0.0
 
 
-def sides_with(before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None) -> str | None:
+def sides_with(
+    before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None
+) -> str | None:
     """Which of two checkpoints an earlier start speaks for, as newest.Witnesses has it; ``step`` is that of the newest by time.
 
     It resumed from the one of the higher step; or it passed that one over, and the newest by time is what it resumed from or was saved since.
@@ -106,7 +128,11 @@ def sides_with(before: EarlierStart | None, by_mtime: Checkpoint, by_step: Check
     if (before.path, before.mtime) == _key(by_step):
         return "step"
     since = step is not None and before.step is not None and step > before.step
-    return "mtime" if _key(by_step) in before.passed and (since or (before.path, before.mtime) == _key(by_mtime)) else None
+    return (
+        "mtime"
+        if _key(by_step) in before.passed and (since or (before.path, before.mtime) == _key(by_mtime))
+        else None
+    )
 
 
 def _key(c: Checkpoint) -> tuple[str, float]:
@@ -122,7 +148,9 @@ def earlier(root: str, selection: Selection) -> EarlierStart | None:
 def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneUsable:
     """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted looks like a first launch."""
     text = f"there is no checkpoint in {root}, but an earlier start resumed from step {before.step} ({before.path})"
-    return NoneUsable(text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan)
+    return NoneUsable(
+        text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan
+    )
 
 
 def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:

@@ -53,19 +53,29 @@ def first_launch(
     if selection.allow_none:
         return None, findings
     begun = len(unfinished) + len(session.found.unfinished)
-    text = f"{session.root} holds only unfinished saves ({begun})" if begun else f"there is no checkpoint in {session.root}"
+    text = (
+        f"{session.root} holds only unfinished saves ({begun})"
+        if begun
+        else f"there is no checkpoint in {session.root}"
+    )
     text += f" (hidden by --exclude: {len(hidden):,})" if (hidden := session.found.hidden.paths) else ""
     return NoCheckpoint(text), findings
 
 
-def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkpoint]) -> tuple[CkptError | None, list[Finding]]:
+def _no_such_run(
+    session: Session, selection: Selection, others: Sequence[Checkpoint]
+) -> tuple[CkptError | None, list[Finding]]:
     """A misspelt run looks like one that is new: only the caller can tell."""
     flags = {"--run": selection.run, "--prefix": selection.prefix, "--layout": selection.layout}
     asked = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
     if selection.allow_none and selection.allow_missing:
         text = f"nothing belongs to {asked}: this is taken for a first launch (--allow-missing)"
         return None, [finding("missing-run", text, path=session.root)]
-    there = f"it holds {listed(session.runs(others))}" if others else "it holds other files of checkpoints ('ckpt ls')"
+    there = (
+        f"it holds {listed(session.runs(others))}"
+        if others
+        else "it holds other files of checkpoints ('ckpt ls')"
+    )
     hint = "correct it; for the first launch of a new run beside others say --allow-none --allow-missing"
     return UsageError(f"nothing in {session.root} belongs to {asked}: {there}", hint), []
 
@@ -84,7 +94,9 @@ def _inside(root: str, run: str, prefix: str, path: str) -> bool:
     """Whether a path would belong to a run of that name: below a directory called so, or a file whose name starts with its prefix."""
     above, _, name = f"/{os.path.relpath(path, root)}".rpartition("/")
     if run and f"/{run}/" not in f"{above}/":
-        directory, _, start = run.rpartition("/")  # the runs of one directory differ by the prefix of their files
+        directory, _, start = run.rpartition(
+            "/"
+        )  # the runs of one directory differ by the prefix of their files
         return f"{above}/".endswith(f"/{directory}/" if directory else "/") and name.startswith(start)
     return name.startswith(prefix)
 
@@ -104,10 +116,14 @@ def objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> O
         text = f"{session.root} holds only copies that somebody made by hand: {_names(session, [f.path for f in copies])}"
         return NoneUsable(text, f"{copies[0].hint}; {_FRESH}"), copies
     outside = _outside(session, saves, inside)
-    if files := [path for path, _, _, _ in session.found.bare if outside(path) and _holds_state(session, path)]:
+    if files := [
+        path for path, _, _, _ in session.found.bare if outside(path) and _holds_state(session, path)
+    ]:
         text = f"{session.root} holds files in a checkpoint format, but in no layout that ckpt knows: {_names(session, files)}"
         hint = f"describe their layout ('ckpt layouts --check'); {_BYSTANDERS}; {_FRESH}"
-        return NoneUsable(text, hint), list(_each("no-layout", "a file in a checkpoint format that no layout could place", files))
+        return NoneUsable(text, hint), list(
+            _each("no-layout", "a file in a checkpoint format that no layout could place", files)
+        )
     return _large(session, outside)
 
 
@@ -119,8 +135,14 @@ def _large(session: Session, outside: Scope) -> Objection | None:
         return CannotLook(f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"), []
     if files := [s.path for s in rows if s.format]:
         text = f"{session.root} holds files in a checkpoint format under names that ckpt does not know: {_names(session, files)}"
-        found = [finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path) for s in rows if s.format]
-        return NoneUsable(text, f"describe their layout ('ckpt layouts --check'); {_BYSTANDERS}; {_FRESH}"), found
+        found = [
+            finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path)
+            for s in rows
+            if s.format
+        ]
+        return NoneUsable(
+            text, f"describe their layout ('ckpt layouts --check'); {_BYSTANDERS}; {_FRESH}"
+        ), found
     if rows:
         text = f"{session.root} holds large files of no known kind: {_names(session, [s.path for s in rows])}"
         hint = f"if they are checkpoints, describe their layout ('ckpt layouts --check'); {_BYSTANDERS}; {_FRESH}"
@@ -150,7 +172,9 @@ def _trackers(session: Session, inside: Scope) -> Iterator[Finding]:
         if name not in readers or not inside(os.path.join(directory, name)) or os.path.isdir(path):
             continue
         if os.path.islink(path) and not os.path.exists(path):
-            yield finding("dangling-tracker", f"it leads to {os.readlink(path)}, which is not there", path=path)
+            yield finding(
+                "dangling-tracker", f"it leads to {os.readlink(path)}, which is not there", path=path
+            )
             continue
         data = read_tracker(path, TRACKER_LIMIT)
         if isinstance(data, Finding):
@@ -160,7 +184,11 @@ def _trackers(session: Session, inside: Scope) -> Iterator[Finding]:
         if said is None:
             yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         else:
-            yield finding("dangling-tracker", f"the tracker names {said}, which is not there or was never finished", path=path)
+            yield finding(
+                "dangling-tracker",
+                f"the tracker names {said}, which is not there or was never finished",
+                path=path,
+            )
 
 
 _UNDER_WAY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
@@ -189,4 +217,7 @@ def _holds_state(session: Session, path: str) -> bool:
         return True
     if path != session.root and not formats.names.state(name) and formats.names.known(name):
         return False
-    return session.look(path, Level.STRUCTURE).format not in (None, "mindspore_strategy", "json_member") or path == session.root
+    return (
+        session.look(path, Level.STRUCTURE).format not in (None, "mindspore_strategy", "json_member")
+        or path == session.root
+    )

@@ -23,7 +23,17 @@ from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import Checkpoint, Finding, Level, LoadPlan, Part, Rejected, Resume, Severity, Verdict
+from ckpt_tools.model.nouns import (
+    Checkpoint,
+    Finding,
+    Level,
+    LoadPlan,
+    Part,
+    Rejected,
+    Resume,
+    Severity,
+    Verdict,
+)
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Assignment, assign, mismatched
 from ckpt_tools.planning.choose import Judgement
@@ -59,22 +69,40 @@ class Judge:
         self.begun: Sequence[Checkpoint] = ()  # saves of the run that never finished
         self.assignments: dict[int, Assignment] = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
-        self.twins: dict[tuple[str, Finding], Part] = {}  # the file of another step that may as well be the copy
-        self.named: Checkpoint | None = None  # the candidate as its names show it, without what its indexes add
+        self.twins: dict[
+            tuple[str, Finding], Part
+        ] = {}  # the file of another step that may as well be the copy
+        self.named: Checkpoint | None = (
+            None  # the candidate as its names show it, without what its indexes add
+        )
 
     def judge(self, c: Checkpoint) -> Judgement:
         """Complete, consistent and sound? Reads only what the plan would load, and replaces a bad part by a replica before giving up."""
         s, bad, before = self.session, dict[str, Sequence[Finding]](), self.session.reader.bytes_verified
         self.named, c = c, self.session.members(c)
-        everyone = all(BY_NAME[c.layout].piece(p.piece).shared for p in c.parts)  # then nobody asks for the file of one rank
-        absent = [f for f in completeness.missing(c, self.expected) if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)]
+        everyone = all(
+            BY_NAME[c.layout].piece(p.piece).shared for p in c.parts
+        )  # then nobody asks for the file of one rank
+        absent = [
+            f
+            for f in completeness.missing(c, self.expected)
+            if f.code == "missing-part" or (everyone and f.severity is Severity.ERROR)
+        ]
         absent += BY_NAME[c.layout].lacks(self.named, self.candidates)
         if absent or (absent := self._hidden(c)):
             return Judgement(False, tuple(absent))
         read, concluded = False, set[str]()  # files that are only wrong beside the others
         while True:
             differences = self._differences if self.selection.prove_replicas else None
-            a = assign(c, self.topology, self.selection, bad, self._signature, lambda rank_, part: self._evidence(c, rank_, part, bad), differences)
+            a = assign(
+                c,
+                self.topology,
+                self.selection,
+                bad,
+                self._signature,
+                lambda rank_, part: self._evidence(c, rank_, part, bad),
+                differences,
+            )
             if a.groupless and self.selection.ranks is None:  # else another node may have it
                 raise UsageError(
                     f"{'; '.join(f.message for f in a.findings if f.code == 'replica-groups-needed')} ({c.path})",
@@ -89,13 +117,25 @@ class Judge:
             self._ahead(a.parts)
             for part in a.parts:
                 report = s.report(part, self.names)
-                if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and self.selection.level > Level.STRUCTURE:
+                if (
+                    report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+                    and self.selection.level > Level.STRUCTURE
+                ):
                     report, read = s.report(part, self.selection.level), True
                 piece = BY_NAME[part.layout].piece(part.piece)
-                alien = self.names and piece.formats and report.format not in piece.formats and part.role == piece.role
+                alien = (
+                    self.names
+                    and piece.formats
+                    and report.format not in piece.formats
+                    and part.role == piece.role
+                )
                 if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or alien:
                     # in-use and unreadable are warnings of a file, but what keeps a candidate from being planned is an error
-                    wrong[part.path] = [replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE]
+                    wrong[part.path] = [
+                        replace(f, severity=Severity.ERROR)
+                        for f in report.findings
+                        if f.severity is not Severity.NOTE
+                    ]
             for path, f in self._contradictions(c, a):
                 if f.severity is Severity.ERROR:
                     concluded.update(() if path in wrong else (path,))
@@ -111,7 +151,11 @@ class Judge:
                 self._require_no_twin(a)
                 self._require_trust(a)
                 self.assignments[id(self.named)] = a
-                return Judgement(True, tuple(a.findings), read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE))
+                return Judgement(
+                    True,
+                    tuple(a.findings),
+                    read or (s.reader.bytes_verified > before and self.selection.level > Level.STRUCTURE),
+                )
 
     def _gaps(self, c: Checkpoint, a: Assignment) -> tuple[Finding, ...]:
         """Tensors of which the planned files hold only some pieces."""
@@ -129,11 +173,17 @@ class Judge:
         c, kinds = self.named, {p.piece for p in a.parts}
         others, files = list[Checkpoint](), 0  # a file that does not tell its step may be of this very one
         for o in sorted(self.checkpoints, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
-            if o.order not in (c.order, UNKNOWN) and (o.layout, o.run) == (c.layout, c.run) and files < _SIBLINGS:
+            if (
+                o.order not in (c.order, UNKNOWN)
+                and (o.layout, o.run) == (c.layout, c.run)
+                and files < _SIBLINGS
+            ):
                 others.append(o)
                 files += len(o.parts)
         found = attempts.apart(
-            a.parts, [[p for p in o.parts if p.piece in kinds] for o in others], [o.parts for o in self.begun if o.order != c.order]
+            a.parts,
+            [[p for p in o.parts if p.piece in kinds] for o in others],
+            [o.parts for o in self.begun if o.order != c.order],
         )
         if found is None:
             return ()
@@ -144,11 +194,14 @@ class Judge:
         declared = {os.path.realpath(path) for path in self.selection.same_save}
         if declared.isdisjoint(os.path.realpath(path) for path in (name, *(p.path for p in c.parts))):
             raise UsageError(
-                text, f"if they are of one save, and some were only restored or copied: --same-save {quote(name)}; else move it out of ROOT"
+                text,
+                f"if they are of one save, and some were only restored or copied: --same-save {quote(name)}; else move it out of ROOT",
             )
         return ()
 
-    def _require_known(self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]) -> None:
+    def _require_known(
+        self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]
+    ) -> None:
         """Raises CkptError where the candidate loses for what nobody knows: files that could not be read, or that may not be the copies."""
         if not self.selection.skip_unreadable:
             self._look_first(c, a, bad, concluded)
@@ -156,7 +209,15 @@ class Judge:
         if not doubtful:
             return
         worse = {path: fs for path, fs in bad.items() if path not in doubtful}
-        at_best = assign(c, self.topology, self.selection, worse, self._signature, lambda rank_, part: self._evidence(c, rank_, part, worse), None)
+        at_best = assign(
+            c,
+            self.topology,
+            self.selection,
+            worse,
+            self._signature,
+            lambda rank_, part: self._evidence(c, rank_, part, worse),
+            None,
+        )
         if not any(f.severity is Severity.ERROR and f.code != "replica-unproven" for f in at_best.findings):
             part = next(p for p in c.parts if p.path in doubtful)
             raise self._which(part, self.twins[part.path, bad[part.path][0]])
@@ -182,7 +243,9 @@ class Judge:
         assert self.named is not None  # noqa: S101 - as above
         return twins.question(self.named, mine, twin, self.candidates, self.session.root)
 
-    def _look_first(self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]) -> None:
+    def _look_first(
+        self, c: Checkpoint, a: Assignment, bad: Mapping[str, Sequence[Finding]], concluded: Collection[str]
+    ) -> None:
         """Raises CannotLook when the candidate could be planned if the files that could not be read are whole: not having looked is no reason to go back in time.
 
         What was ``concluded`` from several files may be so for want of those.
@@ -191,13 +254,29 @@ class Judge:
         if not unseen:
             return
         worse = {path: fs for path, fs in bad.items() if path not in unseen and path not in concluded}
-        at_best = assign(c, self.topology, self.selection, worse, self._signature, lambda rank_, part: self._evidence(c, rank_, part, worse), None)
-        hopeless = any(f.severity is Severity.ERROR and f.code != "replica-unproven" for f in at_best.findings)
+        at_best = assign(
+            c,
+            self.topology,
+            self.selection,
+            worse,
+            self._signature,
+            lambda rank_, part: self._evidence(c, rank_, part, worse),
+            None,
+        )
+        hopeless = any(
+            f.severity is Severity.ERROR and f.code != "replica-unproven" for f in at_best.findings
+        )
         if hopeless:
             return
         path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
         s, why = self.session, unseen[path]
-        empty = LoadPlan(s.root, None, Resume(None), rejected=(Rejected(c, tuple(a.findings)),), bytes_verified=s.reader.bytes_verified)
+        empty = LoadPlan(
+            s.root,
+            None,
+            Resume(None),
+            rejected=(Rejected(c, tuple(a.findings)),),
+            bytes_verified=s.reader.bytes_verified,
+        )
         raise CannotLook(f"{why.path or path}: {why.message}", HINT, plan=empty)
 
     def _hidden(self, c: Checkpoint) -> list[Finding]:
@@ -214,18 +293,32 @@ class Judge:
     def _require_its_world(self, c: Checkpoint, a: Assignment) -> None:
         """Raises UsageError where another number of ranks than saved this very checkpoint, or another grid of them, would leave state unread."""
         own = {} if BY_NAME[c.layout].reshardable else dict(self.expected.told(c))
-        for axis in ("tp", "pp") if own else ():  # places that its names show are there, whatever its files say
-            own[axis] = max(own.get(axis, 0), 1 + max((at for p in c.parts for a_, at in p.coords if a_ == axis), default=-1))
+        for axis in (
+            ("tp", "pp") if own else ()
+        ):  # places that its names show are there, whatever its files say
+            own[axis] = max(
+                own.get(axis, 0),
+                1 + max((at for p in c.parts for a_, at in p.coords if a_ == axis), default=-1),
+            )
         grid = prod(max(1, own.get(axis, 1)) for axis in ("tp", "pp", "cp"))
         world = grid if own.get("world", 0) % grid else own.get("world")
         clash = mismatched(c, a, self.topology, completeness.named_world(c) or world or self._saved_by(c))
-        now = {axis: self.topology.sizes.get(axis, own[axis]) for axis in ("tp", "pp") if own.get(axis) and axis not in self.selection.sizes}
+        now = {
+            axis: self.topology.sizes.get(axis, own[axis])
+            for axis in ("tp", "pp")
+            if own.get(axis) and axis not in self.selection.sizes
+        }
         other = [axis for axis, n in now.items() if n != own[axis]]
         if clash is None and not other:
             return
-        text = f"saved with {other[0]}={own[other[0]]}, to be loaded with {other[0]}={now[other[0]]}" if clash is None else clash.message
+        text = (
+            f"saved with {other[0]}={own[other[0]]}, to be loaded with {other[0]}={now[other[0]]}"
+            if clash is None
+            else clash.message
+        )
         raise UsageError(
-            f"topology-mismatch: {text} ({c.path})", "start with the saved world size, or name the replicas with --replica-groups or --replicas all"
+            f"topology-mismatch: {text} ({c.path})",
+            "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
         )
 
     def _saved_by(self, c: Checkpoint) -> int | None:
@@ -241,7 +334,15 @@ class Judge:
         if level > Level.STRUCTURE:
             s.expect(p for p in parts if p.path not in s.reports or s.reports[p.path].level < level)
         if level > Level.STRUCTURE and len(parts) >= LEAST:
-            by_crowd(s, [p for p in parts if s.report(p, self.names).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)], level)
+            by_crowd(
+                s,
+                [
+                    p
+                    for p in parts
+                    if s.report(p, self.names).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+                ],
+                level,
+            )
 
     def _contradictions(self, c: Checkpoint, a: Assignment) -> Iterator[tuple[str, Finding]]:
         """Steps and tensors of the planned parts against each other and against the neighbouring steps of the run."""
@@ -250,11 +351,18 @@ class Judge:
         for p in parts:
             self.session.report(p, self.names)
         ranks = {p.rank for p in parts}
-        near = list(islice((o for o in self._same_kind.around(c, (c.layout, c.run, c.kind)) if o is not self.named), 3))
+        near = list(
+            islice(
+                (o for o in self._same_kind.around(c, (c.layout, c.run, c.kind)) if o is not self.named), 3
+            )
+        )
         neighbours = [p for o in near for p in o.parts if p.rank in ranks and p.size > 0][:_NEIGHBOURS]
         for p in neighbours:
             self.session.report(p, self.names)
-        compared = [*parts, *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN)]
+        compared = [
+            *parts,
+            *(p for p in neighbours if self.session.reports[p.path].verdict is not Verdict.BROKEN),
+        ]
         reports = self.session.reports
         said = [
             *consistency.consistency(compared, reports),
@@ -263,8 +371,14 @@ class Judge:
         ]
         yield from ((path, f) for path, f in said if path in mine)
         if self.selection.level > Level.STRUCTURE:
-            wrong = {path for path, f in said if f.severity is Severity.ERROR}  # of two equal files the one that contradicts its name is the copy
-            copied = same_content([p for p in compared if p.path not in wrong], self.session, self._elsewhere(c, {p.path for p in compared}))
+            wrong = {
+                path for path, f in said if f.severity is Severity.ERROR
+            }  # of two equal files the one that contradicts its name is the copy
+            copied = same_content(
+                [p for p in compared if p.path not in wrong],
+                self.session,
+                self._elsewhere(c, {p.path for p in compared}),
+            )
             for path, f, twin in copied:
                 if path in mine:
                     self.twins.update({} if twin is None else {(path, f): twin})
@@ -283,7 +397,9 @@ class Judge:
 
     @cached_property
     def _full(self) -> Neighbours:
-        return Neighbours([o for o in self.checkpoints if any(p.size > 0 for p in o.parts)], lambda o: (o.layout, o.run))
+        return Neighbours(
+            [o for o in self.checkpoints if any(p.size > 0 for p in o.parts)], lambda o: (o.layout, o.run)
+        )
 
     def _elsewhere(self, c: Checkpoint, known: set[str]) -> list[Part]:
         """Files of the run's other checkpoints, nearest first, that may be what a planned file is a copy of."""
@@ -300,15 +416,23 @@ class Judge:
         """(odd part, typical part) where members of a replica group hold other tensors than most: the only sign of a MindSpore file cut at a record border."""
         selection = self.selection
         for role in {p.role for p in c.parts}:
-            told = selection.replica_groups.get(role, selection.replica_groups.get("")) or self.topology.strategy
+            told = (
+                selection.replica_groups.get(role, selection.replica_groups.get("")) or self.topology.strategy
+            )
             everyone = (tuple(range(self.topology.world_size)),) if selection.replicas_all else ()
-            by_rank = {p.rank: p for p in c.parts if p.role == role and p.size > 0 and not BY_NAME[c.layout].piece(p.piece).sharded}
+            by_rank = {
+                p.rank: p
+                for p in c.parts
+                if p.role == role and p.size > 0 and not BY_NAME[c.layout].piece(p.piece).sharded
+            }
             for group in told or everyone:
                 known = [(p, s) for rank in group if (p := by_rank.get(rank)) and (s := self._signature(p))]
                 if len({s for _, s in known}) < 2:
                     continue
                 counts = Counter(s for _, s in known)
-                typical = max(known, key=lambda row: (counts[row[1]], self.session.reports[row[0].path].tensors))
+                typical = max(
+                    known, key=lambda row: (counts[row[1]], self.session.reports[row[0].path].tensors)
+                )
                 yield from ((p, typical[0]) for p, s in known if s != typical[1])
 
     def _signature(self, part: Part) -> str | None:
@@ -319,17 +443,30 @@ class Judge:
         """Tensors that differ between two members of a replica group; each rank keeps random numbers of its own."""
         s = self.session
         slow = s.reader.rate.took if s.reader.rate else None
-        digests = [tensor_digests(p.path, s.examine(p.path, Level.STRUCTURE)[1], slow, jobs=s.jobs, io=s.reader.io) for p in (a, b)]
+        digests = [
+            tensor_digests(p.path, s.examine(p.path, Level.STRUCTURE)[1], slow, jobs=s.jobs, io=s.reader.io)
+            for p in (a, b)
+        ]
         names = digests[0].keys() | digests[1].keys()
         return sorted(n for n in names if "rng" not in n.lower() and digests[0].get(n) != digests[1].get(n))
 
-    def _evidence(self, c: Checkpoint, rank_: int, part: Part, bad: Mapping[str, Sequence[Finding]]) -> Iterator[tuple[str, str]]:
+    def _evidence(
+        self, c: Checkpoint, rank_: int, part: Part, bad: Mapping[str, Sequence[Finding]]
+    ) -> Iterator[tuple[str, str]]:
         """Tensor signatures of what the rank itself wrote: in this checkpoint if it still can be read, else at the nearest other step."""
         others = (o for o in self._same_run.around(c, c.run) if o is not self.named)
         for o in chain((c,), others):
             for p in o.parts:
-                cut = any(f.code == "signature-changed" for f in bad.get(p.path, ()))  # what is left of its tensors proves nothing
+                cut = any(
+                    f.code == "signature-changed" for f in bad.get(p.path, ())
+                )  # what is left of its tensors proves nothing
                 if p.rank == rank_ and p.role == part.role and p.size > 0 and p.path != part.path and not cut:
                     report = self.session.report(p, self.names)
-                    if report.signature and not any(f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data") for f in report.findings):
-                        yield f"rank {rank_}'s own file {os.path.relpath(p.path, self.session.root)}", report.signature
+                    if report.signature and not any(
+                        f.code in ("truncated", "bad-header", "bad-pickle", "trailing-data")
+                        for f in report.findings
+                    ):
+                        yield (
+                            f"rank {rank_}'s own file {os.path.relpath(p.path, self.session.root)}",
+                            report.signature,
+                        )

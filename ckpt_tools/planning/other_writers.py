@@ -33,9 +33,13 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
     files = {f.path: f for f in planned}
     for path, now in _stats(list(files)):
         if isinstance(now, OSError):
-            raise CannotLook(f"{path}, which was chosen, cannot be looked at any more: {now.strerror}", _hint(path)) from now
+            raise CannotLook(
+                f"{path}, which was chosen, cannot be looked at any more: {now.strerror}", _hint(path)
+            ) from now
         if now != (files[path].size, files[path].mtime_ns):
-            raise CannotLook(f"{path} is in use: it has changed since it was chosen and verified", _hint(path))
+            raise CannotLook(
+                f"{path} is in use: it has changed since it was chosen and verified", _hint(path)
+            )
 
 
 class Inspection(NamedTuple):
@@ -51,7 +55,9 @@ class Inspection(NamedTuple):
         return self.started_ns <= mtime_ns <= self.now_ns + SKEW_NS
 
 
-def other_writers(checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None = None) -> Iterator[Finding]:
+def other_writers(
+    checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None = None
+) -> Iterator[Finding]:
     """What was written during the inspection in the run of ``checkpoints``, unfinished saves among them.
 
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls
@@ -71,9 +77,15 @@ def other_writers(checkpoints: Sequence[Checkpoint], look: Inspection, chosen: C
             blind[directory] = e
     yield from (finding("another-writer", why, path=path) for path, why in list(said.items())[:_NAMED])
     if len(said) > _NAMED:
-        yield finding("another-writer", f"{len(said) - _NAMED} more files and directories were written while ckpt looked", path=look.root)
+        yield finding(
+            "another-writer",
+            f"{len(said) - _NAMED} more files and directories were written while ckpt looked",
+            path=look.root,
+        )
     for path, error in list(blind.items())[:_NAMED]:
-        yield finding("unreadable", f"whether something else writes there is unknown: {error.strerror}", path=path)
+        yield finding(
+            "unreadable", f"whether something else writes there is unknown: {error.strerror}", path=path
+        )
 
 
 def _changed(front: Sequence[Part], blind: dict[str, OSError]) -> Iterator[tuple[str, str]]:
@@ -86,7 +98,12 @@ def _changed(front: Sequence[Part], blind: dict[str, OSError]) -> Iterator[tuple
             blind[path] = now
         elif now != before[path]:
             size, grown = before[path][0], now[0]
-            yield path, _CHANGED if size == grown else f"it has changed from {size:,} to {grown:,} bytes while ckpt looked"
+            yield (
+                path,
+                _CHANGED
+                if size == grown
+                else f"it has changed from {size:,} to {grown:,} bytes while ckpt looked",
+            )
 
 
 def _hint(path: str) -> str:
@@ -124,7 +141,9 @@ def _entered(directory: str, look: Inspection) -> dict[str, str]:
     for e in [e for e in entries_of(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
         with suppress(FileNotFoundError):  # going, while we look
             times.append((e.path, e.stat(follow_symlinks=False).st_mtime_ns))
-    return dict(_young(times, look)) or {directory: "an entry was added, renamed or removed while ckpt looked"}
+    return dict(_young(times, look)) or {
+        directory: "an entry was added, renamed or removed while ckpt looked"
+    }
 
 
 def _stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:

@@ -9,10 +9,28 @@ from itertools import takewhile
 from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.crosscheck import tracker_findings
 from ckpt_tools.discovery import completeness
-from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, NotRecognised, UsageError
+from ckpt_tools.errors import (
+    CannotLook,
+    CkptError,
+    NoCheckpoint,
+    NoneUsable,
+    NotNewest,
+    NotRecognised,
+    UsageError,
+)
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Choice, FileLoad, Finding, LoadPlan, RankLoad, Report, Resume, Severity
+from ckpt_tools.model.nouns import (
+    Checkpoint,
+    Choice,
+    FileLoad,
+    Finding,
+    LoadPlan,
+    RankLoad,
+    Report,
+    Resume,
+    Severity,
+)
 from ckpt_tools.planning import choice_warnings, other_writers, shrunk
 from ckpt_tools.planning.assign import Assignment, files, fingerprint
 from ckpt_tools.planning.candidates import Candidates, number
@@ -43,7 +61,9 @@ class Planner(Candidates):
         except CannotLook:
             raise
         except CkptError as error:
-            if hasattr(self, "session") and not (self.selection.skip_unreadable and isinstance(error, UsageError)):
+            if hasattr(self, "session") and not (
+                self.selection.skip_unreadable and isinstance(error, UsageError)
+            ):
                 self._weighed(error.plan, str(error))
             raise
         return self.weigh(made, "")
@@ -53,22 +73,38 @@ class Planner(Candidates):
         warnings = self._weighed(made, otherwise) if hasattr(self, "session") else []
         made = made or self.nothing()
         known = {(f.code, f.path) for f in made.warnings}
-        return replace(made, warnings=(*made.warnings, *(f for f in warnings if (f.code, f.path) not in known)))
+        return replace(
+            made, warnings=(*made.warnings, *(f for f in warnings if (f.code, f.path) not in known))
+        )
 
     def _weighed(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
         """Warnings about what could not be looked at. Raises CannotLook where it could change the answer; ``otherwise`` is what would be said without it."""
         rejected = [r.checkpoint for r in made.rejected] if made else []
-        answer = Answer(made.checkpoint if made else None, rejected, getattr(self, "checkpoints", None), self.selection.skip_unreadable)
+        answer = Answer(
+            made.checkpoint if made else None,
+            rejected,
+            getattr(self, "checkpoints", None),
+            self.selection.skip_unreadable,
+        )
         blocking, warnings = weigh(self.session, answer)
         if not blocking:
             return warnings
         row, more = blocking[0], f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
         found = tuple(told(row, self.root) for row in blocking)
         plan = replace(
-            made or self.nothing(), warnings=(*(made.warnings if made else ()), *found), checkpoint=None, resume=Resume(None), ranks=(), shared=()
+            made or self.nothing(),
+            warnings=(*(made.warnings if made else ()), *found),
+            checkpoint=None,
+            resume=Resume(None),
+            ranks=(),
+            shared=(),
         )
         else_ = f"; without it: {otherwise}" if otherwise else ""
-        raise CannotLook(f"{row.path}{more}: {row.why}{else_}", HINT if not self.selection.skip_unreadable else "make it readable", plan=plan)
+        raise CannotLook(
+            f"{row.path}{more}: {row.why}{else_}",
+            HINT if not self.selection.skip_unreadable else "make it readable",
+            plan=plan,
+        )
 
     def _plan(self) -> LoadPlan:
         ranked = self.candidates()
@@ -86,7 +122,11 @@ class Planner(Candidates):
         chosen, world = choice.checkpoint, self.topology.world_size
         if chosen is self.ranked[0] or self.topology.provenance["world_size"].provenance != HIGHEST:
             return
-        saves = ordered(self.checkpoints, "step" if self.selection.resume_from == "tracker" else self.order, self.selection.prefer)
+        saves = ordered(
+            self.checkpoints,
+            "step" if self.selection.resume_from == "tracker" else self.order,
+            self.selection.prefer,
+        )
         newer = {id(c) for c in takewhile(lambda c: c is not chosen, saves)} & {id(c) for c in self.ranked}
         for size, mine in shrunk.readings(saves, world):
             judge = self._judge_of(size)
@@ -106,7 +146,9 @@ class Planner(Candidates):
                 topology = replace(topology, strategy=strategy_groups(self.selection.strategy_dir, size))
             except UsageError:
                 return None
-        judge = Judge(self.session, self.checkpoints, topology, self.saved, self.selection, self.expected, self.ranked)
+        judge = Judge(
+            self.session, self.checkpoints, topology, self.saved, self.selection, self.expected, self.ranked
+        )
         judge.begun = self.unfinished
         return judge
 
@@ -136,7 +178,10 @@ class Planner(Candidates):
         by_step = ordered(ranked, "step", self.selection.prefer)
         if (
             self.times.believed
-            and choice_warnings.witnesses(self.session, self.times, one, choice_warnings.heads(in_order(by_step), self.expected)[1]).verdict == "mtime"
+            and choice_warnings.witnesses(
+                self.session, self.times, one, choice_warnings.heads(in_order(by_step), self.expected)[1]
+            ).verdict
+            == "mtime"
         ):
             return choice
         other = self._chosen(by_step, judge)
@@ -169,7 +214,9 @@ class Planner(Candidates):
             text = f"{read}; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
             return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
-        reasons = "; ".join(dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR))
+        reasons = "; ".join(
+            dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR)
+        )
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
         return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", plan=plan)
@@ -189,10 +236,19 @@ class Planner(Candidates):
 
         def lost() -> set[str]:
             """Paths of checkpoints that cannot be resumed from, as far as that is known."""
-            homes = {r.checkpoint.path for r in choice.rejected if r.checkpoint.parts and r.checkpoint.parts[0].home}
+            homes = {
+                r.checkpoint.path
+                for r in choice.rejected
+                if r.checkpoint.parts and r.checkpoint.parts[0].home
+            }
             return homes | {o.path for o in run if completeness.missing(o, self.expected)}
 
-        planned = [replace(f, path=f.path or p.path) for p in a.parts for f in reports[p.path].findings if f.severity is Severity.WARNING]
+        planned = [
+            replace(f, path=f.path or p.path)
+            for p in a.parts
+            for f in reports[p.path].findings
+            if f.severity is Severity.WARNING
+        ]
         below = [p for p in a.parts if reports[p.path].level < self.selection.level]
         unread = [p for p in a.parts if p.path in s.reader.unread]
         rollback = choice.rollback
@@ -214,7 +270,13 @@ class Planner(Candidates):
         ]
         if unread:
             text = f"the budget of {self.selection.budget:g} s was over before {len(unread)} of the {len(a.parts)} files to load, {sum(p.size for p in unread):,} bytes,"
-            warnings.append(finding("budget-spent", f"{text} were read as deeply as --level {self.selection.level} asks", path=self.root))
+            warnings.append(
+                finding(
+                    "budget-spent",
+                    f"{text} were read as deeply as --level {self.selection.level} asks",
+                    path=self.root,
+                )
+            )
         if others := len(below) - sum(p in unread for p in below):
             text = f"{others} files were looked at less deeply than --level {self.selection.level}"
             warnings.append(finding("below-level", text, path=self.root))
@@ -244,4 +306,6 @@ class Planner(Candidates):
         for p in a.parts[:8]:
             said = layout.steps(p, reports[p.path].metadata)
             step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
-        return replace(c, step=self.step(c) if step is None else step, epoch=epoch)  # its other files come last: they may be those that were replaced
+        return replace(
+            c, step=self.step(c) if step is None else step, epoch=epoch
+        )  # its other files come last: they may be those that were replaced

@@ -40,4 +40,7 @@ def ask_where_unclear(candidates: Sequence[Checkpoint], first: Sequence[Checkpoi
     placed = rank(first, "mtime")[0]
     name, other = (o.parts[0].path.rpartition("/")[2] for o in (c, placed))
     text = f"which checkpoint is the newest is in doubt: {c.path} was written last, but nothing tells its step; {placed.path} is of {placed.label}"
-    raise UsageError(text, f"say --order step to resume from {other}, or --prefix {c.parts[0].prefix or name} to resume from {name}")
+    raise UsageError(
+        text,
+        f"say --order step to resume from {other}, or --prefix {c.parts[0].prefix or name} to resume from {name}",
+    )

@@ -64,7 +64,9 @@ class Groups:
         if rank in self.strategy:
             return self.strategy[rank], f"the strategy files in {selection.strategy_dir}"
         if over:
-            return (self._peers(rank, self.topology.apart(over)) if sizes else range(self.topology.world_size)), who
+            return (
+                self._peers(rank, self.topology.apart(over)) if sizes else range(self.topology.world_size)
+            ), who
         if selection.replicas_all:
             return range(self.topology.world_size), "--replicas all"
         return None
@@ -83,9 +85,7 @@ def substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece
             continue
         theirs = signature(part)
         if theirs is None:
-            text = (
-                f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
-            )
+            text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: it was saved with remove_redundancy and lacks what other ranks hold"
             found.append(finding("replica-mismatch", text, path=part.path, severity=Severity.WARNING))
             continue
         shown = next(((label, mine) for label, mine in evidence(rank, part) if mine), None)
@@ -96,31 +96,50 @@ def substitute(rank: int, parts: Sequence[Part], piece_of: Callable[[str], Piece
             continue
         if shown and theirs:
             return Load(part, True, f"{who}; its tensors have the names, types and shapes of {shown[0]}")
-        by_layout = bool(piece_of(part.piece).replicated_over) and not selection.replica_groups and not topology.strategy
+        by_layout = (
+            bool(piece_of(part.piece).replicated_over)
+            and not selection.replica_groups
+            and not topology.strategy
+        )
         if not by_layout:
             text = f"{whose} stands in for rank {rank} on the word of {who} alone"
             if selection.strict:
                 found.append(finding("replica-unproven", text, path=part.path, severity=Severity.WARNING))
                 continue
             found.append(finding("replica-unproven", text, path=part.path))
-        return Load(part, True, f"{who}; nothing in the files proves or contradicts it" if not by_layout else who)
+        return Load(
+            part, True, f"{who}; nothing in the files proves or contradicts it" if not by_layout else who
+        )
     return None
 
 
-def proven(load: Load, others: Sequence[Part], differences: Differences, selection: Selection, found: list[Finding]) -> Load | None:
+def proven(
+    load: Load, others: Sequence[Part], differences: Differences, selection: Selection, found: list[Finding]
+) -> Load | None:
     """The load with the proof that another good member of the group holds the same bytes; None when one holds others, so that nobody knows which is right."""
     name = load.part.path.rpartition("/")[2]
     if not others:
         text = f"{name} is the only good member of its group: there is nothing to compare it with"
-        found.append(finding("replica-unproven", text, path=load.part.path, severity=Severity.WARNING if selection.strict else None))
+        found.append(
+            finding(
+                "replica-unproven",
+                text,
+                path=load.part.path,
+                severity=Severity.WARNING if selection.strict else None,
+            )
+        )
         return None if selection.strict else load
     differ = differences(load.part, others[0])
     if not differ:
-        return replace(load, reason=f"{load.reason}; its tensors are bit for bit those of {_whose(others[0])}")
+        return replace(
+            load, reason=f"{load.reason}; its tensors are bit for bit those of {_whose(others[0])}"
+        )
     names = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
     found.append(
         finding(
-            "replica-mismatch", f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}", path=load.part.path
+            "replica-mismatch",
+            f"{_whose(load.part)} and {_whose(others[0])} should hold the same state, but differ in {names}",
+            path=load.part.path,
         )
     )
     return None

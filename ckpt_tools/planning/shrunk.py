@@ -32,12 +32,16 @@ def _saves_of(size: int, rows: Sequence[tuple[Checkpoint, set[int]]]) -> Iterato
 
 def possible(size: int, selection: Selection, sizes: Mapping[str, int]) -> bool:
     """Whether a job may have that many ranks for all that the caller says: no replica group names another, and the parallel sizes divide it."""
-    grid = prod(max(1, sizes.get(axis, 1)) for axis in ("tp", "cp", "pp")) * max(1, selection.sizes.get("dp", 1))
+    grid = prod(max(1, sizes.get(axis, 1)) for axis in ("tp", "cp", "pp")) * max(
+        1, selection.sizes.get("dp", 1)
+    )
     named = (rank for groups in selection.replica_groups.values() for group in groups for rank in group)
     return size % grid == 0 and max(named, default=-1) < size
 
 
-def question(size: int, saves: Sequence[Checkpoint], world: int, mine: Checkpoint, other: Checkpoint | None) -> UsageError:
+def question(
+    size: int, saves: Sequence[Checkpoint], world: int, mine: Checkpoint, other: Checkpoint | None
+) -> UsageError:
     """How many ranks the job has: what each answer resumes from. ``mine`` is the newest of a job of ``size``, ``other`` that of one of ``world``."""
     gone = ranges.ranks(ranges.gaps(range(size), world), world)
     of = "rank 0" if size == 1 else f"ranks 0–{size - 1}"
@@ -45,6 +49,12 @@ def question(size: int, saves: Sequence[Checkpoint], world: int, mine: Checkpoin
         f"how many ranks the job has is in doubt: its newest {len(saves)} saves of {of} have no file of {gone}, and nothing else tells. "
         f"Either it is now a job of {size}, whose newest checkpoint is {mine.path} ({mine.label}), or one of {world} that lost those files, "
     )
-    text += f"whose newest complete checkpoint is {other.path} ({other.label})" if other else "of which no checkpoint is complete and sound"
+    text += (
+        f"whose newest complete checkpoint is {other.path} ({other.label})"
+        if other
+        else "of which no checkpoint is complete and sound"
+    )
     older = f" to resume from {other.label}" if other else ""
-    return UsageError(text, f"say --world-size {size} to resume from {mine.label}, or --world-size {world}{older}")
+    return UsageError(
+        text, f"say --world-size {size} to resume from {mine.label}, or --world-size {world}{older}"
+    )

@@ -33,7 +33,11 @@ def strategy_groups(directory: str, world_size: int) -> Groups:
     """
     found = list(_files(directory))
     if not found:
-        raise _wrong(directory, "there is no MindSpore strategy file", "name the directory that holds src_strategy_0.ckpt and its siblings")
+        raise _wrong(
+            directory,
+            "there is no MindSpore strategy file",
+            "name the directory that holds src_strategy_0.ckpt and its siblings",
+        )
     sizes = {prod(layout.devices): name for name, strategy in found for layout in strategy.layouts}
     if len(sizes) > 1:
         said = " and ".join(f"{size} devices ({name})" for size, name in list(sizes.items())[:2])
@@ -46,17 +50,35 @@ def strategy_groups(directory: str, world_size: int) -> Groups:
     for (name, told), inner in _grouped(found).items():
         stage = _stage(name, count, stages) if told is None else told
         if stage is None:
-            raise _wrong(directory, f"{name} does not say which pipeline stage it is of", "call it src_strategy_RANK.ckpt, after one of its ranks")
+            raise _wrong(
+                directory,
+                f"{name} does not say which pipeline stage it is of",
+                "call it src_strategy_RANK.ckpt, after one of its ranks",
+            )
         if stage >= stages:
-            raise _wrong(directory, f"{name} is of stage {stage}, which {world_size} ranks in stages of {count} devices do not have", _FIT)
+            raise _wrong(
+                directory,
+                f"{name} is of stage {stage}, which {world_size} ranks in stages of {count} devices do not have",
+                _FIT,
+            )
         if groups.setdefault(stage, inner) != inner:
-            raise _wrong(directory, f"{named[stage]} and {name} group the ranks of stage {stage} differently", "keep the files of one run only")
+            raise _wrong(
+                directory,
+                f"{named[stage]} and {name} group the ranks of stage {stage} differently",
+                "keep the files of one run only",
+            )
         named.setdefault(stage, name)
     for stage in range(stages):
         if stage not in groups:
-            text = f"no file is of pipeline stage {stage} (ranks {stage * count} to {stage * count + count - 1})"
-            raise _wrong(directory, text, "copy the file of one of these ranks there, or say --replica-groups instead")
-    return tuple(tuple(stage * count + rank for rank in group) for stage in range(stages) for group in groups[stage])
+            text = (
+                f"no file is of pipeline stage {stage} (ranks {stage * count} to {stage * count + count - 1})"
+            )
+            raise _wrong(
+                directory, text, "copy the file of one of these ranks there, or say --replica-groups instead"
+            )
+    return tuple(
+        tuple(stage * count + rank for rank in group) for stage in range(stages) for group in groups[stage]
+    )
 
 
 def believed(directory: str, root: str, trusted: Trust) -> None:
@@ -80,7 +102,9 @@ def _grouped(found: Sequence[tuple[str, Strategy]]) -> dict[tuple[str, int | Non
     known: dict[int, dict[int | None, Groups]] = {}
     for _, strategy in found:
         if id(strategy) not in known:
-            known[id(strategy)] = {stage: stage_groups(layouts) for stage, layouts in strategy.by_stage().items()}
+            known[id(strategy)] = {
+                stage: stage_groups(layouts) for stage, layouts in strategy.by_stage().items()
+            }
     return {(name, stage): inner for name, strategy in found for stage, inner in known[id(strategy)].items()}
 
 
@@ -102,7 +126,11 @@ def _files(directory: str) -> Iterator[tuple[str, Strategy]]:
     try:
         entries = [e for e in entries_of(directory) if patiently(e.is_file)]
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise _wrong(directory, "there is no such directory", "name the directory that holds src_strategy_0.ckpt and its siblings") from e
+        raise _wrong(
+            directory,
+            "there is no such directory",
+            "name the directory that holds src_strategy_0.ckpt and its siblings",
+        ) from e
     except OSError as e:
         raise CannotLook(f"--strategy-dir {directory}: {e.strerror or e}") from e
     for entry in entries:
@@ -111,12 +139,20 @@ def _files(directory: str) -> Iterator[tuple[str, Strategy]]:
                 continue
             digest = xxhash.xxh3_128_hexdigest(data)
             if digest not in known:
-                known[digest] = from_json(_json(data)) if entry.name.endswith(".json") else read(BytesSource(data), operators=False)[1]
+                known[digest] = (
+                    from_json(_json(data))
+                    if entry.name.endswith(".json")
+                    else read(BytesSource(data), operators=False)[1]
+                )
         except OSError as e:
             raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
         except (Damage, ShortRead, ValueError) as e:
             text = f"{entry.name} is damaged or no strategy file: {e}"
-            raise _wrong(directory, text, "remove it if another rank of its stage has a whole one, or say --replica-groups instead") from e
+            raise _wrong(
+                directory,
+                text,
+                "remove it if another rank of its stage has a whole one, or say --replica-groups instead",
+            ) from e
         yield entry.name, known[digest]
 
 
@@ -125,8 +161,14 @@ def _content(path: str) -> bytes | None:
     name = os.path.basename(path)
     with LocalSource(path) as source:
         head = source.read(0, min(HEAD, source.size))
-        named = "strategy" in name.lower() and name.endswith(FORMAT.suffixes) and not any(f.magic(head) for f in FORMATS)
-        binary = named or (head[:1] == b"\x08" and FORMAT.magic(head))  # not a group file; MindSpore takes only *.json for JSON
+        named = (
+            "strategy" in name.lower()
+            and name.endswith(FORMAT.suffixes)
+            and not any(f.magic(head) for f in FORMATS)
+        )
+        binary = named or (
+            head[:1] == b"\x08" and FORMAT.magic(head)
+        )  # not a group file; MindSpore takes only *.json for JSON
         if not (source.size <= MAX_SIZE if name.endswith(".json") else binary):
             return None
         if source.size > MAX_SIZE:

@@ -21,7 +21,9 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.prefetch import by_crowd
 from ckpt_tools.reading.session import Session
 
-_SIZES = {axis: key for axis, key in consistency.AXES.items() if axis != "dp"}  # in files the data parallel size is what the world size leaves over
+_SIZES = {
+    axis: key for axis, key in consistency.AXES.items() if axis != "dp"
+}  # in files the data parallel size is what the world size leaves over
 ALONE = "a single file without a rank"
 HIGHEST = "highest rank on disk"
 _FILES = 256
@@ -32,9 +34,14 @@ _ASKED = 4
 """Checkpoints at most whose files are asked how many ranks there are."""
 
 
-def expert_names(session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE) -> list[Checkpoint]:
+def expert_names(
+    session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
+) -> list[Checkpoint]:
     """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
-    staged = next((p for c in checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)), None)
+    staged = next(
+        (p for c in checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)),
+        None,
+    )
     if staged is None:
         return checkpoints
     said = session.report(staged, level).metadata
@@ -79,8 +86,14 @@ def find_topology(
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     layout = BY_NAME[first.layout]
     seen = _witnesses(session, ranked, first, selection)
-    known = {axis: Known(offer.value, offer.who) for axis in _SIZES if (offer := _size(axis, first, seen, selection)).value}
-    if dp := selection.sizes.get("dp"):  # only a flag tells it: in files it is what the world size leaves over
+    known = {
+        axis: Known(offer.value, offer.who)
+        for axis in _SIZES
+        if (offer := _size(axis, first, seen, selection)).value
+    }
+    if dp := selection.sizes.get(
+        "dp"
+    ):  # only a flag tells it: in files it is what the world size leaves over
         known["dp"] = Known(dp, "--dp")
     sizes = {axis: k.value for axis, k in known.items()}
     _check_order(selection, sizes)
@@ -90,15 +103,33 @@ def find_topology(
     )  # places that are there were saved by ranks
     # what all of them share was written by as many as its own names tell
     shared = all(layout.piece(p.piece).shared for p in first.parts)
-    names, named = completeness.expected_ranks([first]) if shared else expected.named, completeness.named_world(first)
+    names, named = (
+        completeness.expected_ranks([first]) if shared else expected.named,
+        completeness.named_world(first),
+    )
     who_told = "world_size in the files" if told == seen.world else "parallel sizes"
-    world, who = _world(selection, (_Offer(told, who_told), _Offer(named, "names on disk"), _Offer(names, HIGHEST), _Offer(grid, "parallel sizes")))
+    world, who = _world(
+        selection,
+        (
+            _Offer(told, who_told),
+            _Offer(named, "names on disk"),
+            _Offer(names, HIGHEST),
+            _Offer(grid, "parallel sizes"),
+        ),
+    )
     known["world_size"] = Known(world, who)
     warnings: list[Finding] = []
-    if who == HIGHEST and not all(layout.piece(p.piece).shared or not layout.piece(p.piece).required for p in first.parts):
-        warnings.append(finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root))
+    if who == HIGHEST and not all(
+        layout.piece(p.piece).shared or not layout.piece(p.piece).required for p in first.parts
+    ):
+        warnings.append(
+            finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root)
+        )
     topology = Topology(world, sizes, selection.rank_order)
-    if selection.rank_order == Selection().rank_order and (order := _order(session, ranked, seen, selection)) != topology.order:
+    if (
+        selection.rank_order == Selection().rank_order
+        and (order := _order(session, ranked, seen, selection)) != topology.order
+    ):
         topology = replace(topology, order=order)
         text = f"the files were written in rank order {order}, which the plan follows"
         warnings.append(finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE))
@@ -113,7 +144,9 @@ def find_topology(
     return replace(topology, provenance=known), saved, warnings
 
 
-def _witnesses(session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection) -> _Witnesses:
+def _witnesses(
+    session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
+) -> _Witnesses:
     """The newest files that can tell: the newest may be cut off, and say nothing any more."""
     level, out = min(Level.STRUCTURE, selection.level), _Witnesses([], [], None)
     for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):
@@ -137,10 +170,20 @@ def _size(axis: str, first: Checkpoint, seen: _Witnesses, selection: Selection) 
     """The size of one parallel axis, and who tells it."""
     told = (whole(r.metadata.get(f"args.{_SIZES[axis]}")) for r in seen.reports)
     in_file = next((n for n in told if n and 0 < n <= 1 << 20), 0)
-    on_disk, named_by = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1, "directory names"
-    spread = [n for r in seen.reports if (n := whole(r.metadata.get("mp_world_size"))) and n <= 1 << 20] if axis == "tp" else []
+    on_disk, named_by = (
+        max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1,
+        "directory names",
+    )
+    spread = (
+        [n for r in seen.reports if (n := whole(r.metadata.get("mp_world_size"))) and n <= 1 << 20]
+        if axis == "tp"
+        else []
+    )
     if spread and max(spread) > on_disk:
-        on_disk, named_by = max(spread), "mp_world_size in the files"  # DeepSpeed: names alone miss ranks whose files the newest save has lost
+        on_disk, named_by = (
+            max(spread),
+            "mp_world_size in the files",
+        )  # DeepSpeed: names alone miss ranks whose files the newest save has lost
     if flag := selection.sizes.get(axis):
         return _Offer(flag, f"--{axis}")
     if in_file and in_file >= on_disk:
@@ -150,7 +193,11 @@ def _size(axis: str, first: Checkpoint, seen: _Witnesses, selection: Selection) 
 
 def _check_order(selection: Selection, sizes: Mapping[str, int]) -> None:
     """Raises UsageError when --rank-order leaves out an axis."""
-    unplaced = [axis for axis in ("tp", "cp", "ep", "dp", "pp") if axis not in selection.rank_order.split("-") and sizes.get(axis, 1) > 1]
+    unplaced = [
+        axis
+        for axis in ("tp", "cp", "ep", "dp", "pp")
+        if axis not in selection.rank_order.split("-") and sizes.get(axis, 1) > 1
+    ]
     if unplaced:
         raise UsageError(
             f"--rank-order {selection.rank_order} does not say where {unplaced[0]} is, whose size is {sizes[unplaced[0]]}",
@@ -166,7 +213,10 @@ def _world(selection: Selection, offers: Sequence[_Offer]) -> tuple[int, str]:
     if started and started.world_size:
         return started.world_size.value, started.world_size.provenance
     world, who = next(((o.value, o.who) for o in offers if o.value), (1, ALONE))
-    grouped = max((rank + 1 for groups in selection.replica_groups.values() for group in groups for rank in group), default=0)
+    grouped = max(
+        (rank + 1 for groups in selection.replica_groups.values() for group in groups for rank in group),
+        default=0,
+    )
     return (grouped, "--replica-groups") if grouped > world else (world, who)
 
 

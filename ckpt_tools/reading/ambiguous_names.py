@@ -21,7 +21,11 @@ def settle_weak_names(s: Session) -> None:
     pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in s.found.parts}]
     if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
         return
-    by_crowd(s, [p for p in s.found.parts if BY_NAME[p.layout].piece(p.piece).step_from == "content"], Level.STRUCTURE)
+    by_crowd(
+        s,
+        [p for p in s.found.parts if BY_NAME[p.layout].piece(p.piece).step_from == "content"],
+        Level.STRUCTURE,
+    )
     kept, damaged = list[Part](), list[Part]()
     for part in s.found.parts:
         piece = BY_NAME[part.layout].piece(part.piece)
@@ -41,7 +45,9 @@ def settle_weak_names(s: Session) -> None:
     homes = {(p.layout, p.base) for p in kept}
     for part in damaged:  # its content says nothing: it is what the others beside it are
         names = list(_as_weak(part))
-        other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next((p for p in names if p.layout.last_resort), None)
+        other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next(
+            (p for p in names if p.layout.last_resort), None
+        )
         if other is not None:
             kept.append(_moved(part, other))
         else:
@@ -66,7 +72,9 @@ def _as_weak(part: Part) -> Iterator[Place]:
 
 
 def _moved(part: Part, to: Place) -> Part:
-    return part._replace(layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base)
+    return part._replace(
+        layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base
+    )
 
 
 def fits(piece: Piece, report: Report) -> bool:

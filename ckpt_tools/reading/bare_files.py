@@ -79,14 +79,34 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 def _content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     step, epoch = files.number(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
     alone = "param_groups" in anatomy.keys
-    optimizer = alone or any(is_optimizer_state(t.name) for t in anatomy.tensors) or any(map(_optimizer, _present(report, anatomy)))
+    optimizer = (
+        alone
+        or any(is_optimizer_state(t.name) for t in anatomy.tensors)
+        or any(map(_optimizer, _present(report, anatomy)))
+    )
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     weights = not alone and any(map(_weight, anatomy.tensors)) and not (name.role == "rng" and not optimizer)
     counters = not scheduler and (step, epoch) != (None, None)
     named = name.role or ("scheduler" if scheduler else "other")
-    role = "ema" if weights and name.role == "ema" else "model" if weights else "optimizer" if optimizer else named
+    role = (
+        "ema"
+        if weights and name.role == "ema"
+        else "model"
+        if weights
+        else "optimizer"
+        if optimizer
+        else named
+    )
     count = report.metadata.get("optimizer_step")
-    return _Bare(p, name, files.Holds(weights, optimizer, counters), step, epoch, count if isinstance(count, int) else None, role)
+    return _Bare(
+        p,
+        name,
+        files.Holds(weights, optimizer, counters),
+        step,
+        epoch,
+        count if isinstance(count, int) else None,
+        role,
+    )
 
 
 def _present(report: Report, anatomy: Anatomy) -> Iterator[str]:
@@ -100,7 +120,11 @@ def _optimizer(key: str) -> bool:
 
 def _weight(t: Tensor) -> bool:
     """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of bytes."""
-    other = _OTHER_STATE.search(t.name.partition(".")[0]) or is_optimizer_state(t.name) or t.name.endswith(".step")
+    other = (
+        _OTHER_STATE.search(t.name.partition(".")[0])
+        or is_optimizer_state(t.name)
+        or t.name.endswith(".step")
+    )
     return t.nbytes > 0 and not other and not (t.dtype == "uint8" and len(t.shape) == 1)
 
 
@@ -112,10 +136,14 @@ def _runs(bare: Sequence[_Bare]) -> list[_Bare]:
     bare, apart = _apart(bare)
     numbered = [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
     runs = apart | ({b.name.words for b in numbered} or {b.name.words for b in bare if b.name.numbered})
-    trained = {b.name.words for b in numbered if b.holds and b.holds.optimizer} or {b.name.words for b in bare if b.role == "optimizer"} & runs
+    trained = {b.name.words for b in numbered if b.holds and b.holds.optimizer} or {
+        b.name.words for b in bare if b.role == "optimizer"
+    } & runs
     if len(runs) > 1 and len(trained) == 1:  # the others are exports of one part of it
         one = next(iter(trained))
-        return [_in(b, one, Kind.RELEASE if _export(b) and b.name.words != one else b.name.kind) for b in bare]
+        return [
+            _in(b, one, Kind.RELEASE if _export(b) and b.name.words != one else b.name.kind) for b in bare
+        ]
     lone = next(iter(runs)) if len(runs) == 1 else ()
     return [_in(b, b.name.words if b.name.words in runs else lone, b.name.kind) for b in bare]
 
@@ -138,7 +166,10 @@ def _apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]]]:
         elif b.holds and n.words and not n.says_something and (b.step, b.epoch) != (None, None):
             patterns[b.step, b.epoch, b.role, b.holds.optimizer].add(n.pattern.lower())
     clash = {pattern for several in patterns.values() if len(several) > 1 for pattern in several}
-    named = [replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.name.pattern.lower() in clash else b for b in bare]
+    named = [
+        replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.name.pattern.lower() in clash else b
+        for b in bare
+    ]
     return named, {b.name.words for b in named if b.name.pattern.lower() in clash}
 
 
@@ -152,16 +183,28 @@ def _units(bare: Sequence[_Bare]) -> list[_Bare]:
         mine = [b for b in bare if b.run == run]
         rows = [(b, n) for b in mine if (n := b.name.number) is not None]
         steps = any(n in (b.step, b.count) for b, n in rows)
-        epochs = any(b.epoch is not None and abs(b.epoch - n) <= 1 for b, n in rows) or any(b.step is not None for b, n in rows)
-        mine = [b if b.name.number is None else replace(b, name=_with_unit(b.name, epochs and not steps)) for b in mine]
+        epochs = any(b.epoch is not None and abs(b.epoch - n) <= 1 for b, n in rows) or any(
+            b.step is not None for b, n in rows
+        )
+        mine = [
+            b if b.name.number is None else replace(b, name=_with_unit(b.name, epochs and not steps))
+            for b in mine
+        ]
         counted = [(b.name.step, b.count) for b in mine if b.name.step is not None and b.count is not None]
         by_count = bool(counted) and all(a == n for a, n in counted)  # one update is one step
-        out += [replace(b, step=b.count) if by_count and b.step is None and not b.name.numbered else b for b in mine]
+        out += [
+            replace(b, step=b.count) if by_count and b.step is None and not b.name.numbered else b
+            for b in mine
+        ]
     return out
 
 
 def _with_unit(name: BareName, epoch: bool) -> BareName:
-    return name._replace(number=None, epoch=name.number) if epoch else name._replace(number=None, step=name.number)
+    return (
+        name._replace(number=None, epoch=name.number)
+        if epoch
+        else name._replace(number=None, step=name.number)
+    )
 
 
 # --- which checkpoint
@@ -171,7 +214,11 @@ def _sets(bare: Iterable[_Bare]) -> dict[object, list[_Bare]]:
     """Files that are saved together: of one number, or written over under the same word."""
     out: dict[object, list[_Bare]] = defaultdict(list)
     for b in bare:
-        number = (b.name.step, b.name.epoch) if b.name.numbered else (b.name.alias, b.name.words if b.name.words != b.run else ())
+        number = (
+            (b.name.step, b.name.epoch)
+            if b.name.numbered
+            else (b.name.alias, b.name.words if b.name.words != b.run else ())
+        )
         out[b.run, b.kind, b.rolling, number].append(b)
     for key, same in list(out.items()):
         if same[0].rolling and max(Counter(b.role for b in same).values()) > 1:
@@ -203,4 +250,7 @@ def _exported(same: Sequence[_Bare]) -> bool:
         return False
     if not all(_export(b) and b.holds and not b.holds.counters for b in same):
         return False
-    return all(b.name.shard or b.role == "ema" or stem_of(b.part.path.rpartition("/")[2]).lower() in _EXPORTS for b in same)
+    return all(
+        b.name.shard or b.role == "ema" or stem_of(b.part.path.rpartition("/")[2]).lower() in _EXPORTS
+        for b in same
+    )

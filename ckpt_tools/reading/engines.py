@@ -72,10 +72,14 @@ def _address(scheduler: str) -> str:
             address = json.load(f)["address"]
     except OSError as e:
         raise CannotLook(
-            f"the scheduler file {path!r} cannot be read: {e.strerror}", "start 'dask scheduler --scheduler-file FILE' where this machine sees FILE"
+            f"the scheduler file {path!r} cannot be read: {e.strerror}",
+            "start 'dask scheduler --scheduler-file FILE' where this machine sees FILE",
         ) from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise UsageError(f"{path!r} is no scheduler file of Dask: it names no address", "'dask scheduler --scheduler-file FILE' writes one") from e
+        raise UsageError(
+            f"{path!r} is no scheduler file of Dask: it names no address",
+            "'dask scheduler --scheduler-file FILE' writes one",
+        ) from e
     return str(address)
 
 
@@ -83,7 +87,10 @@ def _dask(address: str) -> Iterator[Engine]:
     try:
         import distributed
     except ImportError:
-        raise UsageError("--scheduler with an address needs Dask distributed", "pip install 'ckpt-tools[dask]', here and on the workers") from None
+        raise UsageError(
+            "--scheduler with an address needs Dask distributed",
+            "pip install 'ckpt-tools[dask]', here and on the workers",
+        ) from None
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
@@ -92,7 +99,8 @@ def _dask(address: str) -> Iterator[Engine]:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except ValueError as e:
         raise UsageError(
-            f"{address!r} is no address of a Dask scheduler: {e}", "say --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads"
+            f"{address!r} is no address of a Dask scheduler: {e}",
+            "say --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads",
         ) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
@@ -108,7 +116,9 @@ def _dask(address: str) -> Iterator[Engine]:
         return int(known[1])
 
     try:
-        yield Engine(client.get_executor(pure=False, retries=RETRIES), f"the Dask scheduler at {address}", hint, width)
+        yield Engine(
+            client.get_executor(pure=False, retries=RETRIES), f"the Dask scheduler at {address}", hint, width
+        )
     finally:
         client.close(timeout=5)
 
@@ -117,10 +127,18 @@ def _mpi() -> Iterator[Engine]:
     try:
         from mpi4py.futures import MPIPoolExecutor, _core
     except ImportError:
-        raise UsageError("--scheduler mpi needs mpi4py", "pip install 'ckpt-tools[mpi]', and the system's MPI") from None
+        raise UsageError(
+            "--scheduler mpi needs mpi4py", "pip install 'ckpt-tools[mpi]', and the system's MPI"
+        ) from None
     except RuntimeError as e:
-        raise UsageError(f"mpi4py finds no MPI: {e}", "install the system's, such as Debian's openmpi-bin, or load its module") from None
+        raise UsageError(
+            f"mpi4py finds no MPI: {e}",
+            "install the system's, such as Debian's openmpi-bin, or load its module",
+        ) from None
     if getattr(_core, "SharedPool", None) is None:
-        raise UsageError("--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read", MPIRUN)
+        raise UsageError(
+            "--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read",
+            MPIRUN,
+        )
     with MPIPoolExecutor() as executor:
         yield Engine(executor, "the MPI job", width=lambda: int(executor.num_workers))

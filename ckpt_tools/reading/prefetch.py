@@ -39,9 +39,18 @@ def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
     """Those of the parts and, after them, of the bare files that nobody has looked at so deeply yet."""
     for p in parts:
         piece, have = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
-        deeper = have is None or (have.level < level and have.format is not None and not cut_short(have.findings, have.size))
+        deeper = have is None or (
+            have.level < level and have.format is not None and not cut_short(have.findings, have.size)
+        )
         if deeper and not (p.size == 0 and piece.mark):
-            yield _File(p.path, p.size, p.mtime_ns, p.findings, () if piece.weak or p.role != piece.role else piece.formats, p)
+            yield _File(
+                p.path,
+                p.size,
+                p.mtime_ns,
+                p.findings,
+                () if piece.weak or p.role != piece.role else piece.formats,
+                p,
+            )
 
 
 def _bare(s: Session) -> Iterator[_File]:
@@ -54,8 +63,12 @@ def wanted(s: Session, level: Level) -> list[Want]:
 
     out: dict[str, Want] = {}
     for f in (*_files(s, s.parts, level), *_bare(s)):
-        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(f.path, level, f.expect, s.indexes.based(f.path)):
-            out.setdefault(f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path)))
+        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(
+            f.path, level, f.expect, s.indexes.based(f.path)
+        ):
+            out.setdefault(
+                f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path))
+            )
     return list(out.values())
 
 
@@ -65,7 +78,9 @@ def by_engine(s: Session, engine: Engine, level: Level) -> None:
 
     if level is Level.PRESENCE:
         return
-    spread = Spread(engine, require=s.require, key=s.reader.key, explain=s.reader.explain, progress=s.reader.progress)
+    spread = Spread(
+        engine, require=s.require, key=s.reader.key, explain=s.reader.explain, progress=s.reader.progress
+    )
     for want, seen in spread.read(wanted(s, level)):
         s.reader.ahead[want.path] = level, seen
 
@@ -77,8 +92,16 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
     jobs, reader = s.jobs or default_jobs(), s.reader
     if jobs < 2 or reader.rate is not None or reader.explain:
         return
-    todo = [f for f in (*_files(s, parts, level), *(_bare(s) if bare else ())) if f.size > 0 and (level is Level.STRUCTURE or f.size < processes.LARGE)]
-    todo = [f for f in todo if s.shown(f.path, level, f.findings) is None and not any(c.joint for c in s.indexes.claims(f.path))]
+    todo = [
+        f
+        for f in (*_files(s, parts, level), *(_bare(s) if bare else ()))
+        if f.size > 0 and (level is Level.STRUCTURE or f.size < processes.LARGE)
+    ]
+    todo = [
+        f
+        for f in todo
+        if s.shown(f.path, level, f.findings) is None and not any(c.joint for c in s.indexes.claims(f.path))
+    ]
     if not todo or len(parts) + bare * len(s.found.bare) < processes.LEAST:
         return
 
@@ -98,7 +121,14 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
             f, opened = todo[i], time.time_ns()
             with counted() as read:
                 report, anatomy = look(
-                    f.path, level, expect=f.expect, claims=s.indexes.claims(f.path), jobs=1, require=s.require, key=reader.key, io=reader.io
+                    f.path,
+                    level,
+                    expect=f.expect,
+                    claims=s.indexes.claims(f.path),
+                    jobs=1,
+                    require=s.require,
+                    key=reader.key,
+                    io=reader.io,
                 )
             identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else None
             return json.dumps((read.bytes, identity)).encode() + b"\n" + (pack(report, anatomy.places) or b"")

@@ -44,7 +44,9 @@ def crowd(count: int, jobs: int, answer: Answer, beat: Callable[[], object]) -> 
         for _ in range(min(jobs, len(starts))):
             ours, theirs = os.pipe()
             try:
-                copies[ours] = worker_processes.forked(lambda out=theirs: _serve(tickets, out, count, most, answer), (ours, *copies))  # type: ignore[misc]
+                copies[ours] = worker_processes.forked(
+                    lambda out=theirs: _serve(tickets, out, count, most, answer), (ours, *copies)
+                )  # type: ignore[misc]
             except OSError:  # as many as the system allows
                 os.close(ours)
                 break
@@ -93,7 +95,9 @@ def _collected(pipes: Sequence[int], beat: Callable[[], object]) -> Iterator[tup
                 yield i, bytes(got[at : at + size])
                 at += size
             del got[:at]
-        for fd in [fd for fd in parts if stalls.overdue(heard[fd])]:  # what it had is read here, where each call is watched
+        for fd in [
+            fd for fd in parts if stalls.overdue(heard[fd])
+        ]:  # what it had is read here, where each call is watched
             poll.unregister(fd)
             del parts[fd]
         beat()

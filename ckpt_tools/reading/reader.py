@@ -43,13 +43,17 @@ class Reader:
         limit_rate: float | None = None,
     ) -> None:
         self.jobs, self.require, self.key, self.explain, self.progress = jobs, require, key, explain, progress
-        self.cache = None if key is not None or explain else cache  # what a key opened is not for a file that others may read
+        self.cache = (
+            None if key is not None or explain else cache
+        )  # what a key opened is not for a file that others may read
         self.ends = None if budget is None else time.monotonic() + budget
         self.rate = Rate(limit_rate) if limit_rate else None
         # Helpers that map a file take it in big pieces, which no rate holds back.
         self.io = "pread" if limit_rate and io in ("auto", "mmap") else io
         self.unread: dict[str, int] = {}
-        self.ahead: dict[str, tuple[Level, Seen]] = {}  # what was read before anybody asked: by an engine, or as a sample
+        self.ahead: dict[
+            str, tuple[Level, Seen]
+        ] = {}  # what was read before anybody asked: by an engine, or as a sample
         self.partial = set[str]()
         self._cost: dict[str, int] = {}
         self.stopped = False  # whether the budget ended the last read
@@ -63,7 +67,9 @@ class Reader:
         """Whether the budget has come to its end."""
         return self.ends is not None and time.monotonic() >= self.ends
 
-    def read(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]) -> tuple[Report, Anatomy]:
+    def read(
+        self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
+    ) -> tuple[Report, Anatomy]:
         """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until then."""
         self.stopped = False
         try:
@@ -87,7 +93,9 @@ class Reader:
         self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
         return report, anatomy
 
-    def report(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None) -> tuple[Report, Places] | None:
+    def report(
+        self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
+    ) -> tuple[Report, Places] | None:
         """The same without what is in the file, and not always from the file. ``based`` stands for the indexes behind the claims; None keeps nothing.
 
         None when the budget was spent before anybody had read it so deeply.
@@ -107,14 +115,25 @@ class Reader:
             if path in self.partial:  # what is kept of it is kept already
                 return (report, places), None, None, False
             # An optional package that is missing today may be there tomorrow; what nobody could look at is looked at again.
-            kept = not self.stopped and report.verdict is not Verdict.UNKNOWN and not any(f.code == "needs-extra" for f in report.findings)
+            kept = (
+                not self.stopped
+                and report.verdict is not Verdict.UNKNOWN
+                and not any(f.code == "needs-extra" for f in report.findings)
+            )
             bad = report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
-            return (report, places), pack(report, places) if kept and self.cache is not None else None, identity, bad
+            return (
+                (report, places),
+                pack(report, places) if kept and self.cache is not None else None,
+                identity,
+                bad,
+            )
 
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         shared = based is not None and level < Level.LOAD
         question = self.question(expect, based)
-        found = self._ask(path, question, level, lambda data: unpack(path, data), fresh) if shared else fresh()[0]
+        found = (
+            self._ask(path, question, level, lambda data: unpack(path, data), fresh) if shared else fresh()[0]
+        )
         if found is not None:
             self._cost[path] = max(self._cost.get(path, 0), found[0].bytes_read)
         return found
@@ -140,7 +159,9 @@ class Reader:
             data, identity = read()
             return data, data, identity, False
 
-        return self._ask(path, f"{__version__} {question}".encode(), Level.STRUCTURE, lambda data: data, fresh)
+        return self._ask(
+            path, f"{__version__} {question}".encode(), Level.STRUCTURE, lambda data: data, fresh
+        )
 
     def _ask(
         self,

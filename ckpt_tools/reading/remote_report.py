@@ -15,10 +15,16 @@ _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 """What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
 
 
-def seen_from_here(want: Want, host: str, report: Report, identity: tuple[int, ...] | None) -> tuple[Report, tuple[int, ...] | None] | None:
+def seen_from_here(
+    want: Want, host: str, report: Report, identity: tuple[int, ...] | None
+) -> tuple[Report, tuple[int, ...] | None] | None:
     """A worker's report, and what identifies the file there; None when it is better read here."""
     blind = [f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM]
-    differs = identity is not None and want.mtime_ns > 0 and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
+    differs = (
+        identity is not None
+        and want.mtime_ns > 0
+        and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
+    )
     if blind or differs:
         try:
             with LocalSource(want.path) as source:
@@ -29,12 +35,24 @@ def seen_from_here(want: Want, host: str, report: Report, identity: tuple[int, .
             return unknown(want, other(host)), None
         if blind:
             said = unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
-            report = replace(report, size=want.size, findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings))
+            report = replace(
+                report,
+                size=want.size,
+                findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings),
+            )
     return report, identity
 
 
 def unknown(want: Want, why: str) -> Report:
-    return Report(want.path, None, want.size, Verdict.UNKNOWN, Level.PRESENCE, findings=(finding("unreadable", why),), mtime_ns=want.mtime_ns)
+    return Report(
+        want.path,
+        None,
+        want.size,
+        Verdict.UNKNOWN,
+        Level.PRESENCE,
+        findings=(finding("unreadable", why),),
+        mtime_ns=want.mtime_ns,
+    )
 
 
 def unseen(why: str, host: str) -> str:

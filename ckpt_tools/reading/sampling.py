@@ -45,7 +45,9 @@ class Asked:
         self._ends = None if max_duration is None else time.monotonic() + max_duration
         self.left = share.size if share else None
         self.stopped = False
-        self.bytes = self.bytes_read = self.blocks = self.blocks_read = self.files = self.files_read = self.never = 0
+        self.bytes = self.bytes_read = self.blocks = self.blocks_read = self.files = self.files_read = (
+            self.never
+        ) = 0
         self.oldest: int | None = None
 
     @property
@@ -79,7 +81,10 @@ class Sampling:
         import xxhash
 
         base = self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
-        files = [File(w, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(w.path, base)))) for w in wanted(self.s, level)]
+        files = [
+            File(w, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(w.path, base))))
+            for w in wanted(self.s, level)
+        ]
         if self.at_once:
             self._contents([(f, ()) for f in files])
         else:
@@ -143,7 +148,17 @@ class Sampling:
             picked = self._pick(f, ask, numbers)
             source, sums, empty = ask
             if picked is None or picked.numbers:
-                steps.send(mismatches(source, sums, jobs=reader.jobs, progress=reader.advance, gaps=True, watch=watching(empty), picked=picked))
+                steps.send(
+                    mismatches(
+                        source,
+                        sums,
+                        jobs=reader.jobs,
+                        progress=reader.advance,
+                        gaps=True,
+                        watch=watching(empty),
+                        picked=picked,
+                    )
+                )
             else:
                 steps.send(iter(()))
         except StopIteration as done:
@@ -171,7 +186,11 @@ class Sampling:
         if not grid:
             return None
         share = self.asked.share
-        mine = [k for k in range(len(grid)) if share.has(f.home, k)] if self.at_once and share is not None else (k for k in numbers if k < len(grid))
+        mine = (
+            [k for k in range(len(grid)) if share.has(f.home, k)]
+            if self.at_once and share is not None
+            else (k for k in numbers if k < len(grid))
+        )
         f.picked = Picked(grid, mine)
         return f.picked
 
@@ -190,7 +209,10 @@ class Sampling:
         self._note(f, picked)
         f.looks += bool(picked.numbers)
         whole = len(f.done) == len(f.blocks) and seen.report.level >= Level.CONTENT
-        f.seen = joined(before, seen._replace(report=replace(seen.report, level=seen.report.level if whole else Level.STRUCTURE)))
+        f.seen = joined(
+            before,
+            seen._replace(report=replace(seen.report, level=seen.report.level if whole else Level.STRUCTURE)),
+        )
         if picked.numbers:
             if f.seen.report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
                 self.times.forget(f.want.path)  # what an earlier run said of the whole
@@ -210,7 +232,11 @@ class Sampling:
         if f.seen is not None:
             self.reader.ahead[f.want.path] = level, f.seen
         if f.blocks:
-            asked.files, asked.blocks, asked.bytes = asked.files + 1, asked.blocks + len(f.blocks), asked.bytes + sum(f.blocks.lengths)
+            asked.files, asked.blocks, asked.bytes = (
+                asked.files + 1,
+                asked.blocks + len(f.blocks),
+                asked.bytes + sum(f.blocks.lengths),
+            )
             asked.never += sum(t <= 0 for t in f.times)
             asked.oldest = min((t for t in (asked.oldest, *f.times) if t is not None and t > 0), default=None)
             if len(f.done) == len(f.blocks):
@@ -243,4 +269,6 @@ class Sampling:
 
 def _seen(report: Report, anatomy: Anatomy, opened_ns: int) -> Seen:
     identity = anatomy.identity
-    return Seen(report, anatomy.places, identity if identity is not None and identity.settled(opened_ns) else None)
+    return Seen(
+        report, anatomy.places, identity if identity is not None and identity.settled(opened_ns) else None
+    )

@@ -101,6 +101,15 @@ def joined(before: Seen | None, seen: Seen) -> Seen:
     if before is None:
         return seen
     findings = tuple(dict.fromkeys((*before.report.findings, *seen.report.findings)))
-    verdict = Verdict.UNKNOWN if Verdict.UNKNOWN in (before.report.verdict, seen.report.verdict) else worst(findings)
-    report = replace(seen.report, findings=findings, verdict=verdict, bytes_read=before.report.bytes_read + seen.report.bytes_read)
+    verdict = (
+        Verdict.UNKNOWN
+        if Verdict.UNKNOWN in (before.report.verdict, seen.report.verdict)
+        else worst(findings)
+    )
+    report = replace(
+        seen.report,
+        findings=findings,
+        verdict=verdict,
+        bytes_read=before.report.bytes_read + seen.report.bytes_read,
+    )
     return Seen(report, seen.places, seen.identity if seen.identity == before.identity else None)

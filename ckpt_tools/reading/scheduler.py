@@ -54,7 +54,13 @@ class Spread:
         pick: Callable[[Want, Ask], Picked | None] | None = None,
         over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.engine, self.require, self.key, self.explain, self.progress = engine, require, key, explain, progress
+        self.engine, self.require, self.key, self.explain, self.progress = (
+            engine,
+            require,
+            key,
+            explain,
+            progress,
+        )
         self.pick, self.over = pick, over
         self._out: dict[Future[Any], Unit] = {}
         self._open, self._unit = 0, work_units.UNIT
@@ -74,7 +80,9 @@ class Spread:
                     break
                 if (claims := self._sent(want)) is not None:
                     size = _HEADER if want.level is Level.STRUCTURE else want.size
-                    if whole.add(want, (), size, "look", want.path, int(want.level), want.expect, self.require, claims):
+                    if whole.add(
+                        want, (), size, "look", want.path, int(want.level), want.expect, self.require, claims
+                    ):
                         whole = self._submit(whole)
                 else:
                     ranges = self._begin(want, ranges)
@@ -101,7 +109,13 @@ class Spread:
     def _sent(self, want: Want) -> tuple[Any, ...] | None:
         """The claims on a file that a worker may look at whole; None for one that is begun here."""
         large = want.size > 2 * self._unit and want.level is Level.CONTENT
-        if large or self.pick is not None or self.key is not None or self.explain or any(c.joint for c in want.claims):
+        if (
+            large
+            or self.pick is not None
+            or self.key is not None
+            or self.explain
+            or any(c.joint for c in want.claims)
+        ):
             return None
         try:
             return tuple(map(encode, want.claims))
@@ -155,7 +169,9 @@ class Spread:
             items = tuple(one.content.items[i] for i in numbers)
             if unit.add(one, numbers, size, "read", want.path, source.size, source.stat.st_mtime_ns, items):
                 unit = self._submit(unit)
-            while self.pick is not None and len(self._out) >= AHEAD * max(2, self.engine.width()):  # so that little is out when it is over
+            while self.pick is not None and len(self._out) >= AHEAD * max(
+                2, self.engine.width()
+            ):  # so that little is out when it is over
                 self._collect()
         one.left -= 1
         self._close(one)
@@ -170,7 +186,8 @@ class Spread:
             self._alone = time.monotonic()
         elif time.monotonic() - self._alone > engines.GRACE:
             raise CannotLook(
-                f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s", "start workers, and look into their logs for why they end"
+                f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s",
+                "start workers, and look into their logs for why they end",
             )
         for future in done:
             unit = self._out.pop(future)
@@ -182,10 +199,14 @@ class Spread:
                 self._fatal(unit)
                 continue
             if version != __version__:
-                raise CannotLook(f"the worker on {host} has ckpt-tools {version}, this is {__version__}", "install the same version on all machines")
+                raise CannotLook(
+                    f"the worker on {host} has ckpt-tools {version}, this is {__version__}",
+                    "install the same version on all machines",
+                )
             if defect:
                 raise CannotLook(
-                    f"the worker on {host} failed: {defect}", "if it has enough memory, this is a bug in ckpt: please report it"
+                    f"the worker on {host} failed: {defect}",
+                    "if it has enough memory, this is a bug in ckpt: please report it",
                 ) from None
             for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
                 if isinstance(owner, Open):
@@ -203,7 +224,15 @@ class Spread:
             else:
                 self._done.append((owner, Seen(unknown(owner, why), {}, None)))
 
-    def _whole(self, want: Want, begun_ns: int, host: str, packed: bytes | None, identity: tuple[int, ...] | None, read: int) -> None:
+    def _whole(
+        self,
+        want: Want,
+        begun_ns: int,
+        host: str,
+        packed: bytes | None,
+        identity: tuple[int, ...] | None,
+        read: int,
+    ) -> None:
         made = unpack(want.path, packed) if packed is not None else None
         here = made and seen_from_here(want, host, made[0], identity)
         if not made or not here:
@@ -212,7 +241,16 @@ class Spread:
         self.progress(read)
         self._done.append((want, Seen(here[0], made[1], ours(want.path, here[1], begun_ns))))
 
-    def _ranges(self, one: Open, numbers: tuple[int, ...], host: str, wrong: Result | None, results: Sequence[Result], empty: Any, read: int) -> None:
+    def _ranges(
+        self,
+        one: Open,
+        numbers: tuple[int, ...],
+        host: str,
+        wrong: Result | None,
+        results: Sequence[Result],
+        empty: Any,
+        read: int,
+    ) -> None:
         one.left -= 1
         source = one.ask[0]
         source.bytes_read += read
@@ -241,5 +279,7 @@ class Spread:
 
     def _finished(self, want: Want, made: tuple[Report, Anatomy], opened_ns: int) -> None:
         report, anatomy = made
-        identity = anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
+        identity = (
+            anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
+        )
         self._done.append((want, Seen(report, anatomy.places, identity)))

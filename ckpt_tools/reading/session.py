@@ -21,7 +21,18 @@ from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Box, Checkpoint, Finding, Level, Part, Report, Severity, Unseen, Verdict, worst
+from ckpt_tools.model.nouns import (
+    Box,
+    Checkpoint,
+    Finding,
+    Level,
+    Part,
+    Report,
+    Severity,
+    Unseen,
+    Verdict,
+    worst,
+)
 from ckpt_tools.reading.ambiguous_names import settle_weak_names
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.storage.listing import THREADS
@@ -63,11 +74,27 @@ class Session:
         trust: Trust = OURS,
     ) -> None:
         require, self.trusted = names(require), tuple(trust_global)
-        self.root, self.jobs, self.require, self.settle, self.progress = os.path.abspath(root), jobs, require, settle, progress
-        self.started_ns = time.time_ns()  # before the first look: what is younger was written by somebody else meanwhile
+        self.root, self.jobs, self.require, self.settle, self.progress = (
+            os.path.abspath(root),
+            jobs,
+            require,
+            settle,
+            progress,
+        )
+        self.started_ns = (
+            time.time_ns()
+        )  # before the first look: what is younger was written by somebody else meanwhile
         key = read_key(key_file, trust) if key_file else None
         self.reader = Reader(
-            jobs=jobs, require=require, key=key, explain=explain, progress=self._advance, cache=cache, budget=budget, io=io, limit_rate=limit_rate
+            jobs=jobs,
+            require=require,
+            key=key,
+            explain=explain,
+            progress=self._advance,
+            cache=cache,
+            budget=budget,
+            io=io,
+            limit_rate=limit_rate,
         )
         self.found: Discovery = _discovered(root, listing, Hidden(exclude))
         self.indexes = Indexes(self.found.indexes)
@@ -103,7 +130,9 @@ class Session:
             if path not in known:
                 known.add(path)
                 self.found.bare.append((path, *stat_of(path)))
-                self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)  # its name had said nothing
+                self.found.unrecognised = max(
+                    0, self.found.unrecognised - self.found.tree
+                )  # its name had said nothing
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
@@ -124,15 +153,30 @@ class Session:
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
         have = self.reports.get(part.path)
-        if have is None and part.size == 0 and not part.findings and BY_NAME[part.layout].piece(part.piece).mark:
-            have = self.reports[part.path] = Report(part.path, None, 0, Verdict.OK, level, findings=(_NO_STATE,), mtime_ns=part.mtime_ns)
+        if (
+            have is None
+            and part.size == 0
+            and not part.findings
+            and BY_NAME[part.layout].piece(part.piece).mark
+        ):
+            have = self.reports[part.path] = Report(
+                part.path, None, 0, Verdict.OK, level, findings=(_NO_STATE,), mtime_ns=part.mtime_ns
+            )
         if have is None and level is Level.PRESENCE:
-            empty = (finding("empty-file", "the file has no bytes", offset=0),) if part.size == 0 and not part.findings else part.findings
+            empty = (
+                (finding("empty-file", "the file has no bytes", offset=0),)
+                if part.size == 0 and not part.findings
+                else part.findings
+            )
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
-            have = self.reports[part.path] = Report(part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns)
+            have = self.reports[part.path] = Report(
+                part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns
+            )
         if have is None or (have.level < level and have.format is not None and not self._enough(have)):
             piece = BY_NAME[part.layout].piece(part.piece)
-            expect = () if piece.weak or part.role != piece.role else piece.formats  # those that the part's place in its layout allows
+            expect = (
+                () if piece.weak or part.role != piece.role else piece.formats
+            )  # those that the part's place in its layout allows
             new = self._look(part.path, level, part.findings, expect)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
@@ -156,7 +200,9 @@ class Session:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
         return self._look(path, level, seen) or self.examine(path, Level.STRUCTURE, seen)[0]
 
-    def _look(self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()) -> Report | None:
+    def _look(
+        self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()
+    ) -> Report | None:
         """None when the budget is spent."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown
@@ -167,7 +213,9 @@ class Session:
             self.places[os.path.dirname(path)][path] = found[1]
         return self._told(found[0], seen)
 
-    def examine(self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()) -> tuple[Report, Anatomy]:
+    def examine(
+        self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
+    ) -> tuple[Report, Anatomy]:
         """A report on one file together with what is in it."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown, Anatomy()
@@ -185,7 +233,9 @@ class Session:
         if (lone := self.indexes.lone(path)) is not None:
             size, mtime_ns, more = stat_of(path)
             reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
-            return Report(path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns)
+            return Report(
+                path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns
+            )
         return None
 
     def _told(self, report: Report, seen: Sequence[Finding]) -> Report:
@@ -204,8 +254,14 @@ class Session:
             for path in self.indexes.members({index.path}):
                 if path not in mine:
                     size, mtime_ns, findings = stat_of(path)
-                    mine[path] = index._replace(path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings)
-        kept = tuple(p for p in mine.values() if not ((lone := self.indexes.lone(p.path)) and lone.code == "extra-file"))
+                    mine[path] = index._replace(
+                        path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings
+                    )
+        kept = tuple(
+            p
+            for p in mine.values()
+            if not ((lone := self.indexes.lone(p.path)) and lone.code == "extra-file")
+        )
         return replace(checkpoint, parts=kept)
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
@@ -217,7 +273,10 @@ class Session:
 
     def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
         """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
-        path, read = self.found.trackers.get((BY_NAME[layout].tracker or "", base)), BY_NAME[layout].read_tracker
+        path, read = (
+            self.found.trackers.get((BY_NAME[layout].tracker or "", base)),
+            BY_NAME[layout].read_tracker,
+        )
         if path is None or read is None:
             return None
         data = read_tracker(path, TRACKER_LIMIT)
@@ -231,7 +290,9 @@ class Session:
         """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
         newest, highest, named, said = self._front(siblings)
         young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9
-        if named is not None and checkpoint.order <= named:  # the framework has declared it finished, however young it is
+        if (
+            named is not None and checkpoint.order <= named
+        ):  # the framework has declared it finished, however young it is
             return young and BY_NAME[checkpoint.layout].tracked_early
         past = isinstance(said, int) and (checkpoint.step or 0) > said
         return (checkpoint is highest and (named is not None or past)) or young

@@ -37,7 +37,9 @@ def not_seen(s: Session) -> list[Finding]:
 
 def told(row: Unseen, root: str) -> Finding:
     """A row as a finding; what belongs to the file system is worth a note."""
-    return finding("unreadable", row.why, path=row.path, severity=Severity.NOTE if _of_system(row.path, root) else None)
+    return finding(
+        "unreadable", row.why, path=row.path, severity=Severity.NOTE if _of_system(row.path, root) else None
+    )
 
 
 def unread_files(s: Session) -> Iterator[Finding]:
@@ -56,11 +58,17 @@ def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
 
 def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     """(what the answer cannot be given without, what is worth a warning beside it)."""
-    stepped = {os.path.dirname(c.path) for c in answer.candidates or () if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)}
+    stepped = {
+        os.path.dirname(c.path)
+        for c in answer.candidates or ()
+        if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)
+    }
     blocking, warnings = list[Unseen](), list[Finding]()
     for row in _rows(s, answer):
         step = step_in_path(row.path, s.root, active(), stepped) if row.step is None else row.step
-        if _of_system(row.path, s.root) or (_passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)):
+        if _of_system(row.path, s.root) or (
+            _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
+        ):
             warnings.append(told(row, s.root))
         else:
             blocking.append(row)
@@ -73,7 +81,12 @@ def _rows(s: Session, answer: Answer) -> Iterator[Unseen]:
     yield from _beside(s, answer)
     yield from _parts(s, answer)
     if answer.chosen is None:  # no name of theirs is one of a checkpoint, but then something is there
-        bare = ((path, f.message) for path, _, _, findings in s.found.bare for f in findings if f.code == "unreadable")
+        bare = (
+            (path, f.message)
+            for path, _, _, findings in s.found.bare
+            for f in findings
+            if f.code == "unreadable"
+        )
         yield from (Unseen(path, why) for path, why in bare)
 
 
@@ -81,7 +94,9 @@ def _beside(s: Session, answer: Answer) -> Iterator[Unseen]:
     """Trackers, indexes, and files that others were to be compared with."""
     unread_ = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
     parts = {p.path: p for p in s.parts if p.path in unread_} if unread_ else {}
-    yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())  # also of what lost: it may have lost for want of what they name
+    yield from (
+        Unseen(path, why) for path, why in s.indexes.unseen.items()
+    )  # also of what lost: it may have lost for want of what they name
     for path, why in unread_.items():
         p = parts.get(path)
         if p is None:
@@ -95,7 +110,11 @@ def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
     unread_ = list(_unread_parts(s))
     if not unread_:
         return
-    mine = None if answer.candidates is None else {p.path for c in answer.candidates for p in c.parts if not c.unfinished}
+    mine = (
+        None
+        if answer.candidates is None
+        else {p.path for c in answer.candidates for p in c.parts if not c.unfinished}
+    )
     rejected = () if answer.skip and answer.chosen is None else answer.rejected
     lost = {p.path for c in rejected for p in c.parts if BY_NAME[p.layout].piece(p.piece).step_from == "name"}
     lost |= {p.path for p in answer.chosen.parts} if answer.chosen else set()

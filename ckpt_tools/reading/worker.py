@@ -24,15 +24,28 @@ def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, st
     if version != __version__:
         return __version__, host, "", ()
     try:
-        return __version__, host, "", tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files)
+        return (
+            __version__,
+            host,
+            "",
+            tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files),
+        )
     except Exception as e:
         return __version__, host, f"{type(e).__name__}: {e}", ()
 
 
-def _look(path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]) -> tuple[Any, ...]:
+def _look(
+    path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]
+) -> tuple[Any, ...]:
     with counted() as read:
-        report, anatomy = look(path, Level(level), expect=expect, require=require, claims=tuple(map(decode, claims)), jobs=1)
-    return pack(report, anatomy.places), None if anatomy.identity is None else tuple(anatomy.identity), read.bytes
+        report, anatomy = look(
+            path, Level(level), expect=expect, require=require, claims=tuple(map(decode, claims)), jobs=1
+        )
+    return (
+        pack(report, anatomy.places),
+        None if anatomy.identity is None else tuple(anatomy.identity),
+        read.bytes,
+    )
 
 
 def _read(path: str, size: int, mtime_ns: int, items: tuple[Item, ...]) -> tuple[Any, ...]:

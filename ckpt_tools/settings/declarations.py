@@ -128,5 +128,9 @@ def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:
             return variable.value(raw, variable.flag)
         return variable.value(env[variable.name], variable.name) if env.get(variable.name) else default
 
-    group, owners, places = said("trust-group", False), said("trust-owner", frozenset()), said("trust-dir", ())
+    group, owners, places = (
+        said("trust-group", False),
+        said("trust-owner", frozenset()),
+        said("trust-dir", ()),
+    )
     return Trust(group is True, owners, places)  # type: ignore[arg-type]  # what their parsers return

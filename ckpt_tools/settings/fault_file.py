@@ -18,7 +18,9 @@ def rank(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r} is not a rank: ranks are whole numbers such as 3")  # noqa: TRY004 - the caller of every parser waits for ValueError
     if not 0 <= value <= MAX_RANK:
-        raise ValueError(f"rank {value} is {'negative' if value < 0 else f'above {MAX_RANK}'}: ranks count from 0")
+        raise ValueError(
+            f"rank {value} is {'negative' if value < 0 else f'above {MAX_RANK}'}: ranks count from 0"
+        )
     return value
 
 
@@ -39,7 +41,11 @@ def _mindx(value: object) -> Iterable[object]:
     """
     if isinstance(value, str):
         value = re.findall(r"[^\s,\[\]'\"]+", value)
-    return [int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in value] if isinstance(value, list) else [value]
+    return (
+        [int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in value]
+        if isinstance(value, list)
+        else [value]
+    )
 
 
 def _sources(content: object) -> Iterator[frozenset[int]]:
@@ -48,7 +54,9 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
         yield ranks(content, "the list")
         return
     if not isinstance(content, dict):
-        raise ValueError('is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks": [3, 5]}')  # noqa: TRY004
+        raise ValueError(  # noqa: TRY004
+            'is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks": [3, 5]}'
+        )
     version = content.get("version", 1)
     if version is True or version != 1:
         raise ValueError(f"has version {version!r}, and this ckpt reads version 1")
@@ -61,7 +69,9 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
         raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
     if where is None and not content.keys() & {"fault_ranks", "FaultRankIds"}:
         raise ValueError(
-            'names fault_nodes but not their ranks: add "node_ranks": {"node-7": [56, 57]}, or fault_ranks' if nodes else "has no fault_ranks"
+            'names fault_nodes but not their ranks: add "node_ranks": {"node-7": [56, 57]}, or fault_ranks'
+            if nodes
+            else "has no fault_ranks"
         )
     if where is not None:
         if not isinstance(where, dict):

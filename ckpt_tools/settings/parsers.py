@@ -62,7 +62,9 @@ def scheduler(value: object, base: str) -> str:
     if name.startswith("file:"):
         return f"file:{path(name.removeprefix('file:').removeprefix('//'), base)}"
     if name not in ("threads", "mpi") and not re.fullmatch(r"[a-z]+://[^/\s].*", name):
-        raise ValueError(f"{name!r} is neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json")
+        raise ValueError(
+            f"{name!r} is neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json"
+        )
     return name
 
 
@@ -107,7 +109,11 @@ def duration(value: object, base: str = "") -> float:
         return float(value)
     pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
     # Joined again they must give the text, so that nothing was skipped; a bare number may only stand alone.
-    if not pieces or "".join(n + u for n, u in pieces) != str(value).strip() or (len(pieces) > 1 and any(not u for _, u in pieces)):
+    if (
+        not pieces
+        or "".join(n + u for n, u in pieces) != str(value).strip()
+        or (len(pieces) > 1 and any(not u for _, u in pieces))
+    ):
         raise ValueError(f"{value!r} is not a duration: say seconds (120) or a unit (90s, 2m, 1h30m)")
     return sum(float(n) * units[u] for n, u in pieces)
 
@@ -117,7 +123,11 @@ def size(value: object, base: str = "") -> int:
     units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    m = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?b?)\s*", value.lower()) if isinstance(value, str) else None
+    m = (
+        re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?b?)\s*", value.lower())
+        if isinstance(value, str)
+        else None
+    )
     if m is None or (m[3].startswith("i") and not m[2]) or m[3] == "i" or float(m[1]) == 0:
         raise ValueError(f"{value!r} is not a size: say bytes (1000000) or a unit (200MB, 50GiB)")
     return max(1, int(float(m[1]) * (1000 if m[3] == "b" else 1024) ** units[m[2]]))
@@ -154,7 +164,9 @@ def _group_list(value: object, where: str) -> tuple[tuple[int, ...], ...]:
     for group in groups:
         for rank in group:
             if rank in seen:
-                raise ValueError(f"{where}: rank {rank} occurs twice; each rank belongs to one group of a role")
+                raise ValueError(
+                    f"{where}: rank {rank} occurs twice; each rank belongs to one group of a role"
+                )
             seen.add(rank)
     return groups
 
@@ -171,7 +183,9 @@ def _group_file(path: str, trusted: Trust) -> Groups:
     try:
         text = trust.read(path, _GROUP_BYTES, trusted).decode()
     except (OSError, ValueError) as e:
-        raise ValueError(f"{path!r} cannot be read ({e}): say groups such as '0,4;1,5', or a file of them") from e
+        raise ValueError(
+            f"{path!r} cannot be read ({e}): say groups such as '0,4;1,5', or a file of them"
+        ) from e
     if text.lstrip()[:1] not in ("[", "{"):
         return {"": _group_text(text, path)}
     import json  # only for such a file: it costs start-up time
@@ -182,7 +196,10 @@ def _group_file(path: str, trusted: Trust) -> Groups:
         raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as e:
         raise ValueError(f"{path}: {e}") from e
-    return {role: _group_list(groups, path) for role, groups in (value.items() if isinstance(value, dict) else [("", value)])}
+    return {
+        role: _group_list(groups, path)
+        for role, groups in (value.items() if isinstance(value, dict) else [("", value)])
+    }
 
 
 def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
@@ -271,7 +288,9 @@ def uids(value: object, base: str = "") -> frozenset[int]:
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
-        raise ValueError(f"{value!r} is not a number of a user, or several: say 1000,65534 ('id -u NAME' tells it)")
+        raise ValueError(
+            f"{value!r} is not a number of a user, or several: say 1000,65534 ('id -u NAME' tells it)"
+        )
     return frozenset(map(int, words))
 
 
@@ -279,5 +298,7 @@ def rank_order(value: object, base: str) -> str:
     axes = text(value, base).split("-")
     known = ("tp", "cp", "ep", "dp", "pp")
     if len(set(axes)) != len(axes) or not set(axes) <= set(known):
-        raise ValueError(f"{value!r} is not an order of {', '.join(known)} such as tp-cp-ep-dp-pp, fastest first")
+        raise ValueError(
+            f"{value!r} is not an order of {', '.join(known)} such as tp-cp-ep-dp-pp, fastest first"
+        )
     return "-".join(axes)

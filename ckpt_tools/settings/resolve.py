@@ -42,7 +42,11 @@ class Settings:
 
     def selection(self) -> Selection:
         """The question to ask; what was not given is as Selection has it."""
-        given = {name: value for key, value in self.values.items() if (name := key.replace("-", "_")) in Selection.__dataclass_fields__}
+        given = {
+            name: value
+            for key, value in self.values.items()
+            if (name := key.replace("-", "_")) in Selection.__dataclass_fields__
+        }
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
@@ -57,7 +61,9 @@ class Settings:
                 "say one of them",
             )
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
-        return Selection(**given, sizes=sizes, replicas_all=self.values.get("replicas") == "all", trust=self.trust)
+        return Selection(
+            **given, sizes=sizes, replicas_all=self.values.get("replicas") == "all", trust=self.trust
+        )
 
 
 def nearest(given: str, words: Iterable[str]) -> str | None:
@@ -81,7 +87,10 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     try:
         data = trust.read(path, _MOST, believed)
     except OSError as e:
-        raise UsageError(f"configuration file {path!r} cannot be read: {e.strerror}", "make it readable, or say --config FILE") from e
+        raise UsageError(
+            f"configuration file {path!r} cannot be read: {e.strerror}",
+            "make it readable, or say --config FILE",
+        ) from e
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
@@ -92,7 +101,9 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     try:
         table = toml.loads(data.decode())
     except (ValueError, RecursionError) as e:
-        raise UsageError(f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE") from e
+        raise UsageError(
+            f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE"
+        ) from e
     if not project:
         return table
     tool = table.get("tool", {})
@@ -129,7 +140,9 @@ class _Search:
             return False
         name = os.path.basename(path)
         if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
-            self.notes += (f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it",)
+            self.notes += (
+                f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it",
+            )
         return True
 
     def _take(self, path: str, passed: Sequence[str]) -> bool:
@@ -163,7 +176,8 @@ def _check_all(directories: Sequence[str], believed: Trust) -> None:
             trust.check(directory, believed)
         except OSError as e:
             raise CannotLook(
-                f"cannot look for a configuration file in {directory}: {e.strerror}", "run it in another directory, or mend this one"
+                f"cannot look for a configuration file in {directory}: {e.strerror}",
+                "run it in another directory, or mend this one",
             ) from e
 
 
@@ -185,18 +199,29 @@ def _there(path: str) -> bool:
     except PermissionError:
         return False
     except OSError as e:
-        raise CannotLook(f"cannot look for the configuration file {path}: {e.strerror}", "run it in another directory, or mend this one") from e
+        raise CannotLook(
+            f"cannot look for the configuration file {path}: {e.strerror}",
+            "run it in another directory, or mend this one",
+        ) from e
 
 
 def _check_keys(path: str, table: Mapping[str, object]) -> None:
     allowed = [v.key for v in ENV if v.parse and v.in_file]
     for key in table:
-        if key in allowed or (key == "layout" and isinstance(table[key], list)):  # the tables [[layout]]; a text is the setting --layout
+        if key in allowed or (
+            key == "layout" and isinstance(table[key], list)
+        ):  # the tables [[layout]]; a text is the setting --layout
             continue
         if key in BY_KEY:
-            raise UsageError(f"{path}: {key!r} cannot be set in a configuration file", f"say {BY_KEY[key].flag} or {BY_KEY[key].name}")
+            raise UsageError(
+                f"{path}: {key!r} cannot be set in a configuration file",
+                f"say {BY_KEY[key].flag} or {BY_KEY[key].name}",
+            )
         meant = nearest(key, allowed)
-        raise UsageError(f"{path}: unknown key {key!r}", f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}")
+        raise UsageError(
+            f"{path}: unknown key {key!r}",
+            f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}",
+        )
 
 
 def resolve(
@@ -213,7 +238,9 @@ def resolve(
     try:
         cwd = cwd or os.getcwd()
     except OSError as e:
-        raise UsageError("the current directory does not exist any more", "change to another directory") from e
+        raise UsageError(
+            "the current directory does not exist any more", "change to another directory"
+        ) from e
     believed = trusted(flags, env)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -241,7 +268,12 @@ def resolve(
     for key, raw in table.items():
         if key in flags and key not in values:
             take(key, raw, f"{file}: {key}", os.path.dirname(file))
-    if origins.get("root", "").startswith(file) and file and "config" not in values and _within(file, values["root"]):
+    if (
+        origins.get("root", "").startswith(file)
+        and file
+        and "config" not in values
+        and _within(file, values["root"])
+    ):
         raise UsageError(
             f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
             "move the file above it, or name it with --config",

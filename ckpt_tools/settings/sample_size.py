@@ -31,7 +31,9 @@ def share(value: object, base: str = "") -> Share:
     if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         part, parts = int(m[1]), int(m[2])
         if not 1 <= part <= parts <= _MOST:
-            raise ValueError(f"{value!r} is no part: say 1/{max(1, min(parts, _MOST))} to {max(1, min(parts, _MOST))}/{max(1, min(parts, _MOST))}")
+            raise ValueError(
+                f"{value!r} is no part: say 1/{max(1, min(parts, _MOST))} to {max(1, min(parts, _MOST))}/{max(1, min(parts, _MOST))}"
+            )
         return Share(text, part, parts)
     if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
         fraction = Fraction(m[1]) / 100
@@ -41,4 +43,6 @@ def share(value: object, base: str = "") -> Share:
     try:
         return Share(text or str(value), size=parsers.size(value))
     except ValueError:
-        raise ValueError(f"{value!r} is no share: say a part (2/7), percent (10%) or a size (50GiB)") from None
+        raise ValueError(
+            f"{value!r} is no share: say a part (2/7), percent (10%) or a size (50GiB)"
+        ) from None

@@ -5,7 +5,16 @@ from __future__ import annotations
 import errno
 
 from ckpt_tools.storage.held import HeldSource
-from ckpt_tools.storage.local import Counter, Identity, LocalSource, ShortRead, Source, Stopped, count, counted
+from ckpt_tools.storage.local import (
+    Counter,
+    Identity,
+    LocalSource,
+    ShortRead,
+    Source,
+    Stopped,
+    count,
+    counted,
+)
 
 __all__ = [
     "IO", "BytesSource", "Counter", "HeldSource", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened",

@@ -68,7 +68,10 @@ def _allowed(directory: str, version: int) -> float:
     if version == 2:
         words = _text(f"{directory}/cpu.max").split()
     else:
-        words = [*_text(f"{directory}/cpu.cfs_quota_us").split(), *_text(f"{directory}/cpu.cfs_period_us").split()]
+        words = [
+            *_text(f"{directory}/cpu.cfs_quota_us").split(),
+            *_text(f"{directory}/cpu.cfs_period_us").split(),
+        ]
     if len(words) != 2 or not all(w.isascii() and w.isdigit() for w in words) or "0" in words:
         return math.inf  # "max", -1, or no such file
     return int(words[0]) / int(words[1])

@@ -28,7 +28,10 @@ class DirectSource(LocalSource):
         self._drop: bool | None = None  # not known yet
         with suppress(OSError):  # refused, or there is no /proc
             # The file that is open, not whatever has its name by now.
-            self.direct = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_DIRECT", 0))
+            self.direct = os.open(
+                f"/proc/self/fd/{self.fd}",
+                os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_DIRECT", 0),
+            )
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)

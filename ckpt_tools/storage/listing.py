@@ -81,7 +81,9 @@ def below(entries: list[os.DirEntry[str]]) -> list[tuple[str, bool]]:
     return out
 
 
-def walk(root: str, look: Look[T], threads: int = THREADS, keep: Keep = all_of) -> Iterator[tuple[str, T | OSError]]:
+def walk(
+    root: str, look: Look[T], threads: int = THREADS, keep: Keep = all_of
+) -> Iterator[tuple[str, T | OSError]]:
     """Every directory at and below ``root`` with what ``look`` makes of its sorted entries, parents first, in the order of names; a directory that cannot be listed
     comes with its OSError. Of entries that ``keep`` leaves out nothing is seen.
 
@@ -111,7 +113,9 @@ def walk(root: str, look: Look[T], threads: int = THREADS, keep: Keep = all_of) 
                 stat(entry)
                 gauge.add(perf_counter() - started)
             if gauge.slow:
-                from ckpt_tools.storage.threaded_walk import Ahead  # here, because most trees are small or near
+                from ckpt_tools.storage.threaded_walk import (
+                    Ahead,
+                )  # here, because most trees are small or near
 
                 stack.append((path, linked))
                 yield from Ahead(look, threads, keep).walk(stack, seen, {path: (st, entries, told)})

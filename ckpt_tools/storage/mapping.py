@@ -16,7 +16,12 @@ _SAMPLES = 32
 
 def suits(source: LocalSource, worth: int = WORTH) -> bool:
     """What ``io`` "auto" asks. A cold or remote file gains nothing: there the medium is the limit, and every page fault waits for it."""
-    return source.size >= worth and sys.platform == "linux" and _kind(source.stat.st_dev) in LOCAL and cached(source)
+    return (
+        source.size >= worth
+        and sys.platform == "linux"
+        and _kind(source.stat.st_dev) in LOCAL
+        and cached(source)
+    )
 
 
 def _kind(device: int) -> str:
@@ -37,6 +42,9 @@ def cached(source: LocalSource) -> bool:
     """Whether single bytes all over the file can be had without waiting."""
     view = memoryview(bytearray(1))
     try:
-        return all(os.preadv(source.fd, [view], (source.size - 1) * i // (_SAMPLES - 1), os.RWF_NOWAIT) == 1 for i in range(_SAMPLES))
+        return all(
+            os.preadv(source.fd, [view], (source.size - 1) * i // (_SAMPLES - 1), os.RWF_NOWAIT) == 1
+            for i in range(_SAMPLES)
+        )
     except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: the file system cannot say
         return False

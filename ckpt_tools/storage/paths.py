@@ -19,7 +19,9 @@ def one(path: Path, what: str = "root") -> str:
         raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
     text = os.fsdecode(path)
     if not text:
-        raise UsageError(f"{what} is an empty path", "name a directory or a file; '.' is the current directory")
+        raise UsageError(
+            f"{what} is an empty path", "name a directory or a file; '.' is the current directory"
+        )
     return text
 
 
@@ -31,7 +33,9 @@ def several(paths: Paths) -> list[str]:
         raise UsageError(f"paths {paths!r} are no paths", "give a path, or a list of paths")
     found = [one(path, "path") for path in paths]
     if not found:
-        raise UsageError("there is no path to look at", "name a directory or a file; '.' is the current directory")
+        raise UsageError(
+            "there is no path to look at", "name a directory or a file; '.' is the current directory"
+        )
     return found
 
 

@@ -13,7 +13,12 @@ class Rate:
     Time in which nobody read is not saved up. ``clock`` and ``sleep`` are those of ``time``.
     """
 
-    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        limit: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self.limit, self._clock, self._sleep = limit, clock, sleep
         self._paid = clock()  # until then the bytes that were read are paid for
         self._lock = threading.Lock()

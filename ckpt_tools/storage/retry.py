@@ -44,7 +44,9 @@ def there(path: str) -> bool:
     except ABSENT:
         return False
     except OSError as e:
-        if e.errno == errno.ENAMETOOLONG and any(len(os.fsencode(name)) > _NAME_MAX for name in path.split("/")):
+        if e.errno == errno.ENAMETOOLONG and any(
+            len(os.fsencode(name)) > _NAME_MAX for name in path.split("/")
+        ):
             return False  # no directory can hold such a name
         raise
     return True
@@ -66,7 +68,11 @@ def is_directory(path: str | os.DirEntry[str]) -> bool:
 def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], asked: str) -> bool:
     """``asked`` is the question that a directory entry may answer without a call."""
     try:
-        return kind(patiently(os.stat, path).st_mode) if isinstance(path, str) else patiently(getattr(path, asked))
+        return (
+            kind(patiently(os.stat, path).st_mode)
+            if isinstance(path, str)
+            else patiently(getattr(path, asked))
+        )
     except ABSENT:
         return False
     except OSError as e:

@@ -37,7 +37,11 @@ class Stalled(OSError):
     """A system call has not returned in time; whether it ever will is not known."""
 
     def __init__(self, path: str = "") -> None:
-        super().__init__(errno.ETIME, f"a system call has not returned {GRACE:g} s after the time limit: its file system hangs", path or None)
+        super().__init__(
+            errno.ETIME,
+            f"a system call has not returned {GRACE:g} s after the time limit: its file system hangs",
+            path or None,
+        )
 
 
 class Task:

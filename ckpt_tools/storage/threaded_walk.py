@@ -23,7 +23,19 @@ _CHUNK = 32  # files that one thread asks about in a row
 class _Node(Generic[T]):
     """One directory. ``key`` is its place in the order; ``left`` counts the chunks of files that are still asked about; ``gone``: nobody will take it."""
 
-    __slots__ = ("below", "entries", "error", "gone", "identity", "key", "left", "linked", "listed", "path", "told")
+    __slots__ = (
+        "below",
+        "entries",
+        "error",
+        "gone",
+        "identity",
+        "key",
+        "left",
+        "linked",
+        "listed",
+        "path",
+        "told",
+    )
 
     def __init__(self, key: tuple[int, ...], path: str, linked: bool) -> None:
         self.key, self.path, self.linked = key, path, linked
@@ -46,16 +58,24 @@ class Ahead(Generic[T]):
         self.next: _Node[T] | None = None  # the one that is waited for: it is worked on however much is held
         self.over = False
 
-    def walk(self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Known[T]]) -> Iterator[tuple[str, T | OSError]]:
+    def walk(
+        self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Known[T]]
+    ) -> Iterator[tuple[str, T | OSError]]:
         """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was listed of them."""
-        nodes = [_Node[T]((i,), path, linked) for i, (path, linked) in zip(range(len(stack), 0, -1), stack, strict=True)]
+        nodes = [
+            _Node[T]((i,), path, linked)
+            for i, (path, linked) in zip(range(len(stack), 0, -1), stack, strict=True)
+        ]
         for node in nodes:
             if node.path in known:
                 self._listed(node, *known[node.path])
             else:
                 heappush(self.jobs, (node.key, node, None))
         # Daemons: one that hangs in a call to a dead file system must not keep the process from ending.
-        workers = [Thread(target=copy_context().run, args=(self._work,), daemon=True, name=f"ckpt-list-{i}") for i in range(self.threads)]
+        workers = [
+            Thread(target=copy_context().run, args=(self._work,), daemon=True, name=f"ckpt-list-{i}")
+            for i in range(self.threads)
+        ]
         for worker in workers:
             worker.start()
         try:
@@ -103,7 +123,9 @@ class Ahead(Generic[T]):
     # ---- the threads
 
     def _ready(self) -> bool:
-        return bool(self.jobs) and (self.held < HELD or (nearest := self.jobs[0][1]) is self.next or nearest.gone)
+        return bool(self.jobs) and (
+            self.held < HELD or (nearest := self.jobs[0][1]) is self.next or nearest.gone
+        )
 
     def _work(self) -> None:
         while True:
@@ -148,7 +170,9 @@ class Ahead(Generic[T]):
             node.entries = len(entries)
             self.held += node.entries
             node.listed = True
-            self._ask(() if node.linked else node.below)  # what lies behind a link may be listed already, or lead here: first its turn must come
+            self._ask(
+                () if node.linked else node.below
+            )  # what lies behind a link may be listed already, or lead here: first its turn must come
 
     def _ask(self, nodes: Sequence[_Node[T]]) -> None:
         for node in nodes:

@@ -19,7 +19,22 @@ from dataclasses import dataclass, field
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Trust
 
-__all__ = ["OURS", "Place", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "opened", "owner", "place", "read"]
+__all__ = [
+    "OURS",
+    "Place",
+    "Trust",
+    "Untrusted",
+    "absent",
+    "check",
+    "create",
+    "directory",
+    "make",
+    "named",
+    "opened",
+    "owner",
+    "place",
+    "read",
+]
 
 _LINKS = 40
 """Links on one path, as Linux counts them."""
@@ -230,7 +245,12 @@ class _Walk:
     def _push(self, fd: int, path: str, *, vouched: bool) -> None:
         self.files.callback(os.close, fd)
         info = os.fstat(fd)
-        step = _Step(fd, path, info, vouched or any(os.path.samestat(info, t) for t in _existing(self.trust.directories)))
+        step = _Step(
+            fd,
+            path,
+            info,
+            vouched or any(os.path.samestat(info, t) for t in _existing(self.trust.directories)),
+        )
         self.steps.append(step)
 
     def _follow(self, name: str, path: str, info: os.stat_result) -> None:
@@ -244,7 +264,9 @@ class _Walk:
             self.check_places([here])
         to = os.readlink(name, dir_fd=here.fd)
         if ":[" in to and not to.startswith("/"):
-            raise Untrusted(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
+            raise Untrusted(
+                f"{path} is a pipe or a socket", "write it into a file of your own, and name that"
+            )
         self.mounted = self.mounted or (name == _KUBERNETES and info.st_uid == 0)
         self.go(to)
 
@@ -255,9 +277,15 @@ class _Walk:
         if last.vouched:
             return
         self.check_places(above[::-1])
-        if above and above[-1].info.st_mode & stat.S_ISVTX and stat.S_ISREG(last.info.st_mode) and last.info.st_nlink > 1:
+        if (
+            above
+            and above[-1].info.st_mode & stat.S_ISVTX
+            and stat.S_ISREG(last.info.st_mode)
+            and last.info.st_nlink > 1
+        ):
             raise Untrusted(
-                f"{last.path} has {last.info.st_nlink} names, in a directory where everybody may give it one", f"copy it: cp {last.path} FILE"
+                f"{last.path} has {last.info.st_nlink} names, in a directory where everybody may give it one",
+                f"copy it: cp {last.path} FILE",
             )
 
     def check_places(self, above: list[_Step]) -> None:
@@ -312,7 +340,9 @@ def _writers(step: _Step, trust: Trust) -> str:
         who = "everybody"
     elif mode & stat.S_IWGRP and not trust.group and not _private(step):
         who = f"the group {_group(step.info.st_gid)}"
-    if not who or (step.info.st_uid == 0 and _read_only(step.fd)):  # a ConfigMap is root's, of mode 0777, and mounted read-only
+    if not who or (
+        step.info.st_uid == 0 and _read_only(step.fd)
+    ):  # a ConfigMap is root's, of mode 0777, and mounted read-only
         return ""
     return f"may be written by {who} (mode {stat.S_IMODE(mode):04o})"
 
@@ -333,7 +363,9 @@ def _private(step: _Step) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(step.info.st_gid)
     except KeyError:
         return False
-    alone = user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
+    alone = (
+        user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
+    )
     return alone and not _listed(step.fd)
 
 

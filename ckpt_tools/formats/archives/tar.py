@@ -25,14 +25,23 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
     at, size = 0, None  # size: what an extended header says about the next member
     for _ in range(_MANY):
         if at + _BLOCK > source.size:
-            raise Damage("truncated", "the archive ends before the blocks of zeros that mark its end", source.size)
+            raise Damage(
+                "truncated", "the archive ends before the blocks of zeros that mark its end", source.size
+            )
         head = source.read(at, _BLOCK)
         if not any(head):
             yield from _end(source, at, anatomy)
             if not set(NAMES) & found.keys():
-                raise Damage("wrong-format", "a tar archive with none of the members that torch writes", 0, Severity.WARNING)
+                raise Damage(
+                    "wrong-format",
+                    "a tar archive with none of the members that torch writes",
+                    0,
+                    Severity.WARNING,
+                )
             for other in found.keys() - set(NAMES):
-                yield finding("extra-file", f"torch writes no member called {other[:100]!r}", offset=found[other][0])
+                yield finding(
+                    "extra-file", f"torch writes no member called {other[:100]!r}", offset=found[other][0]
+                )
             return found
         name, kind, length = _header(head, at)
         anatomy.explain(at, _BLOCK, f"tar header of {name[:100]!r}")
@@ -43,24 +52,43 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
             length, size = length if size is None else size, None
             if kind in (b"0", b"\0"):
                 if name in found:
-                    yield finding("duplicate-key", f"two members are called {name[:100]!r}", offset=at, severity=Severity.ERROR)
+                    yield finding(
+                        "duplicate-key",
+                        f"two members are called {name[:100]!r}",
+                        offset=at,
+                        severity=Severity.ERROR,
+                    )
                 found[name] = (begin, begin + length)
                 if name not in NAMES:
-                    anatomy.explain(begin, length, f"member {name[:100]!r}, which is not looked at", Guard.UNPROTECTED)
+                    anatomy.explain(
+                        begin, length, f"member {name[:100]!r}, which is not looked at", Guard.UNPROTECTED
+                    )
         at = begin + length + -length % _BLOCK
         if at > source.size:
-            raise Damage("truncated", f"the file has {source.size:,} bytes; member {name[:100]!r} ends at {begin + length:,}", source.size)
+            raise Damage(
+                "truncated",
+                f"the file has {source.size:,} bytes; member {name[:100]!r} ends at {begin + length:,}",
+                source.size,
+            )
         if any(source.read(begin + length, at - begin - length)):
-            yield finding("odd-header", f"the bytes that fill up the last block of {name[:100]!r} are not all zero", offset=begin + length)
+            yield finding(
+                "odd-header",
+                f"the bytes that fill up the last block of {name[:100]!r} are not all zero",
+                offset=begin + length,
+            )
         anatomy.explain(begin + length, at - begin - length, "zeros that fill up a block")
-    raise Damage("wrong-format", f"a tar archive of more than {_MANY} headers is none of torch's", 0, Severity.WARNING)
+    raise Damage(
+        "wrong-format", f"a tar archive of more than {_MANY} headers is none of torch's", 0, Severity.WARNING
+    )
 
 
 def _header(head: bytes, at: int) -> tuple[str, bytes, int]:
     """Name, type and size in bytes of one header. Raises Damage when its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
-        raise Damage("crc-mismatch", f"the tar header's bytes sum up to {total}, it says {head[148:156]!r}", at)
+        raise Damage(
+            "crc-mismatch", f"the tar header's bytes sum up to {total}, it says {head[148:156]!r}", at
+        )
     digits = head[124:136].strip(b" \0")
     if not digits.isdigit() or not set(digits) <= set(b"01234567"):
         raise Damage("bad-header", "the tar header's size is no octal number", at + 124)
@@ -93,7 +121,11 @@ def _end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, 
     length = source.size - at
     tail = source.read(at, min(length, 2 * _RECORD))
     if length < 2 * _BLOCK or source.size % _RECORD:
-        yield finding("truncated", "the archive does not end with its last full record of 10,240 bytes", offset=source.size)
+        yield finding(
+            "truncated",
+            "the archive does not end with its last full record of 10,240 bytes",
+            offset=source.size,
+        )
     elif any(tail) or length > 2 * _RECORD:
         yield finding("trailing-data", "bytes follow the end of the archive", offset=at)
     anatomy.explain(at, length, "zeros that end the archive")

@@ -57,7 +57,10 @@ class _Near:
 
     def get(self, offset: int, length: int) -> bytes:
         if not (self.at <= offset and offset + length <= self.at + len(self.data)):
-            self.at, self.data = offset, self.source.read(offset, min(max(length, _NEAR), max(self.source.size - offset, length)))
+            self.at, self.data = (
+                offset,
+                self.source.read(offset, min(max(length, _NEAR), max(self.source.size - offset, length))),
+            )
         return self.data[offset - self.at : offset - self.at + length]
 
 
@@ -74,7 +77,11 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     for i, e in enumerate(directory):
         name = name_of(e)
         if e.header != at:
-            what = f"{e.header - at} bytes belong to no record{_hidden(near, at)}" if e.header > at else "two records overlap"
+            what = (
+                f"{e.header - at} bytes belong to no record{_hidden(near, at)}"
+                if e.header > at
+                else "two records overlap"
+            )
             yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
         border = directory[i + 1].header if i + 1 < len(directory) else end.directory
         payload = _as_torch_writes(near, e, border) if torch else -1
@@ -97,7 +104,11 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
                 anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
             at += n
     if at != end.directory:
-        what = f"{end.directory - at} bytes belong to no record{_hidden(near, at)}" if end.directory > at else "a record overlaps the directory"
+        what = (
+            f"{end.directory - at} bytes belong to no record{_hidden(near, at)}"
+            if end.directory > at
+            else "a record overlaps the directory"
+        )
         yield finding("bad-header", f"before the directory: {what}", offset=min(at, end.directory))
     yield from _names(records, torch)
     return records
@@ -105,7 +116,9 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
 
 def _hidden(near: _Near, at: int) -> str:
     """Whether what lies at ``at``, where no record should, is one that the directory does not name."""
-    return ", and begin like a record that the directory does not name" if near.get(at, 4) == b"PK\3\4" else ""
+    return (
+        ", and begin like a record that the directory does not name" if near.get(at, 4) == b"PK\3\4" else ""
+    )
 
 
 def _as_torch_writes(near: _Near, e: Entry, border: int) -> int:
@@ -120,16 +133,24 @@ def _as_torch_writes(near: _Near, e: Entry, border: int) -> int:
     length = fixed + 4 + padding
     if e.header + length + e.stored > border:
         return -1
-    written = _LOCAL.pack(b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), 4 + padding)
+    written = _LOCAL.pack(
+        b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), 4 + padding
+    )
     written += e.raw + b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
     return e.header + length if near.get(e.header, length) == written else -1
 
 
-def _local(near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, int]:
+def _local(
+    near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: Anatomy
+) -> Generator[Finding, None, int]:
     """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
 
     def bad(what: str) -> Finding:
-        return finding("bad-header", f"record {name[:200]!r}: its header and the directory disagree on {what}", offset=e.header)
+        return finding(
+            "bad-header",
+            f"record {name[:200]!r}: its header and the directory disagree on {what}",
+            offset=e.header,
+        )
 
     head = near.get(e.header, 30)
     sig, need, flags, method, time, date, crc, stored, size, n, x = _LOCAL.unpack(head)
@@ -137,42 +158,77 @@ def _local(near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: 
     if sig != b"PK\3\4" or n != len(e.raw) or payload + e.stored > border:
         raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
     names = near.get(e.header + 30, n + x)
-    late = bool(e.flags & 8)  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
+    late = bool(
+        e.flags & 8
+    )  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
     if (names[:n], flags, method) != (e.raw, e.flags, e.method):
         yield bad("name, flags or method")
     if (need, time, date) != (e.need, e.time, e.date):
-        yield finding("odd-header", f"record {name[:200]!r}: header and directory disagree on version or time", offset=e.header)
+        yield finding(
+            "odd-header",
+            f"record {name[:200]!r}: header and directory disagree on version or time",
+            offset=e.header,
+        )
     wide, foreign = yield from _local_extras(e, names[n:], name, torch)
-    for mine, theirs, what in ((crc, e.crc, "the checksum"), (stored, e.stored, "the size"), (size, e.size, "the size")):
+    for mine, theirs, what in (
+        (crc, e.crc, "the checksum"),
+        (stored, e.stored, "the size"),
+        (size, e.size, "the size"),
+    ):
         fits = mine == 0 if late and torch else mine == theirs or (late and mine == 0)
         if not fits and not (mine == 0xFFFFFFFF and wide and what == "the size"):
             yield bad(what)
     if e.flags & 1 or e.flags & ~_FLAGS:
-        yield finding("bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6)
+        yield finding(
+            "bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6
+        )
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
-        yield finding("bad-header", f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known", offset=e.header + 8)
+        yield finding(
+            "bad-header",
+            f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known",
+            offset=e.header + 8,
+        )
     anatomy.explain(e.header, 30 + n, f"header of {name[:200]!r}")
     what = f"header of {name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
     anatomy.explain(e.header + 30 + n, x, what, Guard.UNPROTECTED if foreign else Guard.STRUCTURE)
     return int(payload)
 
 
-def _local_extras(e: Entry, fields: bytes, name: str, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
+def _local_extras(
+    e: Entry, fields: bytes, name: str, torch: bool
+) -> Generator[Finding, None, tuple[bool, bool]]:
     """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there are some that nothing checks."""
     wide = foreign = False
     for kind, value in extras(fields):
         if kind == 1:
-            wide, parts = len(value) >= 16, struct.unpack(f"<{len(value) // 8}Q", value[: len(value) // 8 * 8])
+            wide, parts = (
+                len(value) >= 16,
+                struct.unpack(f"<{len(value) // 8}Q", value[: len(value) // 8 * 8]),
+            )
             sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
-            if e.flags & 8:  # a descriptor follows, so they need not be known yet; miniz knows one of them, and adds the header's own offset
+            if (
+                e.flags & 8
+            ):  # a descriptor follows, so they need not be known yet; miniz knows one of them, and adds the header's own offset
                 sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
             if len(value) % 8 or not any(parts in (s, (*s, e.header)) for s in sizes):
-                yield finding("bad-header", f"record {name[:200]!r}: its header and the directory disagree on its 64-bit sizes", offset=e.header)
+                yield finding(
+                    "bad-header",
+                    f"record {name[:200]!r}: its header and the directory disagree on its 64-bit sizes",
+                    offset=e.header,
+                )
         elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
             if value.strip(b"Z"):
-                yield finding("odd-header", f"record {name[:200]!r}: its padding is not all 'Z'", offset=e.header + 30 + len(e.raw))
+                yield finding(
+                    "odd-header",
+                    f"record {name[:200]!r}: its padding is not all 'Z'",
+                    offset=e.header + 30 + len(e.raw),
+                )
         elif kind < 0 or (torch and kind not in KNOWN):
-            yield finding("bad-header", f"record {name[:200]!r}: its header has a damaged extra field", offset=e.header + 30 + len(e.raw))
+            yield finding(
+                "bad-header",
+                f"record {name[:200]!r}: its header has a damaged extra field",
+                offset=e.header + 30 + len(e.raw),
+            )
         else:
             foreign = True
     return wide, foreign
@@ -187,9 +243,15 @@ def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Gener
             yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
             return 0
     # The signature is optional in the standard, and always there in practice.
-    sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF) if n < 20 else _WIDE.pack(e.crc, e.stored, e.size)
+    sizes = (
+        _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
+        if n < 20
+        else _WIDE.pack(e.crc, e.stored, e.size)
+    )
     if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
-        yield finding("bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at)
+        yield finding(
+            "bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at
+        )
     return n
 
 
@@ -197,21 +259,40 @@ def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
     seen: set[str] = set()
     for r in records:
         if "\0" in r.name:
-            yield finding("bad-header", f"record {r.name[:200]!r} has a NUL in its name", offset=r.header + 30)
-        if r.name.startswith(("/", "\\")) or (".." in r.name and ".." in r.name.replace("\\", "/").split("/")):
-            yield finding("path-escape", f"record {r.name[:200]!r} leaves the archive's directory", offset=r.header + 30)
-        key = r.name.lower() if torch and "/code/" not in r.name else r.name  # miniz finds names regardless of case
+            yield finding(
+                "bad-header", f"record {r.name[:200]!r} has a NUL in its name", offset=r.header + 30
+            )
+        if r.name.startswith(("/", "\\")) or (
+            ".." in r.name and ".." in r.name.replace("\\", "/").split("/")
+        ):
+            yield finding(
+                "path-escape", f"record {r.name[:200]!r} leaves the archive's directory", offset=r.header + 30
+            )
+        key = (
+            r.name.lower() if torch and "/code/" not in r.name else r.name
+        )  # miniz finds names regardless of case
         if key in seen:  # torch takes the first, Python's zipfile the last
-            yield finding("duplicate-key", f"two records are called {r.name[:200]!r}", offset=r.header, severity=Severity.ERROR if torch else None)
+            yield finding(
+                "duplicate-key",
+                f"two records are called {r.name[:200]!r}",
+                offset=r.header,
+                severity=Severity.ERROR if torch else None,
+            )
         seen.add(key)
 
 
 def read_record(source: Source, record: Record, limit: int) -> bytes:
     """The uncompressed bytes of one record of at most ``limit`` bytes. Raises Damage."""
     if max(record.size, record.stored) > limit:
-        raise Damage("too-complex", f"record {record.name[:200]!r} has {record.size:,} bytes; more than {limit:,} are not read", record.header)
+        raise Damage(
+            "too-complex",
+            f"record {record.name[:200]!r} has {record.size:,} bytes; more than {limit:,} are not read",
+            record.header,
+        )
     if record.payload < 0:
-        raise Damage("bad-header", f"record {record.name[:200]!r} cannot be read: its header is damaged", record.header)
+        raise Damage(
+            "bad-header", f"record {record.name[:200]!r} cannot be read: its header is damaged", record.header
+        )
     data = source.read(record.payload, record.stored)
     if record.method == STORED:
         return data
@@ -219,9 +300,15 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
         inflate = zlib.decompressobj(-15)
         data = inflate.decompress(data, record.size + 1)
     except zlib.error as e:
-        raise Damage("crc-mismatch", f"record {record.name[:200]!r} does not decompress: {e}", record.payload) from None
+        raise Damage(
+            "crc-mismatch", f"record {record.name[:200]!r} does not decompress: {e}", record.payload
+        ) from None
     if len(data) != record.size:
-        raise Damage("crc-mismatch", f"record {record.name[:200]!r} decompresses to another size than the directory says", record.payload)
+        raise Damage(
+            "crc-mismatch",
+            f"record {record.name[:200]!r} decompresses to another size than the directory says",
+            record.payload,
+        )
     return data
 
 
@@ -231,12 +318,18 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
         if not r.stored or r.payload < 0:
             continue
         if skipped and r in skipped:
-            anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: its writer stored no checksum", Guard.UNPROTECTED)
+            anatomy.explain(
+                r.payload, r.stored, f"{r.name[:200]!r}: its writer stored no checksum", Guard.UNPROTECTED
+            )
         elif r.method in (STORED, DEFLATED):
-            piece = Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
+            piece = (
+                Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
+            )
             anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
         else:
-            anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: an unknown method of compression", Guard.UNPROTECTED)
+            anatomy.explain(
+                r.payload, r.stored, f"{r.name[:200]!r}: an unknown method of compression", Guard.UNPROTECTED
+            )
 
 
 def unsummed(records: Sequence[Record]) -> bool:

@@ -20,7 +20,10 @@ MAX_RECORDS = 300_000
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _TOP = 0xFFFFFFFF
 _PYTHON = (0x0314, 0x032D)  # zipfile's own version on Unix: 2.0, and 4.5 for ZIP64
-_MODE, _REGULAR = 0o600 << 16, 1 << 31  # the attributes it gives to a record that has none, and the bit that says "a regular file"
+_MODE, _REGULAR = (
+    0o600 << 16,
+    1 << 31,
+)  # the attributes it gives to a record that has none, and the bit that says "a regular file"
 KNOWN = frozenset({0x5455, 0x7875, 0x5855, 0x7855, 0x000A, 0x7075, 0x6375, 0xCAFE, 0xD935})
 """Extra fields of other programs: times, owners and names that every reader may ignore (APPNOTE 4.5.2, Info-ZIP's extrafld.txt)."""
 
@@ -52,15 +55,41 @@ class Entry(NamedTuple):
 def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, list[Entry]]:
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end."""
     if end.size > MAX_DIRECTORY:
-        raise Damage("unread-pickle", f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read", end.directory)
+        raise Damage(
+            "unread-pickle",
+            f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read",
+            end.directory,
+        )
     if end.entries > MAX_RECORDS:
-        raise Damage("unread-pickle", f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read", end.directory)
+        raise Damage(
+            "unread-pickle",
+            f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read",
+            end.directory,
+        )
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
         where = end.directory + at
         if at + 46 > len(data):
             raise Damage("bad-header", f"the directory holds {i} records, its end says {end.entries}", where)
-        sig, made, need, flags, method, time, date, crc, stored, size, n, x, c, disk, internal, external, header = _CENTRAL.unpack_from(data, at)
+        (
+            sig,
+            made,
+            need,
+            flags,
+            method,
+            time,
+            date,
+            crc,
+            stored,
+            size,
+            n,
+            x,
+            c,
+            disk,
+            internal,
+            external,
+            header,
+        ) = _CENTRAL.unpack_from(data, at)
         if sig != b"PK\1\2":
             raise Damage("bad-header", f"directory entry {i} has a damaged signature", where)
         raw, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
@@ -72,14 +101,44 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
             if kind == 1:
                 size, stored, header = _wide(value, (size, stored, header), torch, where)
             elif kind < 0 or (torch and kind not in KNOWN):
-                yield finding("bad-header", f"directory entry {i} has an extra field that does not belong there", offset=where)
+                yield finding(
+                    "bad-header",
+                    f"directory entry {i} has an extra field that does not belong there",
+                    offset=where,
+                )
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
         if disk or (torch and c):
-            yield finding("odd-header", f"directory entry {i} has a disk number or a comment, which its writer never sets", offset=where)
-        out.append(Entry(raw, made, need, flags, method, time, date, crc, stored, size, internal, external, header, wide, where, extra, c))
+            yield finding(
+                "odd-header",
+                f"directory entry {i} has a disk number or a comment, which its writer never sets",
+                offset=where,
+            )
+        out.append(
+            Entry(
+                raw,
+                made,
+                need,
+                flags,
+                method,
+                time,
+                date,
+                crc,
+                stored,
+                size,
+                internal,
+                external,
+                header,
+                wide,
+                where,
+                extra,
+                c,
+            )
+        )
     if at != len(data):
-        raise Damage("bad-header", f"the directory has {len(data) - at} bytes after its last entry", end.directory + at)
+        raise Damage(
+            "bad-header", f"the directory has {len(data) - at} bytes after its last entry", end.directory + at
+        )
     writer = yield from _alike(out, torch)
     if anatomy.regions is not None:
         _explain(out, writer, anatomy)
@@ -102,38 +161,69 @@ def _alike(out: Sequence[Entry], torch: bool) -> Generator[Finding, None, str]:
     The miniz of torch writes 0 in all of them. Python's zipfile writes few values; one that is a single bit off is a flipped bit.
     """
     usual = Counter(e.made for e in out).most_common(1)
-    writer = "miniz" if torch and usual and not usual[0][0] else "python" if len(out) > 1 and any(e.made in _PYTHON for e in out) else ""
+    writer = (
+        "miniz"
+        if torch and usual and not usual[0][0]
+        else "python"
+        if len(out) > 1 and any(e.made in _PYTHON for e in out)
+        else ""
+    )
     for e in out:
         odd = False
         if writer == "miniz":
             odd = bool(e.made or e.internal or e.external)
         elif writer:
             off = e.external ^ _MODE
-            odd = any((e.made ^ m).bit_count() == 1 for m in _PYTHON) or e.internal.bit_count() == 1 or (off.bit_count() == 1 and off != _REGULAR)
+            odd = (
+                any((e.made ^ m).bit_count() == 1 for m in _PYTHON)
+                or e.internal.bit_count() == 1
+                or (off.bit_count() == 1 and off != _REGULAR)
+            )
         if odd:
-            yield finding("odd-header", f"the directory entry of {name_of(e)[:200]!r} is unlike the others", offset=e.where)
+            yield finding(
+                "odd-header",
+                f"the directory entry of {name_of(e)[:200]!r} is unlike the others",
+                offset=e.where,
+            )
     return writer
 
 
 def _explain(out: Sequence[Entry], writer: str, anatomy: Anatomy) -> None:
     """The bytes of the directory: nearly all repeat what a record's own header says."""
     for e in out:
-        what, guard = f"directory entry of {name_of(e)[:200]!r}", {True: Guard.STRUCTURE, False: Guard.UNPROTECTED}
+        what, guard = (
+            f"directory entry of {name_of(e)[:200]!r}",
+            {True: Guard.STRUCTURE, False: Guard.UNPROTECTED},
+        )
         stop = e.where + 46 + len(e.raw)
         if writer == "miniz" and not e.extra:
             anatomy.explain(e.where, stop - e.where, what)
             continue
         anatomy.explain(e.where, 4, what)
-        anatomy.explain(e.where + 4, 2, what + ": version of its writer", guard[writer == "miniz" or (writer != "" and e.made in _PYTHON)])
+        anatomy.explain(
+            e.where + 4,
+            2,
+            what + ": version of its writer",
+            guard[writer == "miniz" or (writer != "" and e.made in _PYTHON)],
+        )
         anatomy.explain(e.where + 6, 30, what)
-        anatomy.explain(e.where + 36, 2, what + ": internal attributes", guard[writer != "" and not e.internal])
+        anatomy.explain(
+            e.where + 36, 2, what + ": internal attributes", guard[writer != "" and not e.internal]
+        )
         known = writer == "miniz" or (writer != "" and e.external == _MODE)
         anatomy.explain(e.where + 38, 3, what + ": attributes", guard[known])
         anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", guard[writer == "miniz"])
         anatomy.explain(e.where + 42, stop - e.where - 42, what)
         own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
-        anatomy.explain(stop, len(e.extra), what + (": 64-bit sizes" if own else ": extra fields that nothing checks"), guard[own])
-        anatomy.explain(stop + len(e.extra), e.comment, what + ": comment that nothing checks", Guard.UNPROTECTED)
+        anatomy.explain(
+            stop,
+            len(e.extra),
+            what + (": 64-bit sizes" if own else ": extra fields that nothing checks"),
+            guard[own],
+        )
+        anatomy.explain(
+            stop + len(e.extra), e.comment, what + ": comment that nothing checks", Guard.UNPROTECTED
+        )
 
 
 def extras(extra: bytes) -> Iterator[tuple[int, bytes]]:

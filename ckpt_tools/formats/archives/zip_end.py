@@ -36,27 +36,45 @@ def end_of(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Find
     told = (here, count, size, start)
     limit = at
     anatomy.explain(at, 22, "end record")
-    anatomy.explain(at + 22, source.size - at - 22, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
+    anatomy.explain(
+        at + 22, source.size - at - 22, "the archive's comment: nothing checks it", Guard.UNPROTECTED
+    )
     if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
         _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
         limit = where
         if where + 56 > at - 20:
             raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
-        sig, length, made, need, own, own_cd, *told64 = _END64.unpack(source.read(where, 56) if where != at - 76 else data[:56])
+        sig, length, made, need, own, own_cd, *told64 = _END64.unpack(
+            source.read(where, 56) if where != at - 76 else data[:56]
+        )
         if sig != b"PK\6\6" or where + 12 + length != at - 20:
-            raise Damage("bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20)
+            raise Damage(
+                "bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20
+            )
         # The top value says "see the other record". miniz writes it only where it must, some other writers everywhere.
-        if any(a != min(b, top) and not (comment and a == top) for a, b, top in zip(told, told64, _TOPS, strict=True)):
+        if any(
+            a != min(b, top) and not (comment and a == top)
+            for a, b, top in zip(told, told64, _TOPS, strict=True)
+        ):
             yield finding("bad-header", "the two end records disagree on the directory", offset=at)
         if disk64 or disks != 1 or own or own_cd:
             yield finding("odd-header", "an end record names other disks than one", offset=where)
-        usual = made in _MADE or (comment and all((made ^ m).bit_count() > 1 for m in _MADE))  # foreign writers set what they like
+        usual = made in _MADE or (
+            comment and all((made ^ m).bit_count() > 1 for m in _MADE)
+        )  # foreign writers set what they like
         if need != 45 or not usual:
             yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
         anatomy.explain(where, 12, "ZIP64 end record")
-        anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED)
+        anatomy.explain(
+            where + 12,
+            2,
+            "ZIP64 end record: version of its writer",
+            Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED,
+        )
         anatomy.explain(where + 14, 42, "ZIP64 end record")
-        anatomy.explain(where + 56, at - 20 - where - 56, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+        anatomy.explain(
+            where + 56, at - 20 - where - 56, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED
+        )
         anatomy.explain(at - 20, 20, "ZIP64 locator")
         told = (told64[0], told64[1], told64[2], told64[3])
     here, count, size, start = told
@@ -67,9 +85,17 @@ def end_of(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Find
     if start + size > limit or count * 46 > size:
         raise Damage("bad-header", "the end record describes a directory that does not fit", at)
     if start + size != limit:
-        yield finding("bad-header", f"{limit - start - size} bytes lie between the directory and its end record", offset=start + size)
+        yield finding(
+            "bad-header",
+            f"{limit - start - size} bytes lie between the directory and its end record",
+            offset=start + size,
+        )
         if source.read(start, min(4, size)) != b"PK\1\2":  # bytes put before the archive move it all
-            raise Damage("bad-header", "the archive does not begin where its directory says: there are bytes before it", 0)
+            raise Damage(
+                "bad-header",
+                "the archive does not begin where its directory says: there are bytes before it",
+                0,
+            )
     return End(start, size, count)
 
 
@@ -85,14 +111,26 @@ def _eocd(source: Source, comment: bool) -> Generator[Finding, None, int]:
         if n >= 42 and tail[-42:-38] == b"PK\6\7":
             raise Damage("bad-header", "the end record's signature is damaged", source.size - 22)
         zeros = n - len(tail.rstrip(b"\0"))
-        why = f"its last {zeros:,} bytes or more are zero" if zeros > 64 else "its end record is missing or cut off"
+        why = (
+            f"its last {zeros:,} bytes or more are zero"
+            if zeros > 64
+            else "its end record is missing or cut off"
+        )
         raise Damage("truncated", f"the archive is not complete: {why}", source.size)
     end = at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little")
     where = source.size - n + at
     if end > n:
-        yield finding("bad-header", f"the archive's comment reaches {end - n} bytes beyond the file", offset=where + 20)
+        yield finding(
+            "bad-header", f"the archive's comment reaches {end - n} bytes beyond the file", offset=where + 20
+        )
     elif end < n:
-        yield finding("trailing-data", f"{n - end} bytes follow the end of the archive", offset=where + end - at)
+        yield finding(
+            "trailing-data", f"{n - end} bytes follow the end of the archive", offset=where + end - at
+        )
     elif not comment:
-        yield finding("trailing-data", f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds", offset=where + 22)
+        yield finding(
+            "trailing-data",
+            f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds",
+            offset=where + 22,
+        )
     return where

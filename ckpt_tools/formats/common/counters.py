@@ -12,7 +12,9 @@ from ckpt_tools.storage import Source
 _LOOKED_AT = 16
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}
 _MOST = 1 << 53
-_STATE = re.compile(r"(^|[./])(exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state)([./]|$)")
+_STATE = re.compile(
+    r"(^|[./])(exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state)([./]|$)"
+)
 """What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a parameter."""
 
 
@@ -20,7 +22,12 @@ def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
     """The highest of the first counters (torch/optim/adam.py: a scalar tensor ``step`` for each parameter; frozen ones lag), None without any."""
     counts = []
     for t in tensors:
-        if t.name.endswith(".step") and t.offset is not None and not t.pieces and (code := _CODES.get((t.dtype, t.nbytes))):
+        if (
+            t.name.endswith(".step")
+            and t.offset is not None
+            and not t.pieces
+            and (code := _CODES.get((t.dtype, t.nbytes)))
+        ):
             (value,) = struct.unpack(code, source.read(t.offset, t.nbytes))
             if 0 <= value < _MOST and value == int(value):  # not a NaN either
                 counts.append(int(value))

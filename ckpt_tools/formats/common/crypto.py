@@ -106,7 +106,9 @@ def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: i
         before = UNIT if first else 0
         raw = source.read(block.at + at - before, stop - at + before)
         cipher, modes, algorithm = _parts(scheme)
-        plain = cipher(algorithm, modes.CBC(raw[:UNIT] if first else block.iv)).decryptor().update(raw[before:])
+        plain = (
+            cipher(algorithm, modes.CBC(raw[:UNIT] if first else block.iv)).decryptor().update(raw[before:])
+        )
     return bytes(plain[offset - at : offset - at + length])
 
 
@@ -120,7 +122,9 @@ def padding(source: Source, scheme: Scheme, block: Block) -> int:
 class Decrypted:
     """The plaintext of some blocks as a Source, each shorter than its ciphertext by its ``paddings``; a ShortRead carries plaintext offsets."""
 
-    def __init__(self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]) -> None:
+    def __init__(
+        self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]
+    ) -> None:
         self.source, self.scheme, self.blocks = source, scheme, blocks
         self.path = source.path
         self.starts = [0, *accumulate(b.size - p for b, p in zip(blocks, paddings, strict=True))]
@@ -184,4 +188,6 @@ def is_noise(sample: bytes) -> bool:
     A chi-square test at ten standard deviations.
     """
     n = len(sample)
-    return n < UNIT or sum(c * c for c in Counter(sample).values()) * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5
+    return (
+        n < UNIT or sum(c * c for c in Counter(sample).values()) * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5
+    )

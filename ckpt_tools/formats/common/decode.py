@@ -73,7 +73,11 @@ class _Decoding:
 
     def digest(self) -> bytes:
         open_ended = self.size is None and self.out.count > self.limit
-        good = not open_ended if self.short else open_ended or (self.good and self.ended() and self.size in (None, self.out.count))
+        good = (
+            not open_ended
+            if self.short
+            else open_ended or (self.good and self.ended() and self.size in (None, self.out.count))
+        )
         return _GOOD if good else b""
 
 
@@ -126,7 +130,14 @@ def most(source: Source) -> int:
 
 
 def decoding(
-    source: Source, anatomy: Anatomy, codec: str, what: str, offset: int, length: int, size: int | None, ceiling: int | None = None
+    source: Source,
+    anatomy: Anatomy,
+    codec: str,
+    what: str,
+    offset: int,
+    length: int,
+    size: int | None,
+    ceiling: int | None = None,
 ) -> Iterator[Finding]:
     """The content level's part: ``length`` bytes at ``offset`` must decode, to ``size`` bytes if that is known and no more than ``ceiling`` if that is.
 
@@ -145,9 +156,18 @@ def decoding(
         anatomy.decoded = total + 1
         return
     anatomy.decoded += weight * limit
-    made, goal = partial(_Decoding, size, limit, _FEEDS[codec]), f" into {size} bytes" if size is not None else ""
+    made, goal = (
+        partial(_Decoding, size, limit, _FEEDS[codec]),
+        f" into {size} bytes" if size is not None else "",
+    )
     one = Sum(
-        f"{what}: {codec} data that must decode{goal}", _GOOD, (Extent(offset, length),), offset, otherwise=(), hash=made, code="bad-compression"
+        f"{what}: {codec} data that must decode{goal}",
+        _GOOD,
+        (Extent(offset, length),),
+        offset,
+        otherwise=(),
+        hash=made,
+        code="bad-compression",
     )
     anatomy.sums.append(one)
     if sure is None:  # decoded once more, as a Sum leads to one code only

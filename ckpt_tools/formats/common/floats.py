@@ -42,15 +42,25 @@ def value(pattern: int, kind: Kind) -> float:
     magnitude = pattern & ((1 << (8 * kind.width - 1)) - 1)
     exponent, fraction = magnitude >> kind.mantissa, magnitude & ((1 << kind.mantissa) - 1)
     scale = max(exponent, 1) - kind.bias - kind.mantissa
-    number = float(fraction | (1 << kind.mantissa if exponent else 0)) * 2.0 ** max(scale, -1000) * 2.0 ** min(scale + 1000, 0)
+    number = (
+        float(fraction | (1 << kind.mantissa if exponent else 0))
+        * 2.0 ** max(scale, -1000)
+        * 2.0 ** min(scale + 1000, 0)
+    )
     return -number if sign else number
 
 
 def chosen(kind: Kind) -> set[int]:
     """Magnitude patterns that programs write on purpose: the largest of each type (whole, half and 0.7 of it) and d * 10**k."""
-    largest = [value(k.special - 1, k) for k in (KINDS[n] for n in ("float64", "float32", "bfloat16", "float16"))]
-    digits = range(1, 10) if kind.width > 2 else (1,)  # of the few numbers that two bytes hold, too many are round
-    numbers = [f * x for x in largest for f in (1.0, 0.5, 0.7)] + [d * 10.0**k for k in range(3, 308) for d in digits]
+    largest = [
+        value(k.special - 1, k) for k in (KINDS[n] for n in ("float64", "float32", "bfloat16", "float16"))
+    ]
+    digits = (
+        range(1, 10) if kind.width > 2 else (1,)
+    )  # of the few numbers that two bytes hold, too many are round
+    numbers = [f * x for x in largest for f in (1.0, 0.5, 0.7)] + [
+        d * 10.0**k for k in range(3, 308) for d in digits
+    ]
     out = set()
     for x in numbers:
         if x <= value(kind.special - 1, kind):

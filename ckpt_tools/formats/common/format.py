@@ -8,7 +8,18 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Box, Finding, Guard, Level, Region, Scalar, Severity, Stats, Tensor, Unlisted
+from ckpt_tools.model.nouns import (
+    Box,
+    Finding,
+    Guard,
+    Level,
+    Region,
+    Scalar,
+    Severity,
+    Stats,
+    Tensor,
+    Unlisted,
+)
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
 HEAD = 64
@@ -18,7 +29,9 @@ HEAD = 64
 class Damage(Exception):
     """Raised inside a check when nothing further can be read; verify turns it into its finding."""
 
-    def __init__(self, code: str, message: str, offset: int | None = None, severity: Severity | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, offset: int | None = None, severity: Severity | None = None
+    ) -> None:
         super().__init__(message)
         self.finding: Finding = finding(code, message, offset=offset, severity=severity)
 
@@ -120,7 +133,9 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
         yield e.finding
 
 
-def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = "") -> Generator[Finding, None, Anatomy]:
+def inside(
+    source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = ""
+) -> Generator[Finding, None, Anatomy]:
     """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is added to ``anatomy``, not its metadata.
 
     ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation. Returns the inner anatomy.
@@ -132,13 +147,19 @@ def inside(source: Source, offset: int, length: int, check: Check, anatomy: Anat
     except ShortRead as e:
         if e.offset + e.wanted <= offset + length:
             raise  # the outer file itself ends early
-        yield finding("truncated", f"the file inside ends at byte {offset + length}, where more belongs", offset=offset + length)
+        yield finding(
+            "truncated",
+            f"the file inside ends at byte {offset + length}, where more belongs",
+            offset=offset + length,
+        )
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
     anatomy.named(inner)
     for t in inner.tensors:
         pieces = tuple((at + offset, length) for at, length in t.pieces)
-        anatomy.tensors.append(replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces))
+        anatomy.tensors.append(
+            replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces)
+        )
     anatomy.sums += (shifted(s, offset) for s in inner.sums)
     for r in inner.regions or ():
         anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)

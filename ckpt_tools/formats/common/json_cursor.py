@@ -27,7 +27,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    return -0.0 if text == "-0" else int(text)  # the reader takes "-0" for a fraction, and so refuses it as a count
+    return (
+        -0.0 if text == "-0" else int(text)
+    )  # the reader takes "-0" for a fraction, and so refuses it as a count
 
 
 class Span(NamedTuple):
@@ -99,7 +101,9 @@ class Cursor:
             for at in (m.start(1) + i for i, digit in enumerate(m[1]) if digit.isalpha()):
                 before = bisect_right(free, at, key=lambda s: s.start) - 1
                 if before < 0 or free[before].stop <= at:
-                    self.free.append(Span(at, at + 1, f"{what}: a digit of an escape, whose case does not count"))
+                    self.free.append(
+                        Span(at, at + 1, f"{what}: a digit of an escape, whose case does not count")
+                    )
 
     def token(self, wanted: str) -> str:
         """The next character that is not blank, if it is one of ``wanted``."""

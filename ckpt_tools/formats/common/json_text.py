@@ -51,12 +51,18 @@ def _bound(data: bytes) -> None:
         cost -= data.count(b"[") * 72  # brackets in strings cost nothing
         bare = _strip_strings(data) if quotes < 1 << 24 else data
         if cost + bare.count(b"[") * 72 + bare.count(b"{") * 72 > MAX_MEMORY:
-            raise Damage("too-complex", f"{len(data)} bytes of JSON would take more than {MAX_MEMORY >> 20} MiB of memory", 0)
+            raise Damage(
+                "too-complex",
+                f"{len(data)} bytes of JSON would take more than {MAX_MEMORY >> 20} MiB of memory",
+                0,
+            )
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     depth = max(accumulate(map(_STEP.__getitem__, _strip_strings(data).translate(None, _OTHER))), default=0)
     if depth > MAX_DEPTH:
-        raise Damage("bad-header", f"brackets nested {depth} levels deep, where readers give up, or never closed", 0)
+        raise Damage(
+            "bad-header", f"brackets nested {depth} levels deep, where readers give up, or never closed", 0
+        )
 
 
 def _integer(digits: str) -> int:
@@ -69,15 +75,24 @@ def _refused(e: JSONDecodeError, text: str) -> Damage:
     """The reader's complaint as damage: cut short, continued with something else, or neither."""
     rest = text[e.pos :].strip(" \t\r\n")
     at = len(text[: e.pos].encode())
-    cut = not rest or rest == "-" or e.msg.startswith("Unterminated string") or any(w.startswith(rest) for w in _LITERALS)
+    cut = (
+        not rest
+        or rest == "-"
+        or e.msg.startswith("Unterminated string")
+        or any(w.startswith(rest) for w in _LITERALS)
+    )
     if cut or (e.msg.startswith("Invalid \\") and len(text) - e.pos < 8):
         size = at if not rest else len(text.encode())
         return Damage("truncated", f"the JSON text ends at byte {size} in the middle ({e.msg[:80]})", size)
     if e.msg == "Extra data":
         what = "zero bytes" if not rest.strip("\0") else "bytes"
-        return Damage("trailing-data", f"{len(text.encode()) - at} {what} follow the end of the JSON value", at)
+        return Damage(
+            "trailing-data", f"{len(text.encode()) - at} {what} follow the end of the JSON value", at
+        )
     if not rest.strip("\0"):
-        return Damage("bad-header", f"zero bytes from byte {at} to the end, in the middle of the JSON text", at)
+        return Damage(
+            "bad-header", f"zero bytes from byte {at} to the end, in the middle of the JSON text", at
+        )
     return Damage("bad-header", f"not JSON: {e.msg[:80]} ({rest[:20]!r})", at)
 
 
@@ -86,7 +101,9 @@ def read_json(source: Source, found: list[Finding]) -> Text:
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
-        raise Damage("too-complex", f"{source.size} bytes of JSON: files of more than {MAX_SIZE} are not read", 0)
+        raise Damage(
+            "too-complex", f"{source.size} bytes of JSON: files of more than {MAX_SIZE} are not read", 0
+        )
     data = source.read(0, source.size)
     return Text(parse(data, found), data)
 
@@ -119,10 +136,18 @@ def parse(data: bytes, found: list[Finding]) -> object:
     except json.JSONDecodeError as e:
         raise _refused(e, text) from None
     except (RecursionError, MemoryError):
-        raise Damage("too-complex", "nested too deep, or too large, for this Python", 0, Severity.ERROR) from None
+        raise Damage(
+            "too-complex", "nested too deep, or too large, for this Python", 0, Severity.ERROR
+        ) from None
     if twice:
         at = max(0, data.rfind(json.dumps(twice[0], ensure_ascii=False).encode("utf-8", "surrogatepass")))
-        found.append(finding("duplicate-key", f"{twice[0][:200]!r} occurs twice in one object; readers take the last one", offset=at))
+        found.append(
+            finding(
+                "duplicate-key",
+                f"{twice[0][:200]!r} occurs twice in one object; readers take the last one",
+                offset=at,
+            )
+        )
     return value
 
 

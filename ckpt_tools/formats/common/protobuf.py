@@ -52,7 +52,9 @@ class Reader:
                 return value, at + i + 1
         raise Damage("bad-header", "a number is not a valid varint", at)
 
-    def fields(self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a") -> Iterator[tuple[int, int, int]]:
+    def fields(
+        self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a"
+    ) -> Iterator[tuple[int, int, int]]:
         """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``; ``known`` are the keys that may occur."""
         while at < limit:
             key = self.byte(at)

@@ -17,7 +17,17 @@ MAX_TEXT = 256
 MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
 """More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes of objects."""
 _PAGE = 4096
-_CODES = {"bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q"}
+_CODES = {
+    "bool": "?",
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+}
 _CODES |= {"float16": "e", "float32": "f", "float64": "d"}
 
 
@@ -66,7 +76,9 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
     lo, hi = (start - 1) // _PAGE, last  # page lo holds header bytes, so it is not zero
     if hi <= lo or not zero(hi):
         return None
-    while hi - lo > 1 and last - hi < 16:  # page by page first: a short tail is found even if other zeros lie before it
+    while (
+        hi - lo > 1 and last - hi < 16
+    ):  # page by page first: a short tail is found even if other zeros lie before it
         if not zero(hi - 1):
             lo = hi - 1
         else:
@@ -81,5 +93,9 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
         if t.offset is not None and t.offset < at < t.offset + t.nbytes and len(t.shape) > 1:
             row = t.nbytes // t.shape[0]
             if (at - t.offset) % row:
-                return finding("zero-tail", f"zero bytes from a page border inside tensor {t.name!r} to the end of the file", offset=at)
+                return finding(
+                    "zero-tail",
+                    f"zero bytes from a page border inside tensor {t.name!r} to the end of the file",
+                    offset=at,
+                )
     return None

@@ -29,7 +29,9 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
 
     Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything else it is bounded by "complex".
     """
-    dims = [d for d, n in enumerate(shape) if n]  # a tensor without elements must be filled in its other dimensions
+    dims = [
+        d for d, n in enumerate(shape) if n
+    ]  # a tensor without elements must be filled in its other dimensions
     volume, solid = 0, []
     for i, b in enumerate(boxes):
         if not all(0 <= a <= z <= n for a, z, n in zip(b.start, b.stop, shape, strict=True)):
@@ -59,7 +61,9 @@ def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Unti
             return Untiled("overlap", group[1])
         runs = {d: _runs(boxes, group, d) for d in dims}
         regular = [d for d in dims if runs[d].regular]
-        if regular:  # equal or disjoint there: only boxes with equal extents in all these dimensions can overlap
+        if (
+            regular
+        ):  # equal or disjoint there: only boxes with equal extents in all these dimensions can overlap
             cells = defaultdict(list)
             for i in group:
                 cells[tuple(boxes[i].start[d] for d in regular)].append(i)
@@ -110,6 +114,8 @@ def _runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
 def _pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
     for n, i in enumerate(group):
         for j in group[:n]:
-            if all(boxes[i].start[d] < boxes[j].stop[d] and boxes[j].start[d] < boxes[i].stop[d] for d in dims):
+            if all(
+                boxes[i].start[d] < boxes[j].stop[d] and boxes[j].start[d] < boxes[i].stop[d] for d in dims
+            ):
                 return i
     return None

@@ -73,7 +73,9 @@ def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def lost_pages(source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]) -> Iterator[Finding]:
+def lost_pages(
+    source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
+) -> Iterator[Finding]:
     """The runs of zero pages that no writer leaves. Reads two pages for each that may be one."""
     placed = sorted((t for t in tensors if t.offset is not None and t.nbytes), key=lambda t: t.offset or 0)
     starts = [t.offset or 0 for t in placed]

@@ -26,14 +26,18 @@ def have_zstd() -> bool:
 
 
 def needs_zstd(offset: int, what: str) -> Finding:
-    return finding("needs-extra", f"{what} cannot be decoded without zstandard: pip install zstandard", offset=offset)
+    return finding(
+        "needs-extra", f"{what} cannot be decoded without zstandard: pip install zstandard", offset=offset
+    )
 
 
 def stream(sink: Any, piece: int) -> Callable[[Any], object]:
     """Takes compressed bytes and writes what they decode into to ``sink``, in pieces of that size. Raises ZstdError."""
     import zstandard
 
-    write: Callable[[Any], object] = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_writer(sink, write_size=piece).write
+    write: Callable[[Any], object] = (
+        zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_writer(sink, write_size=piece).write
+    )
     return write
 
 
@@ -41,7 +45,9 @@ def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, 
     """(length of the frame header, size of the content if it says, window size, whether a checksum follows the last block)."""
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
-        raise Damage("bad-header", f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}", offset)
+        raise Damage(
+            "bad-header", f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}", offset
+        )
     if len(head) < 6:
         raise Damage("truncated", f"a zstd frame of {length} bytes", offset + length)
     flags = head[4]
@@ -73,7 +79,11 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
     size, most = said if size is None else size, 0
     for _ in range(MAX_BLOCKS):
         if at + 3 > length:
-            raise Damage("truncated", f"the zstd data ends at byte {length} of it, in the middle of a block header", offset + length)
+            raise Damage(
+                "truncated",
+                f"the zstd data ends at byte {length} of it, in the middle of a block header",
+                offset + length,
+            )
         block = int.from_bytes(source.read(offset + at, 3), "little")
         kind, n = block >> 1 & 3, block >> 3
         if kind == 3 or n > _BLOCK:
@@ -81,7 +91,11 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
         at += 3 + (1 if kind == 1 else n)
         most += _BLOCK if kind == 2 else n
         if at > length:
-            raise Damage("truncated", f"a zstd block ends at byte {at} of the data, which has {length}", offset + length)
+            raise Damage(
+                "truncated",
+                f"a zstd block ends at byte {at} of the data, which has {length}",
+                offset + length,
+            )
         if block & 1:
             break
     else:

@@ -14,12 +14,26 @@ from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, LAYOUTS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.nouns import Guard
 
-_FIXED = {0x80: 1, 0x95: 8, 0x68: 1, 0x6A: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4}  # PROTO FRAME BINGET LONG_BINGET BININT1 BININT2 BININT
-_COUNTED = {0x8C: 1, 0x58: 4, 0x8A: 1}  # SHORT_BINUNICODE BINUNICODE LONG1: that many bytes tell how long the argument is
+_FIXED = {
+    0x80: 1,
+    0x95: 8,
+    0x68: 1,
+    0x6A: 4,
+    0x4B: 1,
+    0x4D: 2,
+    0x4A: 4,
+}  # PROTO FRAME BINGET LONG_BINGET BININT1 BININT2 BININT
+_COUNTED = {
+    0x8C: 1,
+    0x58: 4,
+    0x8A: 1,
+}  # SHORT_BINUNICODE BINUNICODE LONG1: that many bytes tell how long the argument is
 _BARE = frozenset(b"\x94\x93)\x81}](Rb\x85\x86\x87tusaeN\x88\x89.")
 _TEXT, _INT, _GET = (0x8C, 0x58), (0x4B, 0x4D, 0x4A, 0x8A), (0x68, 0x6A)
 _GLOBAL, _MEMOIZE, _FRAME, _PROTO, _BOOLS = 0x93, 0x94, 0x95, 0x80, (0x88, 0x89)
-_KINDS = {0x8C: "text", 0x58: "text", 0x93: "global", 0x7D: "dict", 0x5D: "list"} | dict.fromkeys(b"\x85\x86\x87tR\x81", "value")
+_KINDS = {0x8C: "text", 0x58: "text", 0x93: "global", 0x7D: "dict", 0x5D: "list"} | dict.fromkeys(
+    b"\x85\x86\x87tR\x81", "value"
+)
 _WHAT = "pickle of the state_dict's entries and their places"
 _TARGET = 64 * 1024
 MAX_SPOTS = 1 << 16
@@ -68,7 +82,9 @@ def _framing(op: Op) -> str:
     return "length of a frame" if op.at != 2 or int.from_bytes(op.arg, "little") >= _TARGET else ""
 
 
-def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collection[str], *, sizes: bool) -> None:
+def explain(
+    data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collection[str], *, sizes: bool
+) -> None:
     """Explain the bytes of a good .metadata.
 
     ``names`` are texts that other texts in the file repeat, ``extra`` the attributes that other programs added (nothing is known about them); ``sizes``
@@ -83,8 +99,13 @@ def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collec
             text = op.arg.decode("utf-8", "replace")
             if text in extra:
                 break
-            if text not in _FIRM and text not in names:  # its length as well: what is left of the text may happen to be opcodes
-                weak, first = "text that is stored once: a name of one part, an id, the path of the save", op.at
+            if (
+                text not in _FIRM and text not in names
+            ):  # its length as well: what is left of the text may happen to be opcodes
+                weak, first = (
+                    "text that is stored once: a name of one part, an id, the path of the save",
+                    op.at,
+                )
         elif op.code == _GLOBAL:
             name, text = text, ""
         elif op.code == _MEMOIZE:
@@ -93,7 +114,10 @@ def explain(data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collec
             index = int.from_bytes(op.arg, "little")
             kind, said = memo[index] if index < len(memo) else ("", "")
             name, text = (said, "") if kind == "global" else (name, said if kind == "text" else "")
-            if any(i < len(memo) and memo[i][0] == kind for i in (index ^ 1 << bit for bit in range(8 * len(op.arg)))):
+            if any(
+                i < len(memo) and memo[i][0] == kind
+                for i in (index ^ 1 << bit for bit in range(8 * len(op.arg)))
+            ):
                 weak = "reference to a value stored before: one that leads to an equal value is not noticed"
         elif op.code in _INT and name.endswith("MEM_FORMAT_ENCODING"):
             weak = "deprecated property of a tensor"

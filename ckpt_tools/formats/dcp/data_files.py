@@ -78,10 +78,16 @@ def _check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterato
     at = 0
     for p in order:
         if p.start > at:
-            yield finding("bad-header", f"{p.start - at:,} bytes before {p.fqn[:200]!r} belong to no entry", offset=at)
+            yield finding(
+                "bad-header", f"{p.start - at:,} bytes before {p.fqn[:200]!r} belong to no entry", offset=at
+            )
         at = p.start + p.length
         if at > source.size:
-            raise Damage("truncated", f"{p.fqn[:200]!r} should end at byte {at:,}, the file ends at {source.size:,}", source.size)
+            raise Damage(
+                "truncated",
+                f"{p.fqn[:200]!r} should end at byte {at:,}, the file ends at {source.size:,}",
+                source.size,
+            )
         if p.transforms:
             yield from _transformed(source, anatomy, p)
         elif p.dtype:
@@ -98,7 +104,9 @@ def _archive(source: Source, anatomy: Anatomy, p: Piece) -> Generator[Finding, N
     """Check the torch.save archive of a segment, and name its checksums and regions after the entry. Returns its tensors."""
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name = p.fqn[:200]
-    inner = yield from inside(source, p.start, p.length, torch_zip.FORMAT.checks[Level.STRUCTURE], box, f"{name!r}: ")
+    inner = yield from inside(
+        source, p.start, p.length, torch_zip.FORMAT.checks[Level.STRUCTURE], box, f"{name!r}: "
+    )
     anatomy.named(box)
     anatomy.windows += box.windows
     anatomy.sums += (replace(s, what=f"{name!r}: {s.what}") for s in box.sums)
@@ -128,7 +136,9 @@ def _differs(p: Piece, t: Tensor) -> Finding:
     return finding("tensor-size", why, offset=p.start if t.offset is None else t.offset)
 
 
-def _noting(found: Generator[Finding, None, list[Tensor]]) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
+def _noting(
+    found: Generator[Finding, None, list[Tensor]],
+) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
     """Pass findings on; also return whether one of them was an error."""
     failed = False
     while True:
@@ -150,15 +160,35 @@ def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
         anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in held)
         _remember(source, anatomy, p, head)
         return
-    anatomy.explain(p.start, p.length, f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked", Guard.UNPROTECTED)
+    anatomy.explain(
+        p.start,
+        p.length,
+        f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked",
+        Guard.UNPROTECTED,
+    )
     if not head.strip(b"\0"):
-        yield finding("zero-filled", f"the object {p.fqn[:200]!r} begins with {len(head)} zero bytes instead of an archive", offset=p.start)
+        yield finding(
+            "zero-filled",
+            f"the object {p.fqn[:200]!r} begins with {len(head)} zero bytes instead of an archive",
+            offset=p.start,
+        )
     elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        yield finding("not-checksummed", f"the object {p.fqn[:200]!r} is a plain pickle, which has no checksum", offset=p.start)
+        yield finding(
+            "not-checksummed",
+            f"the object {p.fqn[:200]!r} is a plain pickle, which has no checksum",
+            offset=p.start,
+        )
         yield from pickles(source, anatomy, p.start, p.length)
     else:
-        yield from unlikely_pickles(source, anatomy, p.start, p.length)  # those of protocols 0 and 1 have no mark
-        yield finding("wrong-format", f"the object {p.fqn[:200]!r} is no torch.save archive", offset=p.start, severity=Severity.WARNING)
+        yield from unlikely_pickles(
+            source, anatomy, p.start, p.length
+        )  # those of protocols 0 and 1 have no mark
+        yield finding(
+            "wrong-format",
+            f"the object {p.fqn[:200]!r} is no torch.save archive",
+            offset=p.start,
+            severity=Severity.WARNING,
+        )
 
 
 def _remember(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:
@@ -178,17 +208,40 @@ def _remember(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:
 
 def _transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
     names = ", ".join(t[:40] for t in p.transforms[:4])
-    anatomy.explain(p.start, p.length, f"{p.fqn[:200]!r}: transformed by {names}; only its length is checked", Guard.UNPROTECTED)
-    yield finding("not-checksummed", f"{p.fqn[:200]!r} is transformed by {names}: only its length was checked", offset=p.start)
+    anatomy.explain(
+        p.start,
+        p.length,
+        f"{p.fqn[:200]!r}: transformed by {names}; only its length is checked",
+        Guard.UNPROTECTED,
+    )
+    yield finding(
+        "not-checksummed",
+        f"{p.fqn[:200]!r} is transformed by {names}: only its length was checked",
+        offset=p.start,
+    )
     meant = near_miss(p.transforms[0], (_ZSTD_NAME,))
     if meant:
-        yield finding("bad-header", f"the transform {p.transforms[0]!r} is {meant!r} with a flipped bit", offset=p.start)
+        yield finding(
+            "bad-header", f"the transform {p.transforms[0]!r} is {meant!r} with a flipped bit", offset=p.start
+        )
     if p.transforms[0] == _ZSTD_NAME and source.read(p.start, min(4, p.length)) != _ZSTD:
-        yield finding("bad-header", f"{p.fqn[:200]!r} should be compressed by zstd, but does not begin so", offset=p.start)
+        yield finding(
+            "bad-header",
+            f"{p.fqn[:200]!r} should be compressed by zstd, but does not begin so",
+            offset=p.start,
+        )
     elif not p.dtype:
-        data = unpacked(source.read(p.start, p.length)) if p.transforms == (_ZSTD_NAME,) and p.length <= PACKED else None
+        data = (
+            unpacked(source.read(p.start, p.length))
+            if p.transforms == (_ZSTD_NAME,) and p.length <= PACKED
+            else None
+        )
         if data is None:
-            yield finding("unread-pickle", f"the object {p.fqn[:200]!r} is transformed by {names}, and its pickle was not read", offset=p.start)
+            yield finding(
+                "unread-pickle",
+                f"the object {p.fqn[:200]!r} is transformed by {names}, and its pickle was not read",
+                offset=p.start,
+            )
             return
         inner = p._replace(start=0, length=len(data), transforms=())
         yield from told_of(structure(BytesSource(data), box := Anatomy(), partial(_object, p=inner)), p.start)
@@ -198,7 +251,9 @@ def _transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
 def _blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) -> Iterator[Finding]:
     """One safetensors file, from ``at`` to the end of the data file, that holds all tensors."""
     if at >= source.size:
-        raise Damage("truncated", f"the tensors should begin at byte {at:,}, where the file ends", source.size)
+        raise Damage(
+            "truncated", f"the tensors should begin at byte {at:,}, where the file ends", source.size
+        )
     box = Anatomy(regions=None if anatomy.regions is None else [])
     yield from inside(source, at, source.size - at, safetensors.FORMAT.checks[Level.STRUCTURE], box)
     anatomy.tensors += box.tensors
@@ -209,7 +264,9 @@ def _blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) ->
     for p in pieces:
         here = held.pop(p.fqn, None)
         if here is None:
-            yield finding("bad-header", f".metadata says that tensor {p.fqn[:200]!r} is here, but it is not", offset=at)
+            yield finding(
+                "bad-header", f".metadata says that tensor {p.fqn[:200]!r} is here, but it is not", offset=at
+            )
         elif (here.dtype, here.shape) != (p.dtype, p.sizes):
             yield _differs(p, here)
     for name, t in held.items():

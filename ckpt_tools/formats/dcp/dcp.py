@@ -19,7 +19,15 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp import byte_map, data_files
 from ckpt_tools.formats.dcp.data_files import Piece
-from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, Entry, Segment, damaged_names, entries, segments, state
+from ckpt_tools.formats.dcp.metadata import (
+    ATTRIBUTES,
+    Entry,
+    Segment,
+    damaged_names,
+    entries,
+    segments,
+    state,
+)
 from ckpt_tools.formats.dcp.small_print import frame, planner, small, strangers
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Pickled
@@ -33,7 +41,11 @@ _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
 
 def _magic(head: bytes) -> bool:
     """A pickle of protocol 2 to 5 whose first name is that of the Metadata class."""
-    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and any(2 < head.find(m) < 16 for m in _MODULES)
+    return (
+        head[:1] == b"\x80"
+        and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
+        and any(2 < head.find(m) < 16 for m in _MODULES)
+    )
 
 
 def _index_of(name: str) -> tuple[str, ...]:
@@ -49,10 +61,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding("not-checksummed", "DCP's .metadata has no checksum: it is checked against itself and against the files beside it")
+    yield finding(
+        "not-checksummed",
+        "DCP's .metadata has no checksum: it is checked against itself and against the files beside it",
+    )
     pickled = yield from _read(source, anatomy)
     if pickled.end < source.size:
-        yield finding("trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end)
+        yield finding(
+            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
+        )
     root = state(pickled.value, "Metadata", "the pickle's value")
     yield from damaged_names(pickled.value)
     known = yield from entries(root.get("state_dict_metadata"))
@@ -66,16 +83,32 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for fqn, e in known.items():
         anatomy.keys.add(fqn)
         if e.dtype:
-            anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62)))
+            anatomy.tensors.append(
+                Tensor(fqn, e.dtype, e.shape, min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62))
+            )
     if anatomy.regions is not None:
         _explain(source, anatomy, root, known, placed)
 
 
-def _explain(source: Source, anatomy: Anatomy, root: Mapping[Any, Any], known: Mapping[str, Entry], placed: Sequence[Segment]) -> None:
+def _explain(
+    source: Source,
+    anatomy: Anatomy,
+    root: Mapping[Any, Any],
+    known: Mapping[str, Entry],
+    placed: Sequence[Segment],
+) -> None:
     paths = root.get("planner_data")
-    nested = {k: v for k, v in paths.items() if type(v) is tuple and len(v) > 1} if isinstance(paths, dict) else {}
-    names = {s.path for s in placed} | nested.keys() | {part for path in nested.values() for part in path if type(part) is str}
-    whole = all(math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in known.values() if e.dtype)
+    nested = (
+        {k: v for k, v in paths.items() if type(v) is tuple and len(v) > 1} if isinstance(paths, dict) else {}
+    )
+    names = (
+        {s.path for s in placed}
+        | nested.keys()
+        | {part for path in nested.values() for part in path if type(part) is str}
+    )
+    whole = all(
+        math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in known.values() if e.dtype
+    )
     extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
     sizes = whole and not any(s.transforms for s in placed)
     byte_map.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
@@ -105,14 +138,27 @@ def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
     for fqn, e in known.items():
         if not e.dtype:
             continue
-        bad = untiled(e.shape, [Box(c.offsets, tuple(o + s for o, s in zip(c.offsets, c.sizes, strict=True))) for c in e.chunks])
+        bad = untiled(
+            e.shape,
+            [Box(c.offsets, tuple(o + s for o, s in zip(c.offsets, c.sizes, strict=True))) for c in e.chunks],
+        )
         if bad is None:
             continue
         at = e.chunks[bad.box].at if bad.box >= 0 else e.at
         if bad.kind == "complex":
-            yield finding("too-complex", f"the chunks of {fqn[:200]!r} lie so irregularly that they were not compared", offset=at)
+            yield finding(
+                "too-complex",
+                f"the chunks of {fqn[:200]!r} lie so irregularly that they were not compared",
+                offset=at,
+            )
         elif bad.kind == "hole":
-            holes.append(finding("bad-header", f"the chunks of {fqn[:200]!r} do not fill its shape {list(e.shape)}", offset=at))
+            holes.append(
+                finding(
+                    "bad-header",
+                    f"the chunks of {fqn[:200]!r} do not fill its shape {list(e.shape)}",
+                    offset=at,
+                )
+            )
         else:
             what = "reaches beyond its shape" if bad.kind == "bounds" else "overlaps another"
             yield finding("bad-header", f"a chunk of {fqn[:200]!r} {what}", offset=at)
@@ -126,7 +172,9 @@ def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
     for fqn, entry in known.items():
         for c in entry.chunks:
             if (fqn, c.offsets) in wanted:
-                yield finding("bad-header", f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}", offset=c.at)
+                yield finding(
+                    "bad-header", f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}", offset=c.at
+                )
             wanted[fqn, c.offsets] = c.at
         if not entry.dtype:
             wanted[fqn, None] = entry.at
@@ -134,19 +182,33 @@ def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
     for s in placed:
         where, e = (s.fqn, s.offsets), known.get(s.fqn)
         if where in seen:
-            yield finding("duplicate-key", f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())} twice", offset=s.at)
+            yield finding(
+                "duplicate-key",
+                f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())} twice",
+                offset=s.at,
+            )
         elif where not in wanted:
             yield finding(
-                "bad-header", f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())}, which state_dict_metadata does not have", offset=s.at
+                "bad-header",
+                f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())}, which state_dict_metadata does not have",
+                offset=s.at,
             )
-        elif s.hint is not None and (e is None or s.hint >= len(e.chunks) or e.chunks[s.hint].offsets != s.offsets):
+        elif s.hint is not None and (
+            e is None or s.hint >= len(e.chunks) or e.chunks[s.hint].offsets != s.offsets
+        ):
             yield finding(
-                "odd-header", f"storage_data says that {s.fqn[:200]!r} at {list(s.offsets or ())} is chunk {s.hint}, which it is not", offset=s.at
+                "odd-header",
+                f"storage_data says that {s.fqn[:200]!r} at {list(s.offsets or ())} is chunk {s.hint}, which it is not",
+                offset=s.at,
             )
         seen.add(where)
     for (fqn, offsets), at in wanted.items():
         if (fqn, offsets) not in seen:
-            yield finding("bad-header", f"no file holds {fqn[:200]!r}" + (f" at {list(offsets)}" if offsets is not None else ""), offset=at)
+            yield finding(
+                "bad-header",
+                f"no file holds {fqn[:200]!r}" + (f" at {list(offsets)}" if offsets is not None else ""),
+                offset=at,
+            )
 
 
 def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy) -> Iterator[Finding]:
@@ -160,14 +222,20 @@ def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anato
     for path, pieces in by_path.items():
         clash = data_files.clash(pieces)
         if clash:
-            yield finding("bad-header", f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it", offset=0)
+            yield finding(
+                "bad-header",
+                f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it",
+                offset=0,
+            )
         check = _nothing if clash else partial(data_files.check, pieces=pieces)
         anatomy.members[path] = Claim("dcp", check, whole=True)
 
 
 def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """The index is damaged where it describes this file, which says nothing about the file."""
-    yield finding("too-complex", "the entries that .metadata gives for this file overlap, so it was not looked at")
+    yield finding(
+        "too-complex", "the entries that .metadata gives for this file overlap, so it was not looked at"
+    )
 
 
 FORMAT = Format(

@@ -17,11 +17,24 @@ from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.nouns import Finding
 
-_PACKAGES = ("torch.distributed.checkpoint.", "torch.distributed._shard.checkpoint.")  # the latter until torch 2.0
+_PACKAGES = (
+    "torch.distributed.checkpoint.",
+    "torch.distributed._shard.checkpoint.",
+)  # the latter until torch 2.0
 _META = tuple(p + "metadata" for p in _PACKAGES)
 _OLD = ("torch.distributed._shard.sharded_tensor.metadata",)
 CLASSES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "BytesStorageMetadata", "MetadataIndex", "StorageMeta"), _META),
+    **dict.fromkeys(
+        (
+            "Metadata",
+            "TensorStorageMetadata",
+            "ChunkStorageMetadata",
+            "BytesStorageMetadata",
+            "MetadataIndex",
+            "StorageMeta",
+        ),
+        _META,
+    ),
     "TensorProperties": _META + _OLD,
     "_MEM_FORMAT_ENCODING": _META,
     "MEM_FORMAT_ENCODING": _OLD,
@@ -29,18 +42,37 @@ CLASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData"), tuple(p + "planner" for p in _PACKAGES)
     ),  # Megatron keeps its plans
-    **dict.fromkeys(("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), ("pathlib", "pathlib._local")),
+    **dict.fromkeys(
+        ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), ("pathlib", "pathlib._local")
+    ),
 }
 """Classes of a .metadata that need no trust, with the modules they come from: plain values, and the path that the save was given."""
 ATTRIBUTES = {
-    "Metadata": ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version", "mcore_data", "all_local_plans"),
+    "Metadata": (
+        "state_dict_metadata",
+        "planner_data",
+        "storage_data",
+        "storage_meta",
+        "version",
+        "mcore_data",
+        "all_local_plans",
+    ),
     "MetadataIndex": ("fqn", "offset", "index"),
     "TensorStorageMetadata": ("properties", "size", "chunks"),
     "ChunkStorageMetadata": ("offsets", "sizes"),
     "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
     "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
 }
-LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn", "jagged")
+LAYOUTS = (
+    "strided",
+    "sparse_coo",
+    "sparse_csr",
+    "sparse_csc",
+    "sparse_bsr",
+    "sparse_bsc",
+    "_mkldnn",
+    "jagged",
+)
 MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 MAX_RANK = 64
 HUGE = 1 << 62
@@ -80,13 +112,20 @@ class Segment(NamedTuple):
 
 
 def is_class(value: Any, name: str) -> bool:
-    return type(value) is Call and type(value.func) is Global and value.func.name == name and value.func.module in CLASSES[name]
+    return (
+        type(value) is Call
+        and type(value.func) is Global
+        and value.func.name == name
+        and value.func.module in CLASSES[name]
+    )
 
 
 def is_member(value: Call, name: str) -> bool:
     """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles members of enumerations."""
     if value.func in GETATTR:
-        return value.named in {(module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS}
+        return value.named in {
+            (module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS
+        }
     return is_class(value, name) and value.args in ((0,), (1,), (2,))
 
 
@@ -104,12 +143,20 @@ def damaged_names(value: Any) -> Iterator[Finding]:
         if k not in known:
             meant = near_miss(k, known) if type(k) is str and len(k) < 64 else None
             if meant:
-                yield finding("bad-header", f"{value.func.name} has an attribute {k!r}: that is {meant!r} with a flipped bit", offset=value.offset)
+                yield finding(
+                    "bad-header",
+                    f"{value.func.name} has an attribute {k!r}: that is {meant!r} with a flipped bit",
+                    offset=value.offset,
+                )
 
 
 def ints(value: Any, what: str, at: int) -> tuple[int, ...]:
     """A torch.Size: a tuple of lengths. Raises Damage."""
-    if type(value) not in (tuple, list) or len(value) > MAX_RANK or not all(type(v) is int and 0 <= v < HUGE for v in value):
+    if (
+        type(value) not in (tuple, list)
+        or len(value) > MAX_RANK
+        or not all(type(v) is int and 0 <= v < HUGE for v in value)
+    ):
         raise Damage("bad-header", f"{what} is not a tuple of lengths", at)
     return tuple(value)
 
@@ -122,7 +169,11 @@ def entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
     checked: dict[int, bool] = {}
     for fqn, value in values.items():
         if type(fqn) is not str:
-            yield finding("bad-header", "a name in state_dict_metadata is no text", offset=getattr(value, "offset", None))
+            yield finding(
+                "bad-header",
+                "a name in state_dict_metadata is no text",
+                offset=getattr(value, "offset", None),
+            )
             continue
         try:
             if is_class(value, "BytesStorageMetadata"):
@@ -154,7 +205,9 @@ def _tensor(fqn: str, value: Any) -> Entry:
     out = []
     for c in chunks:
         cs = state(c, "ChunkStorageMetadata", f"a chunk of {what}")
-        offsets, sizes = (ints(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes"))
+        offsets, sizes = (
+            ints(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes")
+        )
         if not len(offsets) == len(sizes) == len(shape):
             raise Damage("bad-header", f"a chunk of {what} has another number of dimensions", c.offset)
         out.append(Chunk(offsets, sizes, c.offset))
@@ -168,12 +221,20 @@ def _properties(fqn: str, p: Any) -> Iterator[Finding]:
         yield finding("unknown-dtype", f"{fqn[:200]!r} has the type {dtype.name[:80]!r}", offset=p.offset)
     ok = type(grad) is type(pin) is bool
     if type(layout) is Call:
-        known = layout.func == Global("torch.serialization", "_get_layout") and type(layout.args) is tuple and len(layout.args) == 1
+        known = (
+            layout.func == Global("torch.serialization", "_get_layout")
+            and type(layout.args) is tuple
+            and len(layout.args) == 1
+        )
         ok = ok and known and type(layout.args[0]) is str and layout.args[0].removeprefix("torch.") in LAYOUTS
     if type(memory) is Call:
         ok = ok and any(is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
     if not ok:
-        yield finding("bad-header", f"the layout or memory format of {fqn[:200]!r} is none that torch knows", offset=p.offset)
+        yield finding(
+            "bad-header",
+            f"the layout or memory format of {fqn[:200]!r} is none that torch knows",
+            offset=p.offset,
+        )
 
 
 def segments(values: Any) -> Generator[Finding, None, list[Segment]]:
@@ -183,20 +244,44 @@ def segments(values: Any) -> Generator[Finding, None, list[Segment]]:
     out: list[Segment] = []
     for key, value in values.items():
         try:
-            k, v = state(key, "MetadataIndex", "a key in storage_data"), state(value, "_StorageInfo", "a value in storage_data")
+            k, v = (
+                state(key, "MetadataIndex", "a key in storage_data"),
+                state(value, "_StorageInfo", "a value in storage_data"),
+            )
             fqn, path, where = k.get("fqn"), v.get("relative_path"), k.get("offset")
             if type(fqn) is not str:
                 raise Damage("bad-header", "a key in storage_data has no name", key.offset)
-            offsets = None if where is None else ints(where, f"the offset of {fqn[:200]!r} in storage_data", key.offset)
+            offsets = (
+                None
+                if where is None
+                else ints(where, f"the offset of {fqn[:200]!r} in storage_data", key.offset)
+            )
             hint = k.get("index", "")
             if hint is not None and (type(hint) is not int or not 0 <= hint < HUGE):
-                raise Damage("bad-header", f"the index of {fqn[:200]!r} in storage_data is no number", key.offset)
+                raise Damage(
+                    "bad-header", f"the index of {fqn[:200]!r} in storage_data is no number", key.offset
+                )
             start, length = v.get("offset"), v.get("length")
-            if type(start) is not int or type(length) is not int or not (0 <= start < HUGE and 0 <= length < HUGE):
+            if (
+                type(start) is not int
+                or type(length) is not int
+                or not (0 <= start < HUGE and 0 <= length < HUGE)
+            ):
                 raise Damage("bad-header", f"the place of {fqn[:200]!r} in its file is absurd", value.offset)
             if type(path) is not str or not path:
                 raise Damage("bad-header", f"the file of {fqn[:200]!r} has no name", value.offset)
-            out.append(Segment(fqn, offsets, hint, path, start, length, _texts(v.get("transform_descriptors"), value.offset), value.offset))
+            out.append(
+                Segment(
+                    fqn,
+                    offsets,
+                    hint,
+                    path,
+                    start,
+                    length,
+                    _texts(v.get("transform_descriptors"), value.offset),
+                    value.offset,
+                )
+            )
             for part in (key, value):
                 yield from damaged_names(part)
         except Damage as e:

@@ -24,13 +24,19 @@ _MANY, _PAIRS = 1000, 200_000
 
 def strangers(names: Iterable[str]) -> Iterator[Finding]:
     """What to say of the "module name" pairs that a pickle names: a note on those that need trust and that no .metadata of torch itself has."""
-    known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules] + ["torch Size", "torch.serialization _get_layout"]
+    known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules] + [
+        "torch Size",
+        "torch.serialization _get_layout",
+    ]
     split = [Global(*full.split(" ", 1)) for full in names if " " in full]
     odd = [g for g in split if g.module not in CLASSES.get(g.name, ()) and verdict(g) == "needs-trust"]
     for g in odd[:_MANY]:
         meant = near_miss(f"{g.module} {g.name}", known)
         if meant:
-            yield finding("bad-header", f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit")
+            yield finding(
+                "bad-header",
+                f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit",
+            )
     if odd:
         some = ", ".join(str(g)[:80] for g in odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
         yield finding("needs-trust", f"the pickle names {some}", offset=0)
@@ -42,9 +48,13 @@ def frame(source: Source, pickled: Pickled) -> Iterator[Finding]:
     if len(head) == 11 and head[2] == _FRAME:
         length = int.from_bytes(head[3:], "little")
         if length < _TARGET and 11 + length != pickled.end:
-            yield finding("bad-header", f"the pickle's frame has {length} bytes, the pickle {pickled.end}", offset=3)
+            yield finding(
+                "bad-header", f"the pickle's frame has {length} bytes, the pickle {pickled.end}", offset=3
+            )
     if pickled.persistents:
-        yield finding("bad-header", "the pickle refers to something outside of it", offset=pickled.persistents[0].offset)
+        yield finding(
+            "bad-header", "the pickle refers to something outside of it", offset=pickled.persistents[0].offset
+        )
 
 
 def planner(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
@@ -57,15 +67,24 @@ def planner(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
     missing = known.keys() - paths.keys()
     for fqn, path in paths.items():
         if _joined(path) != fqn:
-            yield finding("bad-header", f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}")
+            yield finding(
+                "bad-header", f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}"
+            )
         elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
-            yield finding("bad-header", f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks")
+            yield finding(
+                "bad-header",
+                f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks",
+            )
     for fqn in missing:
         yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=known[fqn].at)
 
 
 def _joined(path: Any) -> str | None:
-    if type(path) is not tuple or not path or not all(type(k) is str or (type(k) is int and abs(k) < 1 << 64) for k in path):
+    if (
+        type(path) is not tuple
+        or not path
+        or not all(type(k) is str or (type(k) is int and abs(k) < 1 << 64) for k in path)
+    ):
         return None
     return ".".join(map(str, path))
 
@@ -84,13 +103,19 @@ def small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
         return
     yield from damaged_names(meta)
-    where, modules, ids = meta.state.get("checkpoint_id"), meta.state.get("modules"), [meta.state.get(k) for k in ("save_id", "load_id")]
+    where, modules, ids = (
+        meta.state.get("checkpoint_id"),
+        meta.state.get("modules"),
+        [meta.state.get(k) for k in ("save_id", "load_id")],
+    )
     if type(where) is Call and type(where.func) is Global:
         ok = where.func.name not in _PATHS or all(type(a) is str for a in where.args)
     else:
         ok = where is None or type(where) is str
     ok = ok and (modules is None or (type(modules) is list and all(type(m) is str for m in modules)))
     if not ok or not all(i is None or (type(i) is str and (len(i) != 36 or _UUID.fullmatch(i))) for i in ids):
-        yield finding("bad-header", "the path, the ids or the modules in storage_meta are damaged", offset=meta.offset)
+        yield finding(
+            "bad-header", "the path, the ids or the modules in storage_meta are damaged", offset=meta.offset
+        )
     elif ids[0] is not None:
         remember(anatomy.metadata, "save_id", ids[0])  # a random number of its own for every save

@@ -24,7 +24,9 @@ def lookup3(data: bytes) -> int:
     a = b = c = (0xDEADBEEF + len(data)) & _MASK
     if not data:
         return c
-    words = [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]  # a short last word is padded with zeros
+    words = [
+        int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)
+    ]  # a short last word is padded with zeros
     words += [0] * (-len(words) % 3)
     for i in range(0, len(words) - 3, 3):
         a, b, c = (a + words[i]) & _MASK, (b + words[i + 1]) & _MASK, (c + words[i + 2]) & _MASK
@@ -65,9 +67,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if base or (second != _NONE and second >= end) or not size <= end < 1 << 62:
         raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
     if end > source.size:
-        raise Damage("truncated", f"the superblock says that the file ends at byte {end}; it has {source.size}", source.size)
+        raise Damage(
+            "truncated",
+            f"the superblock says that the file ends at byte {end}; it has {source.size}",
+            source.size,
+        )
     if end < source.size:
-        yield finding("trailing-data", f"{source.size - end} bytes follow the end that the superblock names", offset=end)
+        yield finding(
+            "trailing-data", f"{source.size - end} bytes follow the end that the superblock names", offset=end
+        )
     yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
     anatomy.metadata["superblock"] = version
     if version < 2:
@@ -86,7 +94,10 @@ FORMAT = Format(
     magic=lambda head: head.startswith(MAGIC),
     checks={Level.STRUCTURE: _structure},
     protects="the superblock names the end of the file; versions 2 and 3 carry a checksum over it",
-    limits=("groups and arrays are not interpreted", "no checksum covers the arrays unless a writer asked for Fletcher-32"),
+    limits=(
+        "groups and arrays are not interpreted",
+        "no checksum covers the arrays unless a writer asked for Fletcher-32",
+    ),
     reference="HDF5 File Format Specification 3.0, II.A Superblock; H5checksum.c (lookup3)",
     loader="",
 )

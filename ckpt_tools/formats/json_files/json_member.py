@@ -24,9 +24,7 @@ _TOKENS = (
     "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|"
     "feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config"
 )
-_RECORDS = (
-    "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint"
-)
+_RECORDS = "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint"
 _NAMES = (
     rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|"
     r"_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
@@ -63,13 +61,31 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         ):
             remember(anatomy.metadata, name, value)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
-        yield finding("bad-header", "there is no global_step: this is not what transformers writes as trainer_state.json", offset=0)
-    if "init_timestamp_nsecs" in top and "commit_timestamp_nsecs" in top and top["commit_timestamp_nsecs"] is None:
+        yield finding(
+            "bad-header",
+            "there is no global_step: this is not what transformers writes as trainer_state.json",
+            offset=0,
+        )
+    if (
+        "init_timestamp_nsecs" in top
+        and "commit_timestamp_nsecs" in top
+        and top["commit_timestamp_nsecs"] is None
+    ):
         at = max(0, text.data.rfind(b'"commit_timestamp_nsecs"'))
-        yield finding("unfinished-save", "commit_timestamp_nsecs is null: Orbax sets it when the save is complete", offset=at)
+        yield finding(
+            "unfinished-save",
+            "commit_timestamp_nsecs is null: Orbax sets it when the save is complete",
+            offset=at,
+        )
     if "log_history" in top and "global_step" in top and not text.data.endswith(b"\n"):
-        yield finding("odd-header", "the text does not end with the line end that transformers always writes", offset=source.size)
-    anatomy.explain(0, source.size, "JSON text: only its form is checked, not what it says", Guard.UNPROTECTED)
+        yield finding(
+            "odd-header",
+            "the text does not end with the line end that transformers always writes",
+            offset=source.size,
+        )
+    anatomy.explain(
+        0, source.size, "JSON text: only its form is checked, not what it says", Guard.UNPROTECTED
+    )
 
 
 FORMAT = Format(

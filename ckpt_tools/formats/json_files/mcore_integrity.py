@@ -45,23 +45,40 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     flipped = {k: meant for k in list(value)[:16] if k not in _KEYS and (meant := near_miss(k, _KEYS))}
     for k, meant in flipped.items():
         yield finding(
-            "bad-header", f"the key {k[:40]!r} is {meant!r} with a flipped bit", offset=max(0, text.data.find(k.encode("utf-8", "replace")))
+            "bad-header",
+            f"the key {k[:40]!r} is {meant!r} with a flipped bit",
+            offset=max(0, text.data.find(k.encode("utf-8", "replace"))),
         )
     files, algorithm = value.get("files"), value.get("algorithm")
     if not isinstance(files, dict) or not (isinstance(algorithm, str) or flipped):
         if value.keys().isdisjoint(_KEYS) and not flipped:
-            yield finding("not-checksummed", "this integrity.json is not Megatron-core's: nothing is known about its content")
+            yield finding(
+                "not-checksummed",
+                "this integrity.json is not Megatron-core's: nothing is known about its content",
+            )
             return
         raise Damage("bad-header", "integrity.json has no algorithm, or no files", 0)
-    anatomy.explain(0, source.size, "names and digests: a changed one does not fit the files, the rest is spelled as Megatron-core spells it")
+    anatomy.explain(
+        0,
+        source.size,
+        "names and digests: a changed one does not fit the files, the rest is spelled as Megatron-core spells it",
+    )
     from json import dumps
 
     if not any(text.data.strip() == dumps(value, indent=i).encode() for i in _INDENTS):
         yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
     if algorithm != _ALGORITHM and not flipped:
         if near_miss(str(algorithm), (_ALGORITHM,)):
-            raise Damage("bad-header", f"the algorithm {str(algorithm)[:40]!r} is 'sha256' with a flipped bit", text.data.find(b'"algorithm"'))
-        raise Damage("too-complex", f"the algorithm {str(algorithm)[:40]!r} is not known here, and not to Megatron-core: no file was compared", 0)
+            raise Damage(
+                "bad-header",
+                f"the algorithm {str(algorithm)[:40]!r} is 'sha256' with a flipped bit",
+                text.data.find(b'"algorithm"'),
+            )
+        raise Damage(
+            "too-complex",
+            f"the algorithm {str(algorithm)[:40]!r} is not known here, and not to Megatron-core: no file was compared",
+            0,
+        )
     yield from _listed(files, text.data, anatomy)
 
 
@@ -72,9 +89,15 @@ def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Itera
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
             said += 1
-            if said <= MANY:  # no more are shown, and a name that is spelled otherwise is searched for to the end
+            if (
+                said <= MANY
+            ):  # no more are shown, and a name that is spelled otherwise is searched for to the end
                 at = max(at, data.find(dumps(name).encode(), at))
-            yield finding("bad-header", f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits", offset=at)
+            yield finding(
+                "bad-header",
+                f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits",
+                offset=at,
+            )
             anatomy.members[name] = Claim("mcore_integrity", _nothing)
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
             anatomy.members[name] = Claim("mcore_integrity", _empty, whole=True)
@@ -93,7 +116,11 @@ def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Findin
 
 def _empty(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if source.size:
-        yield finding("trailing-data", f"the file has {source.size:,} bytes; when {_NAME} was written it had none", offset=0)
+        yield finding(
+            "trailing-data",
+            f"the file has {source.size:,} bytes; when {_NAME} was written it had none",
+            offset=0,
+        )
 
 
 def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

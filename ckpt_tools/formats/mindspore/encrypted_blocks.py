@@ -42,7 +42,9 @@ class Framing(NamedTuple):
         start = 0
         for i, b in enumerate(self.blocks):
             if twin:
-                anatomy.explain(start, 1, "magic: another mode's differs from it in one bit", Guard.UNPROTECTED)
+                anatomy.explain(
+                    start, 1, "magic: another mode's differs from it in one bit", Guard.UNPROTECTED
+                )
             anatomy.explain(start + twin, 4 - twin, f"magic of block {i}")
             anatomy.explain(b.iv_at - 8, 8, f"lengths of block {i}")
             anatomy.explain(b.at - 4, 4, f"length of the ciphertext of block {i}")
@@ -71,7 +73,9 @@ def framing(source: Source) -> Framing:
     first = source.read(0, min(48, size))
     mode = CIPHERS.get(first[:4])
     if mode is None:
-        raise Damage("bad-header", f"the file begins with {first[:4].hex()}, no magic of an encrypted checkpoint", 0)
+        raise Damage(
+            "bad-header", f"the file begins with {first[:4].hex()}, no magic of an encrypted checkpoint", 0
+        )
     old = mode == "AES-GCM" and _untagged(first)
     tag = 16 if mode == "AES-GCM" and not old else 0
     padding = 0 if tag else 16  # CBC pads each block by 1 to 16 bytes (PKCS#7)
@@ -83,18 +87,28 @@ def framing(source: Source) -> Framing:
             raise _after_last(source, at, left)
         head = source.read(at, min(lengths + 28, left))
         if head[:4] != first[:4] and not first.startswith(head):
-            raise Damage("bad-header", f"block {i} begins with {head[:4].hex()} instead of {first[:4].hex()}", at)
+            raise Damage(
+                "bad-header", f"block {i} begins with {head[:4].hex()} instead of {first[:4].hex()}", at
+            )
         if left < lengths + 28:
             raise Damage("truncated", f"block {i} has {left} of the {lengths + 28} bytes of its header", size)
         cipher = _u32(head, lengths + 24)
         if _u32(head, lengths + 4) != 16 or _u32(head, lengths) != 24 + cipher:
-            raise Damage("bad-header", f"the lengths in the header of block {i} contradict each other", at + lengths)
+            raise Damage(
+                "bad-header", f"the lengths in the header of block {i} contradict each other", at + lengths
+            )
         if not 0 < cipher <= plain + padding or (not tag and not old and cipher % 16):
-            raise Damage("bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24)
+            raise Damage(
+                "bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24
+            )
         here = at + lengths + 28
         if here + cipher > size:
-            raise Damage("truncated", f"block {i} should end at byte {here + cipher}, the file ends at {size}", size)
-        blocks.append(Block(here, cipher, head[lengths + 8 : lengths + 24], at + lengths + 8, head[4 : 4 + tag], at + 4))
+            raise Damage(
+                "truncated", f"block {i} should end at byte {here + cipher}, the file ends at {size}", size
+            )
+        blocks.append(
+            Block(here, cipher, head[lengths + 8 : lengths + 24], at + lengths + 8, head[4 : 4 + tag], at + 4)
+        )
         full, at = cipher == plain + padding or (old and cipher == plain), here + cipher
     return Framing(mode, old, full, blocks)
 

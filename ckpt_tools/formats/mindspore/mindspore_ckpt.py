@@ -13,7 +13,16 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import remember, zero_tail
-from ckpt_tools.formats.mindspore.records import LITERAL, OPAQUE, TRAILER, TYPES, Content, Record, lone, records
+from ckpt_tools.formats.mindspore.records import (
+    LITERAL,
+    OPAQUE,
+    TRAILER,
+    TYPES,
+    Content,
+    Record,
+    lone,
+    records,
+)
 from ckpt_tools.model.nouns import Finding, Guard, Level
 from ckpt_tools.storage import Source
 
@@ -30,7 +39,9 @@ def _magic(head: bytes) -> bool:
             if byte < 0x80:
                 break
         else:
-            return bool(numbers) and length < 10  # the head ends inside the number: nothing contradicts so far
+            return (
+                bool(numbers) and length < 10
+            )  # the head ends inside the number: nothing contradicts so far
         numbers.append(value)
         at += 1 + length
     tag = head[at : at + numbers[1]]
@@ -47,7 +58,9 @@ def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
         anatomy.explain(end, TRAILER, "the CRC trailer itself")
         if stored >> 32:
-            yield finding("crc-mismatch", f"the CRC trailer holds {stored:#x}, which is no CRC-32", offset=end + 7)
+            yield finding(
+                "crc-mismatch", f"the CRC trailer holds {stored:#x}, which is no CRC-32", offset=end + 7
+            )
 
 
 @dataclass
@@ -66,7 +79,9 @@ class _Walk:
     edge: int = 0
 
 
-def _finish(reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False) -> Iterator[Finding]:
+def _finish(
+    reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False
+) -> Iterator[Finding]:
     """A whole tensor is known: check it, list it, keep its value if it is a scalar."""
     yield from content.check(reader, last)
     anatomy.tensors.append(content.tensor)
@@ -87,7 +102,9 @@ def _names(anatomy: Anatomy, pieces: list[Record]) -> None:
         if split:
             anatomy.explain(r.tag, r.tag_size, "name of a piece of a split tensor")
         else:
-            anatomy.explain(r.tag, r.tag_size, "name: only that it is plain text is checked", Guard.UNPROTECTED)
+            anatomy.explain(
+                r.tag, r.tag_size, "name: only that it is plain text is checked", Guard.UNPROTECTED
+            )
         r.explain(anatomy)
     pieces.clear()
 
@@ -98,13 +115,19 @@ def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[F
     for r in records(reader, end):
         if r.name != previous:
             if r.name in anatomy.keys:
-                yield finding("duplicate-tensor", f"{r.name[:200]!r} is stored twice; loaders take the last one", offset=r.start)
+                yield finding(
+                    "duplicate-tensor",
+                    f"{r.name[:200]!r} is stored twice; loaders take the last one",
+                    offset=r.start,
+                )
             _names(anatomy, walk.pieces)
         if walk.pending is not None and (r.name != previous or len(r.contents) > 1):
             yield from _finish(reader, anatomy, walk.pending, walk)
             walk.pending = None
         first = r.contents[0]
-        if len(r.contents) > 1 or first.type == "random_op":  # MindSpore writes these without counting them into its CRC
+        if (
+            len(r.contents) > 1 or first.type == "random_op"
+        ):  # MindSpore writes these without counting them into its CRC
             if r.start > walk.edge:
                 walk.plain.append(Extent(walk.edge, r.start - walk.edge))
             walk.edge = r.end
@@ -148,7 +171,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _tail(source, anatomy, end)
     if anatomy.sums and walk.edge:
         # either reading is intact: the loader counts in what the writer leaves out
-        anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.plain, Extent(walk.edge, end - walk.edge)))
+        anatomy.sums[0] = replace(
+            anatomy.sums[0], otherwise=(*walk.plain, Extent(walk.edge, end - walk.edge))
+        )
 
 
 def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:

@@ -12,7 +12,18 @@ from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt, is_noise, missing, padding
+from ckpt_tools.formats.common.crypto import (
+    KEYS,
+    UNIT,
+    Block,
+    Decrypted,
+    Scheme,
+    Tag,
+    decrypt,
+    is_noise,
+    missing,
+    padding,
+)
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.encrypted_blocks import Framing, framing
@@ -42,7 +53,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     f.explain(anatomy, f.twin)
     f.hide(anatomy, "it takes the key to check it")
     tagged = f.blocks[0].tag
-    seen = "its tags can only be checked with the key" if tagged else "this mode has no tag, so even with the key a flipped bit may pass"
+    seen = (
+        "its tags can only be checked with the key"
+        if tagged
+        else "this mode has no tag, so even with the key a flipped bit may pass"
+    )
     yield finding("needs-key", f"encrypted with {mode}: {seen}")
     yield finding("not-checksummed", "no checksum can be read without the key")
 
@@ -56,7 +71,9 @@ def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Itera
     schemes = [s for s in known if s.fits]
     if not schemes:
         sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
-        yield from _stop(anatomy, f, finding("wrong-key", f"the key has {len(key)} bytes, {f.mode} takes {sizes}"))
+        yield from _stop(
+            anatomy, f, finding("wrong-key", f"the key has {len(key)} bytes, {f.mode} takes {sizes}")
+        )
         return
     if wanted := missing(schemes[0]):
         yield from _stop(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
@@ -70,7 +87,11 @@ def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Itera
     f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")
     anatomy.metadata["encryption"] = scheme.mode
     if f.old and scheme.mode == "SM4-CBC":
-        yield finding("odd-header", "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped", offset=0)
+        yield finding(
+            "odd-header",
+            "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped",
+            offset=0,
+        )
     for i, b in enumerate(f.blocks):
         _protect(anatomy, scheme, i, b)
     if not f.blocks[0].tag:
@@ -111,13 +132,27 @@ def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
     """A tag covers the nonce and the ciphertext; without one, only what they decrypt to is looked at."""
     if b.tag:
         pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
-        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=partial(Tag, scheme, b.tag)))
+        anatomy.sums.append(
+            Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=partial(Tag, scheme, b.tag))
+        )
         anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
         rest = len(b.iv) - scheme.nonce
-        anatomy.explain(b.iv_at + scheme.nonce, rest, f"end of the IV of block {i}, which is not used", Guard.UNPROTECTED)
+        anatomy.explain(
+            b.iv_at + scheme.nonce, rest, f"end of the IV of block {i}, which is not used", Guard.UNPROTECTED
+        )
         return
-    anatomy.explain(b.iv_at, len(b.iv), f"IV of block {i}: only the form of what it decrypts is checked", Guard.UNPROTECTED)
-    anatomy.explain(b.at, b.size, f"ciphertext of block {i}: only the form of what it decrypts to is checked", Guard.UNPROTECTED)
+    anatomy.explain(
+        b.iv_at,
+        len(b.iv),
+        f"IV of block {i}: only the form of what it decrypts is checked",
+        Guard.UNPROTECTED,
+    )
+    anatomy.explain(
+        b.at,
+        b.size,
+        f"ciphertext of block {i}: only the form of what it decrypts to is checked",
+        Guard.UNPROTECTED,
+    )
 
 
 def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
@@ -138,7 +173,11 @@ def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> It
                 place = None if found.offset is None else plain.place(found.offset)
                 yield replace(found, message=f"decrypted: {found.message}", offset=place)
     except ShortRead as e:
-        yield finding("truncated", f"the plaintext ends at byte {plain.size}, in the middle of a record", offset=plain.place(e.offset))
+        yield finding(
+            "truncated",
+            f"the plaintext ends at byte {plain.size}, in the middle of a record",
+            offset=plain.place(e.offset),
+        )
     inner.metadata.pop("crc_trailer", None)
     anatomy.metadata |= inner.metadata
     anatomy.keys |= inner.keys

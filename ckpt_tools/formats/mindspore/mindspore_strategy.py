@@ -18,7 +18,9 @@ from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, begins_like_gr
 from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
 from ckpt_tools.storage import ShortRead, Source
 
-_BEGIN = re.compile(rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL)
+_BEGIN = re.compile(
+    rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL
+)
 _JSON = re.compile(rb'\{\s*"(?:current_stage"\s*:\s*\d+\s*[,}]|parallel_(?:layout|strategy)_item")')
 """C++ sorts the keys, Python's merge has them in this order, so ``current_stage`` comes first."""
 _NAMES = r"(?:src|dst)_\w*strategy\w*\.json"
@@ -41,7 +43,12 @@ def _json(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if "parallel_layout_item" not in top and not any(near_miss(k, KEYS) for k in top):
         if not any(k.startswith("parallel_") for k in top):
             raise Damage("bad-header", "it has not the fields of a strategy file", 0)
-        anatomy.explain(0, len(data), "strategies of operators: only the form of the JSON text is checked", Guard.UNPROTECTED)
+        anatomy.explain(
+            0,
+            len(data),
+            "strategies of operators: only the form of the JSON text is checked",
+            Guard.UNPROTECTED,
+        )
         return
     try:
         strategy = from_json(value)
@@ -65,7 +72,9 @@ def _remember(anatomy: Anatomy, current: object, strategy: Strategy) -> None:
     if isinstance(current, int):
         anatomy.metadata["current_stage"] = current
     anatomy.metadata["parameters"] = len(strategy.layouts)
-    if strategy.stage is not None and strategy.by_stage().get(strategy.stage) is strategy.layouts:  # not merged from several stages
+    if (
+        strategy.stage is not None and strategy.by_stage().get(strategy.stage) is strategy.layouts
+    ):  # not merged from several stages
         anatomy.metadata["stage"] = strategy.stage
 
 

@@ -25,9 +25,16 @@ CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xd
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
 _PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
-_BITS = {"bool": 8, "bfloat16": 16} | {f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)}
+_BITS = {"bool": 8, "bfloat16": 16} | {
+    f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
+}
 TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
-TYPES |= {"Int4": ("int4", 1), "Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1), "HiFloat8": ("hifloat8", 1)}
+TYPES |= {
+    "Int4": ("int4", 1),
+    "Float8E4M3FN": ("float8_e4m3fn", 1),
+    "Float8E5M2": ("float8_e5m2", 1),
+    "HiFloat8": ("hifloat8", 1),
+}
 """tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values each."""
 MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
 OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
@@ -48,7 +55,9 @@ class Content:
     places: tuple[int, int]
     types: dict[str, tuple[str, int]]
     raw: bytes = b""  # the content itself where it can only be one number or a short text
-    pieces: list[tuple[int, int]] = field(default_factory=list)  # (offset, nbytes) of each, when there are several
+    pieces: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (offset, nbytes) of each, when there are several
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,26 +78,56 @@ class Content:
     def value(self) -> Scalar:
         """The number or text that this content is, None if it is more than that."""
         if self.type == "str":
-            return self.raw.decode("utf-32-le", "replace") if self.raw and len(self.raw) == self.nbytes else None
+            return (
+                self.raw.decode("utf-32-le", "replace") if self.raw and len(self.raw) == self.nbytes else None
+            )
         dtype, size = self.types.get(self.type, ("", 0))
-        return scalar(self.raw, dtype) if is_single(dtype, self.shape) and len(self.raw) == self.nbytes == size else None
+        return (
+            scalar(self.raw, dtype)
+            if is_single(dtype, self.shape) and len(self.raw) == self.nbytes == size
+            else None
+        )
 
     def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
         """Content size against dims and type; the loader itself does not compare them (too long corrupts its heap)."""
         if self.type in OPAQUE:
             if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
-                yield finding("tensor-size", f"text {self.name[:200]!r} has dims {list(self.dims)} and {self.nbytes} bytes", offset=self.offset)
-            elif self.type == "str" and (unit := _bad_character(self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ)))) is not None:
-                yield finding("bad-header", f"text {self.name[:200]!r} is not UTF-32", offset=self.offset + unit)
+                yield finding(
+                    "tensor-size",
+                    f"text {self.name[:200]!r} has dims {list(self.dims)} and {self.nbytes} bytes",
+                    offset=self.offset,
+                )
+            elif (
+                self.type == "str"
+                and (
+                    unit := _bad_character(
+                        self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
+                    )
+                )
+                is not None
+            ):
+                yield finding(
+                    "bad-header", f"text {self.name[:200]!r} is not UTF-32", offset=self.offset + unit
+                )
         elif self.type not in self.types:
             if meant := near_miss(self.type, self.types | OPAQUE):
-                yield finding("bad-header", f"tensor {self.name[:200]!r} has type {self.type!r}, one bit away from {meant!r}", offset=self.offset)
+                yield finding(
+                    "bad-header",
+                    f"tensor {self.name[:200]!r} has type {self.type!r}, one bit away from {meant!r}",
+                    offset=self.offset,
+                )
             else:
-                yield finding("unknown-dtype", f"tensor {self.name[:200]!r} has the unknown type {self.type!r}", offset=self.offset)
+                yield finding(
+                    "unknown-dtype",
+                    f"tensor {self.name[:200]!r} has the unknown type {self.type!r}",
+                    offset=self.offset,
+                )
         elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
             text = f"tensor {self.name[:200]!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file holds {self.nbytes}"
             # the pieces of a split tensor that were never written look like this: the file is cut at the border of two records
-            yield finding("truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset)
+            yield finding(
+                "truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset
+            )
 
 
 class Record(NamedTuple):
@@ -128,7 +167,9 @@ def lone(content: Content) -> bool:
 
 
 def _bad_character(raw: bytes) -> int | None:
-    return next((i for i in range(0, len(raw), 4) if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF), None)
+    return next(
+        (i for i in range(0, len(raw), 4) if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF), None
+    )
 
 
 def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]) -> Content:
@@ -145,7 +186,16 @@ def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tu
             kind = reader.text(start, value, MAX_TYPE, "tensor type")
         elif key == 0x1A and kind is not None and found is None:
             one = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
-            found = Content(name, tuple(dims), kind, start, value, (at, behind), types, reader.get(start, value) if one else b"")
+            found = Content(
+                name,
+                tuple(dims),
+                kind,
+                start,
+                value,
+                (at, behind),
+                types,
+                reader.get(start, value) if one else b"",
+            )
         else:
             raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
     if found is None:
@@ -158,15 +208,26 @@ def _no_record(reader: Reader, at: int, end: int) -> Damage:
     left = end - at
     rest = reader.get(at, min(left, SMALL))
     if rest.count(0) == len(rest):
-        return Damage("zero-tail", f"zero bytes where a record should begin, {left} bytes before the end", at, Severity.ERROR)
+        return Damage(
+            "zero-tail",
+            f"zero bytes where a record should begin, {left} bytes before the end",
+            at,
+            Severity.ERROR,
+        )
     if rest[:7] == LITERAL and left > TRAILER:
         return Damage("trailing-data", f"{left - TRAILER} bytes follow the checksum trailer", at + TRAILER)
     if rest[:7] == LITERAL[:left]:
         return Damage("truncated", f"the checksum trailer has {left} of {TRAILER} bytes", at)
     if left == TRAILER and not any(rest[7:13]):
-        return Damage("bad-header", f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}", at)
+        return Damage(
+            "bad-header", f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}", at
+        )
     if rest[:4] in CIPHERS:
-        return Damage("bad-header", "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the file", at)
+        return Damage(
+            "bad-header",
+            "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the file",
+            at,
+        )
     return Damage("bad-header", f"no record begins here: {rest[:8]!r}", at)
 
 
@@ -176,7 +237,11 @@ def _map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
     for key, size, start in reader.fields(at, limit):
         if key != 0x0A or len(found) == 3:
             raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", start)
-        found.append(_content(reader, name + (".keys", ".values", ".status")[len(found)], start, start + size, MAP_TYPES))
+        found.append(
+            _content(
+                reader, name + (".keys", ".values", ".status")[len(found)], start, start + size, MAP_TYPES
+            )
+        )
     if len(found) != 3:
         raise Damage("bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", at)
     return found
@@ -211,8 +276,14 @@ def records(reader: Reader, end: int) -> Iterator[Record]:
         try:
             record = _record(reader, at)
         except ShortRead:
-            raise Damage("truncated", f"the file ends inside the head of the record at byte {at}", reader.size) from None
+            raise Damage(
+                "truncated", f"the file ends inside the head of the record at byte {at}", reader.size
+            ) from None
         if record.end > end:
-            raise Damage("truncated", f"record {record.name[:200]!r} should end at byte {record.end}, but the records end at {end}", end)
+            raise Damage(
+                "truncated",
+                f"record {record.name[:200]!r} should end at byte {record.end}, but the records end at {end}",
+                end,
+            )
         yield record
         at = record.end

@@ -57,7 +57,9 @@ class Strategy(NamedTuple):
         return stages
 
 
-def make_layout(name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int) -> Layout:
+def make_layout(
+    name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int
+) -> Layout:
     """A layout whose numbers make sense. ``maps`` hold, for the axes of the tensor, axes of the grid or -1. Raises ValueError."""
     if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
         raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
@@ -78,20 +80,37 @@ def from_json(value: Any) -> Strategy:
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
         stages = [node["stage"] for node in nodes.values()]
-        found = [(name, e["dev_matrix"], e["tensor_map"], e["opt_weight_shard_step"], e["opt_weight_shard_size"]) for name, e in items.items()]
+        found = [
+            (name, e["dev_matrix"], e["tensor_map"], e["opt_weight_shard_step"], e["opt_weight_shard_size"])
+            for name, e in items.items()
+        ]
         cuts = [n for node in nodes.values() for cut in node["parallel_strategy"] for n in cut]
         counts = [n for _, devices, axes, step, size in found for n in (*devices, *axes, step, size)]
-        rest = [n for e in items.values() for n in (e["field"], *e["tensor_shape"], *e.get("param_split_shape", ()), *e.get("indices_offset", ()))]
+        rest = [
+            n
+            for e in items.values()
+            for n in (
+                e["field"],
+                *e["tensor_shape"],
+                *e.get("param_split_shape", ()),
+                *e.get("indices_offset", ()),
+            )
+        ]
         keys = {k for group in ([value], items.values(), nodes.values()) for e in group for k in e} - KEYS
     except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it has not the fields of a strategy file ({e!r:.200})") from e
     if odd := next((k for k in sorted(keys) if near_miss(k, KEYS)), None):
         raise ValueError(f"{odd[:200]!r} is one bit away from {near_miss(odd, KEYS)!r}")
-    if not _ints((*counts, *stages, *cuts, *rest, value.get("current_stage", 0))) or min(stages, default=0) < 0:
+    if (
+        not _ints((*counts, *stages, *cuts, *rest, value.get("current_stage", 0)))
+        or min(stages, default=0) < 0
+    ):
         raise ValueError("a number in it is not a whole number")
     if not found:
         raise ValueError("it holds no layout of a parameter")
-    layouts = tuple(make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found)
+    layouts = tuple(
+        make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found
+    )
     return Strategy(next(iter(stages), None), layouts)
 
 
@@ -138,9 +157,14 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
     all_layouts = list(layouts)
     counts = {prod(layout.devices) for layout in all_layouts}
     if len(counts) != 1:
-        raise ValueError(f"its parameters lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices")
+        raise ValueError(
+            f"its parameters lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices"
+        )
     count = counts.pop()
-    splits = [_groups(layout) for layout in {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}]
+    splits = [
+        _groups(layout)
+        for layout in {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}
+    ]
     inside: dict[tuple[int, int], bool] = {}
     placed, out = bytearray(count), list[tuple[int, ...]]()
     for rank in range(count):

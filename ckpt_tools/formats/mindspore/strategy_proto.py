@@ -49,7 +49,9 @@ class Walk:
             at = end
         anatomy.explain(at, self.reader.size - at, "fields and lengths")
 
-    def fields(self, at: int, limit: int, once: bytes, repeated: bytes = b"", perhaps: bytes = b"") -> Iterator[tuple[int, int, int]]:
+    def fields(
+        self, at: int, limit: int, once: bytes, repeated: bytes = b"", perhaps: bytes = b""
+    ) -> Iterator[tuple[int, int, int]]:
         """The fields of a message, in the order of their numbers; each key of ``once`` occurs exactly once, of ``perhaps`` at most once."""
         last, start = 0, at
         seen: set[int] = set()
@@ -131,14 +133,23 @@ def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
         before = start
         for key, value, inner in walk.fields(start, start + size, b"\x0a\x1a\x28", b"\x12", b"\x22\x30\x38"):
             if not key & 7:
-                shards[key] = walk.number(value, before + 1, inner, 32, signed=True, what="field, step or number of optimizer shards")
+                shards[key] = walk.number(
+                    value,
+                    before + 1,
+                    inner,
+                    32,
+                    signed=True,
+                    what="field, step or number of optimizer shards",
+                )
                 before = inner
                 continue
             before = inner + value
             if key == 0x0A:
                 devices, grid = walk.numbers(inner, before, 32, signed=False, what=""), inner
             elif key == 0x12:
-                maps.append(walk.numbers(inner, before, 32, signed=True, what="axes along which a parameter is cut"))
+                maps.append(
+                    walk.numbers(inner, before, 32, signed=True, what="axes along which a parameter is cut")
+                )
             else:
                 walk.numbers(inner, before, 64, signed=True, what="manual split of a parameter")
     if not maps or len(_SHARDS & shards.keys()) == 1:
@@ -168,7 +179,12 @@ def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
 
 def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
     """(current_stage, what the file says). Without ``operators`` only the first is looked at, for its stage. Raises Damage and ShortRead."""
-    walk, layouts, places, stage = Walk(source, mapped=anatomy is not None and anatomy.regions is not None), list[Layout](), list[int](), None
+    walk, layouts, places, stage = (
+        Walk(source, mapped=anatomy is not None and anatomy.regions is not None),
+        list[Layout](),
+        list[int](),
+        None,
+    )
     if walk.reader.byte(0) != 0x08:
         raise Damage("bad-header", "the file does not begin with current_stage", 0)
     value, at = walk.reader.varint(1, walk.reader.size + 1)
@@ -232,7 +248,9 @@ def read_groups(source: Source, anatomy: Anatomy) -> int:
         for inner, value, at in walk.fields(start, end, b"\x0a\x12"):
             if inner == 0x0A:
                 walk.name(at, value, "group name")
-            elif len(set(ranks := walk.numbers(at, at + value, 32, signed=False, what="ranks of a group"))) < len(ranks):
+            elif len(
+                set(ranks := walk.numbers(at, at + value, 32, signed=False, what="ranks of a group"))
+            ) < len(ranks):
                 raise Damage("bad-header", "a rank occurs twice in a group", at)
     walk.explain(anatomy)
     return count

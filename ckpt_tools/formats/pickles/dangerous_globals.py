@@ -36,54 +36,135 @@ _PACKAGES = words(
 MODULES: frozenset[str] = THROUGH | _STDLIB | _PACKAGES
 """Top-level modules of which every name is dangerous, but for PLAIN and what is known."""
 PREFIXES: frozenset[str] = (
-    words("", "concurrent.futures contextvars.Context hydra.utils hydra._internal keras.models keras.saving keras.src.saving logging.config")
-    | words("", "pandas.io pandas.eval pandas.core.computation pandas.HDFStore pandas.DataFrame.eval pandas.DataFrame.query scipy.io")
-    | words("", "sklearn.externals six.moves.builtins test.support test.libregrtest test.regrtest trace.Trace trace.main")
-    | words("", "tensorflow.io tensorflow.keras.models tensorflow.load_library tensorflow.load_op_library tensorflow.numpy_function")
-    | words("", "tensorflow.py_function tensorflow.saved_model transformers.dynamic_module_utils transformers.pipeline transformers.pipelines")
-    | words("", "deepspeed.launcher deepspeed.ops.op_builder future.utils.exec_ typing.ForwardRef typing.get_type_hints weakref.finalize")
-    | words("numpy.", "f2py distutils ctypeslib testing lib.npyio lib._npyio_impl lib.format lib._format_impl lib._datasource lib._utils_impl")
-    | words("numpy.", "DataSource compat.py3k lib.utils")
-    | words("torch.", "_C.PyTorchFileReader _C.PyTorchFileWriter _C._jit _C.import_ir_module _dynamo _export _functorch _inductor _utils_internal")
-    | words(
-        "torch.", "_weights_only_unpickler classes compile cuda.memory distributed.checkpoint.format_utils distributed.checkpoint.state_dict_loader"
+    words(
+        "",
+        "concurrent.futures contextvars.Context hydra.utils hydra._internal keras.models keras.saving keras.src.saving logging.config",
     )
-    | words("torch.", "distributed.distributed_c10d distributed.elastic distributed.launch distributed.launcher distributed.nn.jit distributed.rpc")
-    | words("torch.", "distributed.run export func fx hub jit multiprocessing onnx ops package profiler serialization testing")
-    | words("torch.utils.", "_config_module _cpp_extension_versioner _pytree benchmark bottleneck checkpoint collect_env cpp_extension")
-    | words("torch.utils.", "data.dataloader data.datapipes data._utils hipify mobile_optimizer model_zoo tensorboard")
+    | words(
+        "",
+        "pandas.io pandas.eval pandas.core.computation pandas.HDFStore pandas.DataFrame.eval pandas.DataFrame.query scipy.io",
+    )
+    | words(
+        "",
+        "sklearn.externals six.moves.builtins test.support test.libregrtest test.regrtest trace.Trace trace.main",
+    )
+    | words(
+        "",
+        "tensorflow.io tensorflow.keras.models tensorflow.load_library tensorflow.load_op_library tensorflow.numpy_function",
+    )
+    | words(
+        "",
+        "tensorflow.py_function tensorflow.saved_model transformers.dynamic_module_utils transformers.pipeline transformers.pipelines",
+    )
+    | words(
+        "",
+        "deepspeed.launcher deepspeed.ops.op_builder future.utils.exec_ typing.ForwardRef typing.get_type_hints weakref.finalize",
+    )
+    | words(
+        "numpy.",
+        "f2py distutils ctypeslib testing lib.npyio lib._npyio_impl lib.format lib._format_impl lib._datasource lib._utils_impl",
+    )
+    | words("numpy.", "DataSource compat.py3k lib.utils")
+    | words(
+        "torch.",
+        "_C.PyTorchFileReader _C.PyTorchFileWriter _C._jit _C.import_ir_module _dynamo _export _functorch _inductor _utils_internal",
+    )
+    | words(
+        "torch.",
+        "_weights_only_unpickler classes compile cuda.memory distributed.checkpoint.format_utils distributed.checkpoint.state_dict_loader",
+    )
+    | words(
+        "torch.",
+        "distributed.distributed_c10d distributed.elastic distributed.launch distributed.launcher distributed.nn.jit distributed.rpc",
+    )
+    | words(
+        "torch.",
+        "distributed.run export func fx hub jit multiprocessing onnx ops package profiler serialization testing",
+    )
+    | words(
+        "torch.utils.",
+        "_config_module _cpp_extension_versioner _pytree benchmark bottleneck checkpoint collect_env cpp_extension",
+    )
+    | words(
+        "torch.utils.",
+        "data.dataloader data.datapipes data._utils hipify mobile_optimizer model_zoo tensorboard",
+    )
 )
 """The beginnings of dotted names."""
 NAMES: frozenset[str] = (
-    words("builtins.", "eval exec compile __import__ open input breakpoint execfile file apply globals locals vars delattr setattr help exit quit")
-    | words("copyreg.", "add_extension pickle constructor")  # what an EXT opcode stands for, how things are pickled
+    words(
+        "builtins.",
+        "eval exec compile __import__ open input breakpoint execfile file apply globals locals vars delattr setattr help exit quit",
+    )
+    | words(
+        "copyreg.", "add_extension pickle constructor"
+    )  # what an EXT opcode stands for, how things are pickled
     | words("codecs.", "open EncodedFile StreamReaderWriter StreamRecoder")
     | words("gzip.", "open GzipFile")
     | words("bz2.", "open BZ2File")
     | words("lzma.", "open LZMAFile")
     | words("dataclasses.", "make_dataclass _create_fn")
     | words("profile.", "run runctx Profile main")
-    | words("numpy.", "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt ndarray.tofile ndarray.dump")
-    | words("numpy.", "core.multiarray.fromfile _core.multiarray.fromfile core.records.fromfile _core.records.fromfile rec.fromfile")
-    | words("numpy.", "core.memmap.memmap _core.memmap.memmap apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize")
-    | words("torch.", "load save from_file UntypedStorage.from_file storage.UntypedStorage.from_file TypedStorage.from_file")
+    | words(
+        "numpy.",
+        "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt ndarray.tofile ndarray.dump",
+    )
+    | words(
+        "numpy.",
+        "core.multiarray.fromfile _core.multiarray.fromfile core.records.fromfile _core.records.fromfile rec.fromfile",
+    )
+    | words(
+        "numpy.",
+        "core.memmap.memmap _core.memmap.memmap apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize",
+    )
+    | words(
+        "torch.",
+        "load save from_file UntypedStorage.from_file storage.UntypedStorage.from_file TypedStorage.from_file",
+    )
     | words("torch.", "storage.TypedStorage.from_file vmap cond _sync torch_version.subprocess")
 )
 _BEGINNINGS = NAMES | PREFIXES
 PLAIN: frozenset[str] = (
     words("types.", "MappingProxyType GenericAlias NoneType UnionType EllipsisType NotImplementedType")
-    | words("", "functools.partial inspect.Parameter inspect.Signature inspect._empty inspect._ParameterKind io.StringIO _io.StringIO")
+    | words(
+        "",
+        "functools.partial inspect.Parameter inspect.Signature inspect._empty inspect._ParameterKind io.StringIO _io.StringIO",
+    )
     | words("tempfile.", "SpooledTemporaryFile.softspace")
     | frozenset(
         f"{m}.{n}"
         for m in ("operator", "_operator")
-        for n in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge"]
+        for n in [
+            "add",
+            "sub",
+            "mul",
+            "truediv",
+            "floordiv",
+            "mod",
+            "pow",
+            "neg",
+            "pos",
+            "abs",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+        ]
     )
-    | frozenset(f"{m}.{n}" for m in ("operator", "_operator") for n in ["and_", "or_", "xor", "not_", "matmul", "getitem", "index", "truth"])
+    | frozenset(
+        f"{m}.{n}"
+        for m in ("operator", "_operator")
+        for n in ["and_", "or_", "xor", "not_", "matmul", "getitem", "index", "truth"]
+    )
 )
 """Of dangerous modules, names that whole pickled models hold: classes and arithmetic. They are in no list either."""
 DUNDER = re.compile(r"__\w+__")
-_BARE = words("__", "builtins__ globals__ subclasses__ import__ bases__ mro__ code__ loader__ spec__ getattribute__ dict__ base__ closure__")
+_BARE = words(
+    "__",
+    "builtins__ globals__ subclasses__ import__ bases__ mro__ code__ loader__ spec__ getattribute__ dict__ base__ closure__",
+)
 _ALIASES = {"np": "numpy", "pd": "pandas", "tf": "tensorflow", "sp": "subprocess", "mp": "multiprocessing"}
 _LONGEST = 16
 
@@ -117,7 +198,10 @@ def _reaches(names: list[str]) -> bool:
         bare = name.lstrip("_")
         module = _ALIASES.get(bare, bare)
         last = i == len(names) - 1
-        if bare in THROUGH or (not last and (name in THROUGH or module in sys.stdlib_module_names or name in sys.stdlib_module_names)):
+        if bare in THROUGH or (
+            not last
+            and (name in THROUGH or module in sys.stdlib_module_names or name in sys.stdlib_module_names)
+        ):
             return True
         if not last and _runs([module, *names[i + 1 :]]):
             return True

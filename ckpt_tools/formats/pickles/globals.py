@@ -20,17 +20,38 @@ from ckpt_tools.model.nouns import Finding, Unlisted
 
 _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 ALLOWED: frozenset[str] = (
-    words("", "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter collections.OrderedDict")
-    | words("torch.", "Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage storage.UntypedStorage")
-    | words("torch._utils._rebuild_", "device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter")
-    | words("torch._utils._rebuild_", "parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass")
-    | words("torch.", "_tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage cuda.ComplexDoubleStorage cuda.ComplexFloatStorage")
+    words(
+        "",
+        "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter collections.OrderedDict",
+    )
+    | words(
+        "torch.",
+        "Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage storage.UntypedStorage",
+    )
+    | words(
+        "torch._utils._rebuild_",
+        "device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter",
+    )
+    | words(
+        "torch._utils._rebuild_",
+        "parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass",
+    )
+    | words(
+        "torch.",
+        "_tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage cuda.ComplexDoubleStorage cuda.ComplexFloatStorage",
+    )
     | words("torch.", "QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage")
-    | words("torch.", "bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 float32 float64")
+    | words(
+        "torch.",
+        "bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 float32 float64",
+    )
     | words("torch.float", "4_e2m1fn_x2 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu")
     | words("torch.int", "1 2 3 4 5 6 7 8 16 32 64")
     | words("torch.uint", "1 2 3 4 5 6 7 8 16 32 64")
-    | words("torch.", "qint32 qint8 quint2x4 quint4x2 quint8 per_channel_affine per_channel_affine_float_qparams per_channel_symmetric")
+    | words(
+        "torch.",
+        "qint32 qint8 quint2x4 quint4x2 quint8 per_channel_affine per_channel_affine_float_qparams per_channel_symmetric",
+    )
     | words("torch.", "per_tensor_affine per_tensor_symmetric")
     | frozenset(f"torch.{d}{t}{k}" for d in ("", "cuda.") for t in _TYPES for k in ("Storage", "Tensor"))
     | frozenset(f"torch.{d}sparse.{t}Tensor" for d in ("", "cuda.") for t in _TYPES if t != "Bool")
@@ -114,11 +135,17 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
         elif which is not Trust.ALLOWED:
             others.append(one)
     for one in unsafe[:_UNSAFE]:
-        yield finding("unsafe-pickle", f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file", offset=one.offset)
+        yield finding(
+            "unsafe-pickle",
+            f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file",
+            offset=one.offset,
+        )
     remember(strange, unlisted)
     yield from suspects([u for u in strange if u.called])
     if others:
-        some = ", ".join(str(one.name)[:80] for one in others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+        some = ", ".join(str(one.name)[:80] for one in others[:4]) + (
+            f" and {len(others) - 4} more" if len(others) > 4 else ""
+        )
         yield finding("needs-trust", f"the pickle names {some}", offset=others[0].offset)
 
 

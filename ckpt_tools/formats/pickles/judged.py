@@ -11,7 +11,17 @@ from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage
 from ckpt_tools.formats.pickles.globals import Named, judge, python3
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
 from ckpt_tools.formats.pickles.machine import GETATTR
-from ckpt_tools.formats.pickles.reader import WINDOW, Call, Global, Key, Long, NeedMore, Pickled, read_from, read_pickle
+from ckpt_tools.formats.pickles.reader import (
+    WINDOW,
+    Call,
+    Global,
+    Key,
+    Long,
+    NeedMore,
+    Pickled,
+    read_from,
+    read_pickle,
+)
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
 from ckpt_tools.model.nouns import Finding
 from ckpt_tools.storage import Source
@@ -26,7 +36,14 @@ _LEGACY = 5  # pickles of a legacy file
 
 
 def read_judged(
-    source: Source, start: int, stop: int, anatomy: Anatomy, *, whole: bool = False, harmless: tuple[str, ...] = (), first: int = _FIRST
+    source: Source,
+    start: int,
+    stop: int,
+    anatomy: Anatomy,
+    *,
+    whole: bool = False,
+    harmless: tuple[str, ...] = (),
+    first: int = _FIRST,
 ) -> Generator[Finding, None, Pickled]:
     """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset of the file. Raises Damage.
 
@@ -46,7 +63,11 @@ def read_judged(
         yield from _judged(names.told(head), anatomy, harmless)
         raise
     for name, at in pickled.twice:
-        yield finding("duplicate-key", f"the pickle gives one dict the key {name!r} twice; the later value wins", offset=at)
+        yield finding(
+            "duplicate-key",
+            f"the pickle gives one dict the key {name!r} twice; the later value wins",
+            offset=at,
+        )
     told = names.told(head, pickled)
     yield from _nested(pickled, told, 3)
     yield from _judged(told, anatomy, harmless)
@@ -66,14 +87,22 @@ class _Names:
         given = set[Global]() if pickled is None else self._handed(pickled, protocol)
         offsets = {**self.called, **self.seen}
         return [
-            Named(python3(g, protocol), o if at is None else at, g in self.called, g in given, g if g in self.seen else None)
+            Named(
+                python3(g, protocol),
+                o if at is None else at,
+                g in self.called,
+                g in given,
+                g if g in self.seen else None,
+            )
             for g, o in offsets.items()
         ]
 
     def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
         """What is given to calls that call what they are given. Each value is gone through once, however often it is shared."""
         calling = {g for g in self.called if calls_arguments(str(python3(g, protocol)))}
-        stack: list[Any] = [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
+        stack: list[Any] = (
+            [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
+        )
         found, visited = set[Global](), set[int]()
         while stack:
             value = stack.pop()
@@ -93,7 +122,14 @@ def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, (tuple, list, set, frozenset)):
         return value
     if type(value) is Call:
-        return (value.named if value.func in GETATTR else None, value.args, value.kwargs, value.state, value.items, value.entries)
+        return (
+            value.named if value.func in GETATTR else None,
+            value.args,
+            value.kwargs,
+            value.state,
+            value.items,
+            value.entries,
+        )
     return (value.value,) if type(value) is Key else ()
 
 
@@ -107,9 +143,20 @@ def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> 
 def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
     """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
     calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
-    odd = next((c for c in calls if not c.args or not isinstance(c.args[0], bytes) or not legacy_magic(c.args[0][:HEAD])), None)
+    odd = next(
+        (
+            c
+            for c in calls
+            if not c.args or not isinstance(c.args[0], bytes) or not legacy_magic(c.args[0][:HEAD])
+        ),
+        None,
+    )
     if odd is not None:
-        yield finding("unsafe-pickle", "the pickle hands torch.load something else than a legacy torch file", offset=odd.offset)
+        yield finding(
+            "unsafe-pickle",
+            "the pickle hands torch.load something else than a legacy torch file",
+            offset=odd.offset,
+        )
     # Each bytes object once: a stream may hand out the same one again and again.
     hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
     for call in hidden[:_MANY] if depth else ():
@@ -119,7 +166,11 @@ def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Findin
             else:
                 yield from _nested(p, names, depth - 1)
     if len(hidden) > (_MANY if depth else 0):
-        yield finding("unread-pickle", "the pickle hides more files for torch.load than are looked into", offset=hidden[-1].offset)
+        yield finding(
+            "unread-pickle",
+            "the pickle hides more files for torch.load than are looked into",
+            offset=hidden[-1].offset,
+        )
 
 
 def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
@@ -136,7 +187,11 @@ def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled |
             if wrong is not None and wrong.code == "unread-pickle":
                 yield replace(wrong, offset=offset)
             elif type(data) is Long and isinstance(end, NeedMore):
-                yield finding("unread-pickle", "the pickle hides a file whose pickles are longer than what is read of it", offset=offset)
+                yield finding(
+                    "unread-pickle",
+                    "the pickle hides a file whose pickles are longer than what is read of it",
+                    offset=offset,
+                )
             return
         yield pickled
         at = pickled.end

@@ -15,16 +15,25 @@ def words(prefix: str, names: str) -> frozenset[str]:
 
 
 _STDLIB = (
-    words("builtins.", "bool int float complex str bytes bytearray list tuple dict set frozenset range slice object")
+    words(
+        "builtins.",
+        "bool int float complex str bytes bytearray list tuple dict set frozenset range slice object",
+    )
     | words("builtins.", "Ellipsis NotImplemented NoneType")
     | words("collections.", "OrderedDict Counter defaultdict deque UserDict")
     | words("datetime.", "date datetime time timedelta timezone")
     | words("copyreg.", "_reconstructor __newobj__ __newobj_ex__")
-    | words("", "_codecs.encode argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID")
+    | words(
+        "",
+        "_codecs.encode argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID",
+    )
     | words("pathlib.", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath")
     | words("pathlib._local.", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath")
     | words("typing.", "Any Union Optional List Dict Tuple Set Literal")
-    | words("", "signal.Signals signal.Handlers urllib.parse.ParseResult urllib.parse.SplitResult _io.BytesIO io.BytesIO random.Random")
+    | words(
+        "",
+        "signal.Signals signal.Handlers urllib.parse.ParseResult urllib.parse.SplitResult _io.BytesIO io.BytesIO random.Random",
+    )
 )
 _NUMPY_TYPES = (
     "dtype ndarray bool bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 longdouble complex64 complex128"
@@ -36,79 +45,162 @@ _NUMPY = (
     | words("numpy._core.multiarray.", "_reconstruct scalar")
     | words("", "numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer")
     | words("numpy.random._pickle.", "__randomstate_ctor __generator_ctor __bit_generator_ctor")
-    | words("numpy.random.", "RandomState Generator mtrand.RandomState _generator.Generator _mt19937.MT19937 _pcg64.PCG64 _pcg64.PCG64DXSM")
-    | words("numpy.random.", "_philox.Philox _sfc64.SFC64 bit_generator.SeedSequence bit_generator.__pyx_unpickle_SeedSequence")
+    | words(
+        "numpy.random.",
+        "RandomState Generator mtrand.RandomState _generator.Generator _mt19937.MT19937 _pcg64.PCG64 _pcg64.PCG64DXSM",
+    )
+    | words(
+        "numpy.random.",
+        "_philox.Philox _sfc64.SFC64 bit_generator.SeedSequence bit_generator.__pyx_unpickle_SeedSequence",
+    )
 )
 _TORCH = (
     words("torch.storage.", "_load_from_bytes TypedStorage UntypedStorage _LegacyStorage")
     | words("torch._C.", "Generator _LinAlgBackend DisableTorchFunctionSubclass")
     | words("torch.nested._internal.nested_tensor.", "NestedTensor _rebuild_njt")
     | words("torch._dynamo.eval_frame.", "OptimizedModule OptimizeContext")
-    | words("torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox")
+    | words(
+        "torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox"
+    )
     | words("torch._dynamo.", "decorators._DimRange hooks.Hooks repro.after_dynamo.WrapBackendDebug")
-    | words("", "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config contextlib.nullcontext")
-    | words("torch.nn.functional.", "relu gelu silu elu leaky_relu selu softplus tanh sigmoid mish hardswish softmax log_softmax")
+    | words(
+        "",
+        "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config contextlib.nullcontext",
+    )
+    | words(
+        "torch.nn.functional.",
+        "relu gelu silu elu leaky_relu selu softplus tanh sigmoid mish hardswish softmax log_softmax",
+    )
     | words("torch.distributed._mesh_layout.", "_MeshLayout _FlatLayout")
-    | words("torch.jit._pickle.", "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id restore_type_tag")
+    | words(
+        "torch.jit._pickle.",
+        "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id restore_type_tag",
+    )
     | words("torch.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
     | words("torch.cuda.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
-    | words("torch.distributed.tensor.", "DTensor Shard Replicate Partial _api.DTensor device_mesh.DeviceMesh")
+    | words(
+        "torch.distributed.tensor.", "DTensor Shard Replicate Partial _api.DTensor device_mesh.DeviceMesh"
+    )
     | words("torch.distributed.tensor._dtensor_spec.", "DTensorSpec TensorMeta ShardOrderEntry")
     | words("torch.distributed.tensor.placement_types.", "Placement Shard Replicate Partial _StridedShard")
-    | words("torch.distributed._tensor.placement_types.", "Placement Shard Replicate Partial _StridedShard DTensorSpec TensorMeta")
+    | words(
+        "torch.distributed._tensor.placement_types.",
+        "Placement Shard Replicate Partial _StridedShard DTensorSpec TensorMeta",
+    )
     | words("torch.distributed._tensor.api.", "DTensor")
     | words("torch.distributed.", "device_mesh.DeviceMesh _tensor.DTensor remote_device._remote_device")
-    | words("torch.distributed._shard.sharded_tensor.", "api.ShardedTensor shard.Shard metadata.ShardedTensorMetadata")
+    | words(
+        "torch.distributed._shard.sharded_tensor.",
+        "api.ShardedTensor shard.Shard metadata.ShardedTensorMetadata",
+    )
     | words("torch.distributed._shard.sharded_tensor.metadata.", "TensorProperties MEM_FORMAT_ENCODING")
-    | words("torch.distributed._shard.", "metadata.ShardMetadata sharding_spec.chunk_sharding_spec.ChunkShardingSpec")
+    | words(
+        "torch.distributed._shard.",
+        "metadata.ShardMetadata sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
+    )
     | words("torch.distributed._shard.sharding_spec.api.", "EnumerableShardingSpec")
 )
 _DCP = frozenset(
     f"torch.distributed.{package}.{name}"
     for package in ("checkpoint", "_shard.checkpoint")
     for name in (
-        *(f"metadata.{n}" for n in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "BytesStorageMetadata")),
-        *(f"metadata.{n}" for n in ("MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING")),
-        *(f"planner.{n}" for n in ("SavePlan", "LoadPlan", "WriteItem", "ReadItem", "WriteItemType", "LoadItemType", "TensorWriteData")),
+        *(
+            f"metadata.{n}"
+            for n in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "BytesStorageMetadata")
+        ),
+        *(
+            f"metadata.{n}"
+            for n in ("MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING")
+        ),
+        *(
+            f"planner.{n}"
+            for n in (
+                "SavePlan",
+                "LoadPlan",
+                "WriteItem",
+                "ReadItem",
+                "WriteItemType",
+                "LoadItemType",
+                "TensorWriteData",
+            )
+        ),
         *("filesystem._StorageInfo", "hf_storage._HFStorageInfo", "storage.WriteResult"),
     )
 )
 _MEGATRON = (
     words("megatron.core.enums.", "ModelType Fp8Recipe Fp4Recipe")
-    | words("megatron.core.rerun_state_machine.", "RerunDiagnostic RerunMode RerunState RerunValidationStatus")
+    | words(
+        "megatron.core.rerun_state_machine.", "RerunDiagnostic RerunMode RerunState RerunValidationStatus"
+    )
     | words("megatron.core.transformer.enums.", "AttnBackend AttnMaskType AttnType LayerType ModelType")
     | words("megatron.core.transformer.enums.", "CudaGraphModule CudaGraphScope InferenceCudaGraphScope")
-    | words("megatron.", "enums.PositionEmbeddingType enums.ModelType model.enums.AttnMaskType model.enums.AttnType model.enums.LayerType")
+    | words(
+        "megatron.",
+        "enums.PositionEmbeddingType enums.ModelType model.enums.AttnMaskType model.enums.AttnType model.enums.LayerType",
+    )
     | words("megatron.model.enums.", "ModelType PositionEmbeddingType")
     | words("megatron.legacy.model.enums.", "AttnMaskType AttnType LayerType ModelType PositionEmbeddingType")
     | words("megatron.core.optimizer.", "OptimizerConfig optimizer_config.OptimizerConfig")
     | words("megatron.core.transformer.transformer_config.", "TransformerConfig MLATransformerConfig")
-    | words("megatron.core.", "model_parallel_config.ModelParallelConfig distributed.distributed_data_parallel_config.DistributedDataParallelConfig")
-    | words("megatron.core.dist_checkpointing.mapping.", "ShardedTensor ShardedObject ShardedTensorFactory LocalNonpersistentObject")
-    | words("megatron.core.dist_checkpointing.", "core.CheckpointingConfig tensor_aware_state_dict.MCoreTensorAwareStateDict")
+    | words(
+        "megatron.core.",
+        "model_parallel_config.ModelParallelConfig distributed.distributed_data_parallel_config.DistributedDataParallelConfig",
+    )
+    | words(
+        "megatron.core.dist_checkpointing.mapping.",
+        "ShardedTensor ShardedObject ShardedTensorFactory LocalNonpersistentObject",
+    )
+    | words(
+        "megatron.core.dist_checkpointing.",
+        "core.CheckpointingConfig tensor_aware_state_dict.MCoreTensorAwareStateDict",
+    )
     | words("megatron.core.dist_checkpointing.state_dict_utils.", "MCoreTensorAwareStateDict")
     | words("megatron.core.extensions.transformer_engine.", "TEDelayedScaling")
-    | words("transformer_engine.common.recipe.", "DelayedScaling Float8CurrentScaling Float8BlockScaling MXFP8BlockScaling NVFP4BlockScaling")
+    | words(
+        "transformer_engine.common.recipe.",
+        "DelayedScaling Float8CurrentScaling Float8BlockScaling MXFP8BlockScaling NVFP4BlockScaling",
+    )
     | words("transformer_engine.common.recipe.", "Format _FormatHelper MMParams QParams")
-    | words("nvidia_resiliency_ext.checkpointing.local.", "basic_state_dict.BasicTensorAwareStateDict base_state_dict.TensorAwareStateDict")
+    | words(
+        "nvidia_resiliency_ext.checkpointing.local.",
+        "basic_state_dict.BasicTensorAwareStateDict base_state_dict.TensorAwareStateDict",
+    )
 )
 _DEEPSPEED = (
     words("deepspeed.runtime.fp16.loss_scaler.", "LossScaler LossScalerBase DynamicLossScaler")
     | words("deepspeed.runtime.zero.config.", "ZeroStageEnum DeepSpeedZeroConfig")
     | words("deepspeed.runtime.zero.offload_config.", "OffloadDeviceEnum OffloadStateTypeEnum")
-    | words("deepspeed.runtime.zero.offload_config.", "DeepSpeedZeroOffloadParamConfig DeepSpeedZeroOffloadOptimizerConfig")
+    | words(
+        "deepspeed.runtime.zero.offload_config.",
+        "DeepSpeedZeroOffloadParamConfig DeepSpeedZeroOffloadOptimizerConfig",
+    )
     | words("deepspeed.utils.tensor_fragment.", "fragment_address tensor_fragment")
 )
 _TRANSFORMERS = (
     words("transformers.training_args.", "TrainingArguments OptimizerNames ParallelMode")
-    | words("", "transformers.training_args_seq2seq.Seq2SeqTrainingArguments transformers.trainer_pt_utils.AcceleratorConfig")
-    | words("transformers.trainer_utils.", "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption")
-    | words("transformers.", "debug_utils.DebugOption integrations.deepspeed.HfTrainerDeepSpeedConfig integrations.deepspeed.HfDeepSpeedConfig")
+    | words(
+        "",
+        "transformers.training_args_seq2seq.Seq2SeqTrainingArguments transformers.trainer_pt_utils.AcceleratorConfig",
+    )
+    | words(
+        "transformers.trainer_utils.",
+        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption",
+    )
+    | words(
+        "transformers.",
+        "debug_utils.DebugOption integrations.deepspeed.HfTrainerDeepSpeedConfig integrations.deepspeed.HfDeepSpeedConfig",
+    )
     | words("transformers.", "deepspeed.HfTrainerDeepSpeedConfig deepspeed.HfDeepSpeedConfig")
     | words("accelerate.", "state.PartialState utils.deepspeed.HfDeepSpeedConfig")
-    | words("accelerate.utils.dataclasses.", "DistributedType DeepSpeedPlugin FullyShardedDataParallelPlugin GradientAccumulationPlugin")
+    | words(
+        "accelerate.utils.dataclasses.",
+        "DistributedType DeepSpeedPlugin FullyShardedDataParallelPlugin GradientAccumulationPlugin",
+    )
     | words("accelerate.utils.dataclasses.", "DynamoBackend PrecisionType SageMakerDistributedType")
-    | words("trl.trainer.", "sft_config.SFTConfig dpo_config.DPOConfig dpo_config.FDivergenceType grpo_config.GRPOConfig kto_config.KTOConfig")
+    | words(
+        "trl.trainer.",
+        "sft_config.SFTConfig dpo_config.DPOConfig dpo_config.FDivergenceType grpo_config.GRPOConfig kto_config.KTOConfig",
+    )
 )
 _LIGHTNING = frozenset(
     f"{top}.{name}"
@@ -121,25 +213,54 @@ _LIGHTNING = frozenset(
     )
 )
 _OMEGACONF = words(
-    "omegaconf.", "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig base.ContainerMetadata base.Metadata base.SCMode"
-) | words("omegaconf.nodes.", "AnyNode BooleanNode BytesNode EnumNode FloatNode IntegerNode PathNode StringNode")
+    "omegaconf.",
+    "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig base.ContainerMetadata base.Metadata base.SCMode",
+) | words(
+    "omegaconf.nodes.", "AnyNode BooleanNode BytesNode EnumNode FloatNode IntegerNode PathNode StringNode"
+)
 EXACT: frozenset[str] = (
-    _STDLIB | _NUMPY | _TORCH | _DCP | _MEGATRON | _DEEPSPEED | _TRANSFORMERS | _LIGHTNING | _OMEGACONF | words("tokenizers.", "AddedToken Tokenizer")
+    _STDLIB
+    | _NUMPY
+    | _TORCH
+    | _DCP
+    | _MEGATRON
+    | _DEEPSPEED
+    | _TRANSFORMERS
+    | _LIGHTNING
+    | _OMEGACONF
+    | words("tokenizers.", "AddedToken Tokenizer")
 )
 _ENUMERATIONS: frozenset[str] = (
-    frozenset(f"{package}.metadata._MEM_FORMAT_ENCODING" for package in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"))
-    | words("", "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING uuid.SafeUUID omegaconf.base.SCMode")
+    frozenset(
+        f"{package}.metadata._MEM_FORMAT_ENCODING"
+        for package in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint")
+    )
+    | words(
+        "",
+        "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING uuid.SafeUUID omegaconf.base.SCMode",
+    )
     | words("torch.distributed.checkpoint.planner.", "WriteItemType LoadItemType")
     | words("torch.distributed._shard.checkpoint.planner.", "WriteItemType LoadItemType")
     | words("torch.amp.grad_scaler.", "OptState")
     | words("torch.cuda.amp.grad_scaler.", "OptState")
-    | words("megatron.core.rerun_state_machine.", "RerunDiagnostic RerunMode RerunState RerunValidationStatus")
+    | words(
+        "megatron.core.rerun_state_machine.", "RerunDiagnostic RerunMode RerunState RerunValidationStatus"
+    )
     | words("transformer_engine.common.recipe.", "Format")
-    | words("deepspeed.runtime.zero.", "config.ZeroStageEnum offload_config.OffloadDeviceEnum offload_config.OffloadStateTypeEnum")
+    | words(
+        "deepspeed.runtime.zero.",
+        "config.ZeroStageEnum offload_config.OffloadDeviceEnum offload_config.OffloadStateTypeEnum",
+    )
     | words("transformers.training_args.", "OptimizerNames ParallelMode")
-    | words("transformers.trainer_utils.", "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption")
+    | words(
+        "transformers.trainer_utils.",
+        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption",
+    )
     | words("", "transformers.debug_utils.DebugOption trl.trainer.dpo_config.FDivergenceType")
-    | words("accelerate.utils.dataclasses.", "DistributedType DynamoBackend PrecisionType SageMakerDistributedType")
+    | words(
+        "accelerate.utils.dataclasses.",
+        "DistributedType DynamoBackend PrecisionType SageMakerDistributedType",
+    )
 )
 """Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the class and its name."""
 _PREFIXES = re.compile(
@@ -166,4 +287,8 @@ def calls_arguments(full: str) -> bool:
 def known(full: str) -> bool:
     """Whether a dotted name is one that frameworks write."""
     of, _, member = full.rpartition(".")
-    return full in EXACT or (of in _ENUMERATIONS and not member.startswith("_")) or _PREFIXES.fullmatch(full) is not None
+    return (
+        full in EXACT
+        or (of in _ENUMERATIONS and not member.startswith("_"))
+        or _PREFIXES.fullmatch(full) is not None
+    )

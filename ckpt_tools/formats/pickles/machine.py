@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Number, Persistent, Pickled, salted
+from ckpt_tools.formats.pickles.stubs import (
+    Call,
+    Dict,
+    Global,
+    Key,
+    Long,
+    NeedMore,
+    Number,
+    Persistent,
+    Pickled,
+    salted,
+)
 
 LIMIT = 512 << 20
 """Bytes of one frame at most."""
@@ -50,7 +61,11 @@ def key(value: Any) -> Any:
         return value if 0 <= value < _SMALL else Number(value) if value.bit_length() <= 64 else Key(value)
     if kind is float:
         return key(int(value)) if value.is_integer() and abs(value) < 1 << 63 else Number(value)
-    return Key(value) if isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global else value
+    return (
+        Key(value)
+        if isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global
+        else value
+    )
 
 
 class Machine:
@@ -61,7 +76,14 @@ class Machine:
         "text", "ticks", "twice",
     )  # fmt: skip
 
-    def __init__(self, data: bytes, start: int, base: int, seen: dict[Global, int], called: dict[Global, int] | None = None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        base: int,
+        seen: dict[Global, int],
+        called: dict[Global, int] | None = None,
+    ) -> None:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
@@ -71,7 +93,9 @@ class Machine:
         self.ticks = iter(range(MAX_OPS))
         self.left = MAX_MADE
         self.first = base
-        self.text = len(data)  # bytes that _codecs.encode may still make: enough to encode every str of the stream once
+        self.text = len(
+            data
+        )  # bytes that _codecs.encode may still make: enough to encode every str of the stream once
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
@@ -137,7 +161,10 @@ class Machine:
                     stack[-2:] = [(stack[-2], stack[-1])]
                     at += 1
                 elif (
-                    op == 0x58 and at + 4 < size and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")) <= min(size, at + LONG)
+                    op == 0x58
+                    and at + 4 < size
+                    and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little"))
+                    <= min(size, at + LONG)
                 ):  # BINUNICODE
                     stack.append(self.string(data[at + 5 : end]))
                     at = end
@@ -189,10 +216,14 @@ class Machine:
             raise self.bad(f"there is no opcode 0x{op:02x}")
         if self.metastack or len(self.stack) != 1 or self.frame not in (-1, self.pos):
             raise self.bad("it stops before its end")
-        return Pickled(self.stack[0], self.base + self.pos - self.first, self.persistents, self.calls, self.twice)
+        return Pickled(
+            self.stack[0], self.base + self.pos - self.first, self.persistents, self.calls, self.twice
+        )
 
     def complex(self) -> Damage:
-        why = f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept; the rest was not read"
+        why = (
+            f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept; the rest was not read"
+        )
         return Damage("unread-pickle", why, self.base + self.op)
 
     def bad(self, why: str) -> Damage:
@@ -259,7 +290,11 @@ class Machine:
     def name(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
             if Call in (type(module), type(name)):
-                raise Damage("unsafe-pickle", "the pickle names a global by what a call gives: it hides what it imports", self.base + self.op)
+                raise Damage(
+                    "unsafe-pickle",
+                    "the pickle names a global by what a call gives: it hides what it imports",
+                    self.base + self.op,
+                )
             raise self.bad("a global's name is not a string")
         self.charge((len(module) + len(name)) // 32 + 8)
         out = Global(module, name)
@@ -304,7 +339,12 @@ class Machine:
             return b""
         if func == _ENCODE and args and type(args[0]) is Long:
             return args[0]
-        if func == _ENCODE and args[1:] in (("latin1",), ("latin-1",)) and type(args[0]) is str and len(args[0]) <= self.text:
+        if (
+            func == _ENCODE
+            and args[1:] in (("latin1",), ("latin-1",))
+            and type(args[0]) is str
+            and len(args[0]) <= self.text
+        ):
             self.text -= len(args[0])
             return args[0].encode("latin-1")
         return _HOLE
@@ -315,15 +355,27 @@ class Machine:
             return func
         if type(func) is Call:
             self.charge(len(func.named.name[:500]) // 32 + 8)
-            return func.named if func.func in GETATTR else Global(func.named.module, f"{func.named.name[:500].removesuffix('()')}()")
+            return (
+                func.named
+                if func.func in GETATTR
+                else Global(func.named.module, f"{func.named.name[:500].removesuffix('()')}()")
+            )
         pid = func.pid if type(func) is Persistent else None
-        if type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global:  # torch.load answers with the class itself
+        if (
+            type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global
+        ):  # torch.load answers with the class itself
             return pid[1]
         return Global("", "a persistent object")
 
     def attribute(self, args: tuple[Any, ...]) -> Global:
         """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or one with a default, reaches everything."""
-        of = args[0] if type(args[0]) is Global else args[0].named if type(args[0]) is Call else Global("builtins", "getattr")
+        of = (
+            args[0]
+            if type(args[0]) is Global
+            else args[0].named
+            if type(args[0]) is Call
+            else Global("builtins", "getattr")
+        )
         attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
         return self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
 

@@ -39,11 +39,18 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
     yield from also_tar(source)
     pickled = yield from read_judged(source, 0, source.size, anatomy)
-    anatomy.explain(0, pickled.end, "a pickle: its opcodes and lengths are checked, not its names and numbers", Guard.UNPROTECTED)
+    anatomy.explain(
+        0,
+        pickled.end,
+        "a pickle: its opcodes and lengths are checked, not its names and numbers",
+        Guard.UNPROTECTED,
+    )
     scalars(pickled.value, anatomy)
     yield from tensors(pickled, {}, anatomy)
     if pickled.end < source.size:
-        yield finding("trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end)
+        yield finding(
+            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
+        )
 
 
 FORMAT = Format(

@@ -14,7 +14,17 @@ from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.pickles.machine import LONG, MAX_MADE, MAX_OPS, Machine, Step
-from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Number, Persistent, Pickled
+from ckpt_tools.formats.pickles.stubs import (
+    Call,
+    Dict,
+    Global,
+    Key,
+    Long,
+    NeedMore,
+    Number,
+    Persistent,
+    Pickled,
+)
 from ckpt_tools.storage import Source
 
 __all__ = [
@@ -25,7 +35,12 @@ WINDOW = 4 << 20
 
 
 def read_pickle(
-    data: bytes, start: int = 0, *, base: int = 0, seen: dict[Global, int] | None = None, called: dict[Global, int] | None = None
+    data: bytes,
+    start: int = 0,
+    *,
+    base: int = 0,
+    seen: dict[Global, int] | None = None,
+    called: dict[Global, int] | None = None,
 ) -> Pickled:
     """Read the pickle at ``data[start:]``; ``base`` is the file offset of ``data[0]``. Raises Damage (NeedMore when the data ends early).
 
@@ -35,7 +50,14 @@ def read_pickle(
     return _run(Machine(data, start, base, {} if seen is None else seen, called))
 
 
-def read_from(source: Source, start: int, stop: int, head: bytes, seen: dict[Global, int], called: dict[Global, int] | None = None) -> Pickled:
+def read_from(
+    source: Source,
+    start: int,
+    stop: int,
+    head: bytes,
+    seen: dict[Global, int],
+    called: dict[Global, int] | None = None,
+) -> Pickled:
     """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what was read of it. Raises ShortRead, too.
 
     A window goes over the file: neither its bytes nor long texts in it are all in memory.
@@ -50,7 +72,9 @@ def read_from(source: Source, start: int, stop: int, head: bytes, seen: dict[Glo
                 machine.forget()
                 raise
             known = len(machine.data) - machine.op
-            n = max(4 * known, min(4 * len(machine.data), WINDOW), need - at)  # what is known and not enough is a line
+            n = max(
+                4 * known, min(4 * len(machine.data), WINDOW), need - at
+            )  # what is known and not enough is a line
             machine.feed(source.read(at, min(n, stop - at)))
         except Damage:
             machine.forget()
@@ -162,15 +186,28 @@ for _op, _layout in _INTS.items():
     _fixed(_op, _layout)
 for _op, _value in _CONSTANTS.items():
     _constant(_op, _value)
-for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):  # BINUNICODE (here only when cut off), SHORT_BINUNICODE, BINUNICODE8
+for _op, _n in (
+    (b"X", 4),
+    (b"\x8c", 1),
+    (b"\x8d", 8),
+):  # BINUNICODE (here only when cut off), SHORT_BINUNICODE, BINUNICODE8
     _pushes(_op, lambda m, n=_n: _unicode(m, m.uint(n)))  # type: ignore[misc]
-for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):  # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
+for _op, _n in (
+    (b"B", 4),
+    (b"C", 1),
+    (b"\x8e", 8),
+    (b"\x96", 8),
+):  # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
     _pushes(_op, lambda m, n=_n: m.binary(m.uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"T", 4), (b"U", 1)):  # BINSTRING, SHORT_BINSTRING
     _pushes(_op, lambda m, n=_n: _text(m.binary(m.uint(n))))  # type: ignore[misc]
 for _op, _n in ((b"\x8a", 1), (b"\x8b", 4)):  # LONG1, LONG4
     _pushes(_op, lambda m, n=_n: _long(m, m.uint(n)))  # type: ignore[misc]
-for _op, _n in ((b"\x82", 1), (b"\x83", 2), (b"\x84", 4)):  # EXT: a number that the reader's copyreg maps to a global
+for _op, _n in (
+    (b"\x82", 1),
+    (b"\x83", 2),
+    (b"\x84", 4),
+):  # EXT: a number that the reader's copyreg maps to a global
     _pushes(_op, lambda m, n=_n: m.name("copyreg", f"extension {m.uint(n)}"))  # type: ignore[misc]
 for _op in (b"I", b"L"):
     _pushes(_op, _decimal)
@@ -275,7 +312,12 @@ def _pop(m: Machine) -> None:
         m.marked()
 
 
-for _op, _n in ((b"h", 1), (b"q", 1), (b"K", 1), (b"r", 4)):  # Machine.run does these itself, unless they are cut off
+for _op, _n in (
+    (b"h", 1),
+    (b"q", 1),
+    (b"K", 1),
+    (b"r", 4),
+):  # Machine.run does these itself, unless they are cut off
     STEPS[_op[0]] = lambda m, n=_n: m.take(n)  # type: ignore[misc]
 STEPS[ord("1")] = Machine.marked
 STEPS[ord("b")] = Machine.build

@@ -11,7 +11,20 @@ from ckpt_tools.formats.torch.names import text
 from ckpt_tools.model.nouns import Scalar
 
 _MANY = 5000  # entries of one level that are looked at
-_NUMPY = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "f2": "e", "f4": "f", "f8": "d", "b1": "?"}
+_NUMPY = {
+    "i1": "b",
+    "i2": "h",
+    "i4": "i",
+    "i8": "q",
+    "u1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+    "b1": "?",
+}
 
 
 def members(value: Any) -> dict[Any, Any]:
@@ -29,7 +42,12 @@ def scalar(value: Any) -> tuple[Scalar] | None:
         return (value,) if value.bit_length() <= 64 else None
     if type(value) is str:
         return (text(value),)
-    if type(value) is Call and type(value.func) is Global and value.func.name == "scalar" and value.func.module.startswith("numpy"):
+    if (
+        type(value) is Call
+        and type(value.func) is Global
+        and value.func.name == "scalar"
+        and value.func.module.startswith("numpy")
+    ):
         return _numpy(value.args)
     return None
 

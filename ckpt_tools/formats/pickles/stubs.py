@@ -27,7 +27,14 @@ class Call:
 
     __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
 
-    def __init__(self, func: object, args: tuple[Any, ...], kwargs: object = None, offset: int = 0, named: Global = Global("", "")) -> None:  # noqa: B008
+    def __init__(
+        self,
+        func: object,
+        args: tuple[Any, ...],
+        kwargs: object = None,
+        offset: int = 0,
+        named: Global = Global("", ""),  # noqa: B008
+    ) -> None:
         self.func, self.args, self.kwargs, self.offset, self.named = func, args, kwargs, offset, named
         self.state: Any = None
         self.items: list[Any] | None = None

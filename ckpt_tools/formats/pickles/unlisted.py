@@ -17,9 +17,17 @@ _FLAG = "--trust-global"
 def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     """Warnings about names in no list that a pickle calls."""
     for u in called[:_MOST]:
-        yield finding("suspect-call", f"the pickle calls {u.name[:120]}, which no list of what frameworks write has", offset=u.offset)
+        yield finding(
+            "suspect-call",
+            f"the pickle calls {u.name[:120]}, which no list of what frameworks write has",
+            offset=u.offset,
+        )
     if len(called) > _MOST:
-        yield finding("suspect-call", f"the pickle calls {len(called) - _MOST:,} more names that no list has", offset=called[_MOST].offset)
+        yield finding(
+            "suspect-call",
+            f"the pickle calls {len(called) - _MOST:,} more names that no list has",
+            offset=called[_MOST].offset,
+        )
 
 
 def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
@@ -28,10 +36,17 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
         how = "calls" if u.called else "names"
         text = f"the pickle {how} {u.name[:120]}, which no list of what frameworks write has, and its framework loads it without asking"
         yield finding(
-            "unknown-global", text, offset=u.offset, hint=f"if it is yours, say {_FLAG} {quote(pattern(u.name))}; else do not load this file"
+            "unknown-global",
+            text,
+            offset=u.offset,
+            hint=f"if it is yours, say {_FLAG} {quote(pattern(u.name))}; else do not load this file",
         )
     if len(named) > _MOST:
-        yield finding("unknown-global", f"{len(named) - _MOST:,} more names that no list has", offset=named[_MOST].offset)
+        yield finding(
+            "unknown-global",
+            f"{len(named) - _MOST:,} more names that no list has",
+            offset=named[_MOST].offset,
+        )
 
 
 def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
@@ -45,7 +60,12 @@ def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
     others = [f for f in report.findings if f.code not in ("suspect-call", "unknown-global")]
     findings = (*others, *(strangers(left) if unasked else suspects([u for u in left if u.called])))
     unknown = report.verdict is Verdict.UNKNOWN
-    return replace(report, findings=findings, verdict=Verdict.UNKNOWN if unknown else worst(findings), unlisted=tuple(left))
+    return replace(
+        report,
+        findings=findings,
+        verdict=Verdict.UNKNOWN if unknown else worst(findings),
+        unlisted=tuple(left),
+    )
 
 
 def pattern(name: str) -> str:
@@ -59,4 +79,7 @@ def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = f"{path} names {some}, which no list of what frameworks write has; its framework unpickles the file without asking, and runs what it names"
-    return text, f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its checkpoint"
+    return (
+        text,
+        f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its checkpoint",
+    )

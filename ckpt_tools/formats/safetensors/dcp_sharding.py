@@ -34,13 +34,21 @@ def offsets(text: str, tensors: Sequence[Tensor], at: int) -> Iterator[Finding |
         said = mapping(info.get(t.name))
         start = integers(said.get(_OFFSETS))
         if start is None or len(start) != len(t.shape):
-            yield finding("bad-header", f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins", offset=at)
+            yield finding(
+                "bad-header",
+                f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins",
+                offset=at,
+            )
         else:
             yield t.name, Box(start, tuple(a + n for a, n in zip(start, t.shape, strict=True)))
     names = {t.name for t in tensors}
     for name in info.keys() - names:
         meant = near_miss(name, names)
-        yield finding("bad-header", f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else ""), offset=at)
+        yield finding(
+            "bad-header",
+            f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else ""),
+            offset=at,
+        )
 
 
 def together(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
@@ -51,8 +59,15 @@ def together(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
             pieces[name].append(box)
     for name, boxes in pieces.items():
         ranks = {len(b.start) for b in boxes}
-        shape = tuple(max(ends) for ends in zip(*(b.stop for b in boxes), strict=True)) if len(ranks) == 1 else ()
+        shape = (
+            tuple(max(ends) for ends in zip(*(b.stop for b in boxes), strict=True)) if len(ranks) == 1 else ()
+        )
         bad = untiled(shape, boxes) if len(ranks) == 1 else None
         if len(ranks) > 1 or (bad and bad.kind != "complex"):
-            what = {"hole": "leave a hole", "overlap": "overlap"}.get(bad.kind if bad else "", "differ in their number of dimensions")
-            yield finding("bad-header", f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing")
+            what = {"hole": "leave a hole", "overlap": "overlap"}.get(
+                bad.kind if bad else "", "differ in their number of dimensions"
+            )
+            yield finding(
+                "bad-header",
+                f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing",
+            )

@@ -44,17 +44,33 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         text = header.string()
         if key in seen and not twice:
             twice = True
-            yield finding("duplicate-key", f"the metadata {key[:200]!r} occurs twice", offset=header.byte(start))
+            yield finding(
+                "duplicate-key", f"the metadata {key[:200]!r} occurs twice", offset=header.byte(start)
+            )
         if count >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} texts of metadata", header.offset)
         if meant := near_miss(key, META_KEYS):
-            yield finding("bad-header", f"the metadata key {key!r} is one bit away from {meant!r}", offset=header.byte(start))
+            yield finding(
+                "bad-header",
+                f"the metadata key {key!r} is one bit away from {meant!r}",
+                offset=header.byte(start),
+            )
         elif key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):
-            yield finding("bad-header", f"the format {text!r} is one bit away from {meant!r}", offset=header.byte(start))
+            yield finding(
+                "bad-header", f"the format {text!r} is one bit away from {meant!r}", offset=header.byte(start)
+            )
         elif key == "remove_redundancy" and text not in BOOLEANS:
-            yield finding("bad-header", f"remove_redundancy is {text[:40]!r}, which is neither True nor False", offset=header.byte(start))
+            yield finding(
+                "bad-header",
+                f"remove_redundancy is {text[:40]!r}, which is neither True nor False",
+                offset=header.byte(start),
+            )
         seen.add(key)
-        header.texts[key] = (text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else "", start, header.at)
+        header.texts[key] = (
+            text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else "",
+            start,
+            header.at,
+        )
         if key in META_KEYS:  # they decide what is checked: kept whatever else there is
             anatomy.metadata[key] = text[:MAX_TEXT]
         else:
@@ -70,7 +86,11 @@ def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             continue
         why = ""
         if of_mindspore and key in anatomy.keys:
-            why = f"the metadata gives tensor {key[:200]!r} the type {text[:40]!r}; loaders know {INT4!r} alone" if text != INT4 else ""
+            why = (
+                f"the metadata gives tensor {key[:200]!r} the type {text[:40]!r}; loaders know {INT4!r} alone"
+                if text != INT4
+                else ""
+            )
         elif of_mindspore and text == INT4:
             why = f"the metadata says that {key[:200]!r} is {INT4}, and there is no such tensor"
         else:
@@ -90,11 +110,23 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
     shown = repr(name[:200])
-    if not isinstance(dtype, str) or not _counts(shape) or not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise Damage("bad-header", f"tensor {shown} has no valid dtype, shape and data_offsets", header.byte(start))
+    if (
+        not isinstance(dtype, str)
+        or not _counts(shape)
+        or not _counts(offsets)
+        or len(offsets) != 2
+        or offsets[0] > offsets[1]
+    ):
+        raise Damage(
+            "bad-header", f"tensor {shown} has no valid dtype, shape and data_offsets", header.byte(start)
+        )
     if entry:
         listed = ", ".join(repr(key[:40]) for key in list(entry)[:4])
-        yield finding("odd-header", f"tensor {shown} has keys that no writer writes: {listed}", offset=header.byte(start))
+        yield finding(
+            "odd-header",
+            f"tensor {shown} has keys that no writer writes: {listed}",
+            offset=header.byte(start),
+        )
     begin, end = offsets
     known = DTYPES.get(dtype)
     if known:
@@ -106,9 +138,15 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
             why = f"{dtype} {shape[:8]} takes {bits / 8:g} bytes, its offsets hold {end - begin}"
             raise Damage("tensor-size", f"tensor {shown}: {why}", header.byte(start))
     elif meant := near_miss(dtype, DTYPES):
-        raise Damage("bad-header", f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}", header.byte(start))
+        raise Damage(
+            "bad-header",
+            f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}",
+            header.byte(start),
+        )
     else:
-        yield finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=header.byte(start))
+        yield finding(
+            "unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=header.byte(start)
+        )
     if (begin == end and len(shape) > 1) or not known or entry:
         header.mark(header.value, header.at, "a tensor's description of which the shape may change unseen")
     yield Tensor(name, known[0] if known else dtype, tuple(shape), end - begin, data + begin)

@@ -13,7 +13,15 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.common.tensors import MAX_SCALARS, MAX_TENSORS, PROGRESS, is_single, remember, scalar, zero_tail
+from ckpt_tools.formats.common.tensors import (
+    MAX_SCALARS,
+    MAX_TENSORS,
+    PROGRESS,
+    is_single,
+    remember,
+    scalar,
+    zero_tail,
+)
 from ckpt_tools.formats.safetensors import dcp_sharding
 from ckpt_tools.formats.safetensors.header import known_texts, metadata, tensor
 from ckpt_tools.model.nouns import Finding, Guard, Level, Tensor
@@ -28,7 +36,11 @@ _BLANK = " \t\r\n"
 
 def _magic(head: bytes) -> bool:
     start = head[8:].lstrip(b" \t\r\n")
-    return 2 <= int.from_bytes(head[:8], "little") <= MAX_HEADER and start[:1] == b"{" and start[1:].lstrip(b" \t\r\n")[:1] in (b'"', b"}", b"")
+    return (
+        2 <= int.from_bytes(head[:8], "little") <= MAX_HEADER
+        and start[:1] == b"{"
+        and start[1:].lstrip(b" \t\r\n")[:1] in (b'"', b"}", b"")
+    )
 
 
 def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
@@ -39,7 +51,11 @@ def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
-        raise Damage("truncated", f"the header should end at byte {8 + length}, the file ends at {source.size}", source.size)
+        raise Damage(
+            "truncated",
+            f"the header should end at byte {8 + length}, the file ends at {source.size}",
+            source.size,
+        )
     try:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
@@ -60,7 +76,11 @@ def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             if name in tensors and not twice:
                 twice = True
-                yield finding("duplicate-key", f"tensor {name[:200]!r} is described twice; readers take the last one", offset=header.offset)
+                yield finding(
+                    "duplicate-key",
+                    f"tensor {name[:200]!r} is described twice; readers take the last one",
+                    offset=header.offset,
+                )
             header.mark(header.key + 1, header.key_end - 1, "a tensor's name", summed=True)
             for item in tensor(header, name, data):
                 if isinstance(item, Finding):
@@ -88,7 +108,11 @@ def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
     for t in tensors:
         if t.offset != at:
             what = "overlaps the one before it" if (t.offset or 0) < at else "leaves a hole before it"
-            raise Damage("bad-header", f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}", t.offset)
+            raise Damage(
+                "bad-header",
+                f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}",
+                t.offset,
+            )
         at += t.nbytes
     if size < at:
         raise Damage("truncated", f"the data should end at byte {at}, the file ends at {size}", size)
@@ -114,12 +138,20 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
             continue
         value = scalar(source.read(offset, t.nbytes), t.dtype)
         if not isinstance(value, int) or not 0 <= value < ABSURD:
-            yield finding("crc-mismatch", f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it", offset=offset)
+            yield finding(
+                "crc-mismatch",
+                f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it",
+                offset=offset,
+            )
             return
         anatomy.explain(offset, t.nbytes, "a single integer: crc_num counts in as many zeros")
         zeros += value
         if zeros > MAX_ZEROS:
-            yield finding("too-complex", f"crc_num covers {zeros} bytes of padding for integers: it was not checked", offset=at)
+            yield finding(
+                "too-complex",
+                f"crc_num covers {zeros} bytes of padding for integers: it was not checked",
+                offset=at,
+            )
             return
         pieces += [_ZEROS] * (value >> 20) + [_ZEROS[: value & 0xFFFFF]]
     anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
@@ -136,7 +168,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     header, data = _header(source, mapped=anatomy.regions is not None)
     if header.text[0] in _BLANK:
         header.at = len(header.text) - len(header.text.lstrip(_BLANK))
-        yield finding("odd-header", "the header begins with blanks, which its specification forbids", offset=8)
+        yield finding(
+            "odd-header", "the header begins with blanks, which its specification forbids", offset=8
+        )
     yield from _entries(header, data, anatomy)
     _tiling(anatomy.tensors, data, source.size)
     anatomy.explain(0, 8, "the header's length")

@@ -62,7 +62,11 @@ def _weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
         if len(name) > MAX_NAME or len(shard) > MAX_NAME:
             raise Damage("too-complex", f"a name of {max(len(name), len(shard))} characters", cursor.offset)
         if name in said.where:
-            yield finding("duplicate-key", f"tensor {name[:200]!r} is mapped twice; readers take the last entry", offset=cursor.offset)
+            yield finding(
+                "duplicate-key",
+                f"tensor {name[:200]!r} is mapped twice; readers take the last entry",
+                offset=cursor.offset,
+            )
         elif len(said.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", cursor.offset)
         said.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
@@ -85,12 +89,20 @@ def _metadata(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
             raise Damage("too-complex", f"more than {MAX_TENSORS} entries of metadata", cursor.offset)
         seen.add(key)
         if meant := near_miss(key, _TOTALS):
-            yield finding("bad-header", f"the metadata key {key!r} is one bit away from {meant!r}", offset=cursor.byte(at))
+            yield finding(
+                "bad-header",
+                f"the metadata key {key!r} is one bit away from {meant!r}",
+                offset=cursor.byte(at),
+            )
         if key == "total_size":
             said.total = text
         if len(text) <= 300 and not text.startswith(("{", "[")):
             value = cursor.decoder.decode(text)
-            remember(anatomy.metadata, key, str(value) if isinstance(value, float) and not isfinite(value) else value)
+            remember(
+                anatomy.metadata,
+                key,
+                str(value) if isinstance(value, float) and not isfinite(value) else value,
+            )
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
@@ -115,15 +127,23 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _sections(cursor, said, anatomy)
     except Damage as e:
         rest = cursor.text[cursor.at :].strip(_BLANK)
-        if e.finding.code == "bad-header" and (not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))):
-            raise Damage("truncated", f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})", source.size) from None
+        if e.finding.code == "bad-header" and (
+            not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
+        ):
+            raise Damage(
+                "truncated",
+                f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})",
+                source.size,
+            ) from None
         raise
     if rest := cursor.text[cursor.at :].strip(_BLANK):
         raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
     if not said.where:
         raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
     anatomy.keys.update(said.where)
-    anatomy.members.update((shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards)
+    anatomy.members.update(
+        (shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards
+    )
     cursor.explain(anatomy, "the map of tensors to shards")
 
 

@@ -28,19 +28,31 @@ class Map:
 
 
 def _some(names: Sequence[str]) -> str:
-    return f"{len(names)} tensors, the first {names[0][:200]!r}" if len(names) > 1 else f"tensor {names[0][:200]!r}"
+    return (
+        f"{len(names)} tensors, the first {names[0][:200]!r}"
+        if len(names) > 1
+        else f"tensor {names[0][:200]!r}"
+    )
 
 
 def compare(said: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """What the index says about a shard against what the shard holds."""
     have, named = anatomy.keys, said.shards[shard]
-    missing = [n for n in named if n not in have and anatomy.metadata.get(n) not in have]  # a tied tensor is named in the metadata
+    missing = [
+        n for n in named if n not in have and anatomy.metadata.get(n) not in have
+    ]  # a tied tensor is named in the metadata
     extra = sorted(n for n in have if n not in said.where)
     double = sorted(n for n in have if said.where.get(n, shard) != shard)
     if missing:
-        yield finding("missing-tensor", f"the index maps {_some(missing)} to this file, which does not hold {'them' if missing[1:] else 'it'}")
+        yield finding(
+            "missing-tensor",
+            f"the index maps {_some(missing)} to this file, which does not hold {'them' if missing[1:] else 'it'}",
+        )
     if double:
-        yield finding("duplicate-tensor", f"{_some(double)}: the index maps what this file holds to {said.where[double[0]][:200]!r}")
+        yield finding(
+            "duplicate-tensor",
+            f"{_some(double)}: the index maps what this file holds to {said.where[double[0]][:200]!r}",
+        )
     if extra:
         yield finding("extra-tensor", f"the index does not name {_some(extra)} of this file")
     said.sizes[shard] = None if missing or double or extra else (*_sizes(anatomy.tensors), source.size)

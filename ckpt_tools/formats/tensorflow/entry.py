@@ -115,7 +115,9 @@ def item(entry: Entry) -> Item:
 
 def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, ...]:
     """The shape of a slice of a tensor of the shape ``full``. Raises Damage when it does not lie inside."""
-    if len(extents) != len(full) or any(e is not None and e[0] + e[1] > n for e, n in zip(extents, full, strict=False)):
+    if len(extents) != len(full) or any(
+        e is not None and e[0] + e[1] > n for e, n in zip(extents, full, strict=False)
+    ):
         raise Damage("bad-header", f"a slice {extents} does not lie inside the shape {full}"[:300], at)
     return tuple(n if e is None else e[1] for e, n in zip(extents, full, strict=True))
 
@@ -132,7 +134,13 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
     if b"\0" in name or b"\xff" in name:
         name = b"".join({0: b"\0\xff", 0xFF: b"\xff\0"}.get(b, bytes((b,))) for b in name)
     dims = len(extents)
-    return b"\0" + name + b"\0\1" + (bytes((1, dims)) if dims else b"\0") + b"".join(_signed(x) for e in extents for x in (e or (0, -1)))
+    return (
+        b"\0"
+        + name
+        + b"\0\1"
+        + (bytes((1, dims)) if dims else b"\0")
+        + b"".join(_signed(x) for e in extents for x in (e or (0, -1)))
+    )
 
 
 def slice_name(name: str, extents: Extents) -> str:

@@ -31,12 +31,16 @@ def short(name: str) -> str:
     return name.removesuffix(_VALUE)
 
 
-def shard(items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def shard(
+    items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy
+) -> Iterator[Finding]:
     """The check of one shard; ``items`` are those that lie in it, in the order of their offsets, ``keys`` the names in the whole bundle."""
     anatomy.keys |= keys
     end = max((i.offset + i.size for i in items), default=0)
     if source.size < end:
-        code, size = ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
+        code, size = (
+            ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
+        )
         yield finding(code, f"the file {size}; its index describes {end} bytes", offset=source.size)
     yield from _tiling(items, end, source, anatomy)
     at = 0
@@ -54,14 +58,20 @@ def _sum(i: Item, order: str, anatomy: Anatomy) -> None:
     made: Crc | Callable[[], Hash] = CRC32C
     if i.dtype in ("string", "variant"):
         made = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
-    anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, (Extent(i.offset, i.size),), i.offset, hash=made))
+    anatomy.sums.append(
+        Sum(f"tensor {i.name[:200]!r}", i.crc, (Extent(i.offset, i.size),), i.offset, hash=made)
+    )
 
 
 def _value(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
     """The value of a tensor if it is one number."""
     name = short(i.name)
     last = name.rpartition("/")[2]
-    wanted = name in _COUNTERS or (last in _ITERATIONS and "iterations" not in anatomy.metadata) or len(anatomy.metadata) < MAX_SCALARS
+    wanted = (
+        name in _COUNTERS
+        or (last in _ITERATIONS and "iterations" not in anatomy.metadata)
+        or len(anatomy.metadata) < MAX_SCALARS
+    )
     if i.name == _GRAPH and i.size <= _GRAPH_LIMIT and (n := _objects(source.read(i.offset, i.size))):
         anatomy.metadata["objects"] = n
     elif wanted and is_single(i.dtype, i.shape) and i.size == i.item:
@@ -78,7 +88,9 @@ def _objects(raw: bytes) -> int:
     """How many objects the graph in a string scalar lists (a TrackableObjectGraph: field 1, repeated); 0 when that cannot be told."""
     try:
         length, at = varint(raw, 0, len(raw))
-        return sum(number == 1 for number, _ in fields(raw[at + 4 :], 0)) if at + 4 + length == len(raw) else 0
+        return (
+            sum(number == 1 for number, _ in fields(raw[at + 4 :], 0)) if at + 4 + length == len(raw) else 0
+        )
     except Damage:
         return 0  # its checksum says so
 
@@ -93,7 +105,9 @@ def _tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -
             said += 1
             if said <= _SAID:
                 yield finding(
-                    "bad-header", f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {at}", offset=i.offset
+                    "bad-header",
+                    f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {at}",
+                    offset=i.offset,
                 )
         at = max(at, i.offset + i.size)
     common = _PAGE
@@ -102,20 +116,30 @@ def _tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -
     common &= -common  # the largest power of two that divides every offset
     most = max((length for _, length in gaps), default=0)
     padded, tail = 0 < most < common, source.size - end
-    ends = {-(-end // (1 << k)) << k for k in range(most.bit_length(), common.bit_length())} if padded else {end}
+    ends = (
+        {-(-end // (1 << k)) << k for k in range(most.bit_length(), common.bit_length())} if padded else {end}
+    )
     if padded and source.size in ends:
         gaps.append((end, tail))
     elif tail > 0:
-        yield finding("trailing-data", f"{tail} bytes follow the last tensor, which ends at {end}", offset=end)
+        yield finding(
+            "trailing-data", f"{tail} bytes follow the last tensor, which ends at {end}", offset=end
+        )
     elif tail == 0 and source.size not in ends:
-        yield finding("odd-header", f"zeros up to byte {min(ends)} belong behind the last tensor, as behind all others", offset=end)
+        yield finding(
+            "odd-header",
+            f"zeros up to byte {min(ends)} belong behind the last tensor, as behind all others",
+            offset=end,
+        )
     read = 0
     for offset, length in gaps:
         if padded and read < 1 << 19 and offset + length <= source.size:
             read += length
             anatomy.explain(offset, length, "zeros up to the next tensor")
             if source.read(offset, length).strip(b"\0"):
-                yield finding("odd-header", f"the {length} bytes between two tensors are not zero", offset=offset)
+                yield finding(
+                    "odd-header", f"the {length} bytes between two tensors are not zero", offset=offset
+                )
         elif padded:
             anatomy.explain(offset, length, "bytes up to the next tensor, not looked at", Guard.UNPROTECTED)
         elif (said := said + 1) <= _SAID:

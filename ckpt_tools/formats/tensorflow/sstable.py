@@ -60,13 +60,25 @@ def _end(source: Source) -> Generator[Finding, None, int]:
         return source.size
     tail = source.read(max(0, source.size - _TAIL), min(source.size, _TAIL))
     last = tail[-len(MAGIC) :]
-    if len(last) == len(MAGIC) and source.size >= FOOTER and sum((a ^ b).bit_count() for a, b in zip(last, MAGIC, strict=True)) <= 2:
-        yield finding("bad-header", f"the file ends with {last.hex()}, which is not quite the magic {MAGIC.hex()}", offset=source.size - len(MAGIC))
+    if (
+        len(last) == len(MAGIC)
+        and source.size >= FOOTER
+        and sum((a ^ b).bit_count() for a, b in zip(last, MAGIC, strict=True)) <= 2
+    ):
+        yield finding(
+            "bad-header",
+            f"the file ends with {last.hex()}, which is not quite the magic {MAGIC.hex()}",
+            offset=source.size - len(MAGIC),
+        )
         return source.size
     found = tail.rfind(MAGIC)
     end = source.size - len(tail) + found + len(MAGIC)
     if found < 0 or end < FOOTER:
-        raise Damage("truncated", "the file does not end with the footer of a table: it was cut, or its end was never written", source.size)
+        raise Damage(
+            "truncated",
+            "the file does not end with the footer of a table: it was cut, or its end was never written",
+            source.size,
+        )
     yield finding("trailing-data", f"{source.size - end} bytes follow the end of the table", offset=end)
     return end
 
@@ -87,17 +99,29 @@ def _footer(source: Source, end: int, anatomy: Anatomy) -> Generator[Finding, No
     if raw[at:].strip(b"\0"):
         yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
     if index.stop != start:
-        raise Damage("bad-header", f"the index block lies at {index.offset} + {index.size}, which does not end where the footer begins", start)
+        raise Damage(
+            "bad-header",
+            f"the index block lies at {index.offset} + {index.size}, which does not end where the footer begins",
+            start,
+        )
     if meta.stop != index.offset:
-        yield finding("bad-header", f"the metaindex lies at {meta.offset} + {meta.size}, which does not end where the index begins", offset=start)
+        yield finding(
+            "bad-header",
+            f"the metaindex lies at {meta.offset} + {meta.size}, which does not end where the index begins",
+            offset=start,
+        )
         meta = _Handle(index.offset, -TRAILER)  # where the data blocks end is to be seen from the index
     return meta, index
 
 
-def _block(source: Source, where: _Handle, what: str, anatomy: Anatomy) -> Generator[Finding, None, bytes | None]:
+def _block(
+    source: Source, where: _Handle, what: str, anatomy: Anatomy
+) -> Generator[Finding, None, bytes | None]:
     """The contents of a block, or None when they cannot be relied on."""
     if where.size > MAX_BLOCK:
-        yield finding("too-complex", f"{what} has {where.size} bytes; at most {MAX_BLOCK} are read", offset=where.offset)
+        yield finding(
+            "too-complex", f"{what} has {where.size} bytes; at most {MAX_BLOCK} are read", offset=where.offset
+        )
         return None
     raw = source.read(where.offset, where.size + TRAILER)
     stored, at = unmasked(int.from_bytes(raw[-4:], "little")), where.offset + where.size
@@ -106,11 +130,17 @@ def _block(source: Source, where: _Handle, what: str, anatomy: Anatomy) -> Gener
     anatomy.explain(at + 1, 4, f"checksum of {what}")
     if crc.digest() != stored:
         anatomy.explain(where.offset, where.size + 1, what)
-        yield finding("crc-mismatch", f"{what}: computed {crc.digest():08x}, stored {stored:08x}", offset=at + 1)
+        yield finding(
+            "crc-mismatch", f"{what}: computed {crc.digest():08x}, stored {stored:08x}", offset=at + 1
+        )
         return None
     anatomy.sums.append(Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C))
     if raw[where.size] == 1:
-        yield finding("too-complex", f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read", offset=at)
+        yield finding(
+            "too-complex",
+            f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read",
+            offset=at,
+        )
         return None
     if raw[where.size]:
         yield finding("bad-header", f"{what} is of the unknown type {raw[where.size]}", offset=at)
@@ -133,10 +163,16 @@ def _entries(data: bytes, base: int) -> Iterator[Entry]:
         length, at = varint(data, at, end, base)
         if known < count and (restart := _U32.unpack_from(data, end + 4 * known)[0]) <= begin:
             if restart != begin or shared:
-                raise Damage("bad-header", f"restart {known} of a block is not where a whole key begins", base + begin)
+                raise Damage(
+                    "bad-header", f"restart {known} of a block is not where a whole key begins", base + begin
+                )
             known += 1
         if shared > len(key) or own + length > end - at:
-            raise Damage("bad-header", f"an entry of {shared} + {own} + {length} bytes reaches beyond what there is", base + begin)
+            raise Damage(
+                "bad-header",
+                f"an entry of {shared} + {own} + {length} bytes reaches beyond what there is",
+                base + begin,
+            )
         key = key[:shared] + data[at : at + own]
         yield Entry(key, data[at + own : at + own + length], base + at + own)
         at += own + length
@@ -151,7 +187,11 @@ def table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
     """
     end = yield from _end(source)
     meta, where = yield from _footer(source, end, anatomy)
-    if meta.size >= 0 and (data := (yield from _block(source, meta, "the metaindex block", anatomy))) is not None and data != _EMPTY:
+    if (
+        meta.size >= 0
+        and (data := (yield from _block(source, meta, "the metaindex block", anatomy))) is not None
+        and data != _EMPTY
+    ):
         yield finding("odd-header", "the metaindex block is not empty, as it always is", offset=meta.offset)
     index = yield from _block(source, where, "the index block", anatomy)
     if index is None:
@@ -162,22 +202,40 @@ def table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
     for bound in _entries(index, where.offset):
         block, used = _handle(bound.value, 0, bound.at)
         if used != len(bound.value) or block.offset != at or block.stop > meta.offset:
-            raise Damage("bad-header", f"a data block lies at {block.offset} + {block.size}; the one before it ends at {at}", bound.at)
+            raise Damage(
+                "bad-header",
+                f"a data block lies at {block.offset} + {block.size}; the one before it ends at {at}",
+                bound.at,
+            )
         at = block.stop
         key: bytes | None = None
         data = yield from _block(source, block, "a block of entries", anatomy)
         for entry in _entries(data, block.offset) if data is not None else ():
             budget -= len(entry.key)
             if budget < 0:
-                raise Damage("too-complex", "the keys are much longer than the file: no more of them are read", entry.at)
+                raise Damage(
+                    "too-complex",
+                    "the keys are much longer than the file: no more of them are read",
+                    entry.at,
+                )
             if last is not None and entry.key <= last:
-                raise Damage("bad-header", f"the key {entry.key[:200]!r} is not beyond the one before it", entry.at)
+                raise Damage(
+                    "bad-header", f"the key {entry.key[:200]!r} is not beyond the one before it", entry.at
+                )
             last = key = entry.key
             yield entry
         if data is None:
             yield None
         elif key is None or key > bound.key:
-            raise Damage("bad-header", f"the index says that a block ends before {bound.key[:200]!r}, but it does not", bound.at)
+            raise Damage(
+                "bad-header",
+                f"the index says that a block ends before {bound.key[:200]!r}, but it does not",
+                bound.at,
+            )
         last = bound.key  # the next block begins beyond it
     if meta.size >= 0 and at != meta.offset:
-        yield finding("bad-header", f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}", offset=at)
+        yield finding(
+            "bad-header",
+            f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}",
+            offset=at,
+        )

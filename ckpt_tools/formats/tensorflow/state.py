@@ -16,7 +16,18 @@ LIMIT = 1 << 20
 """Bytes: with max_to_keep=None the list grows by a line with every save."""
 _LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)))')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_PLAIN = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"'": b"'", b"\\": b"\\", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_PLAIN = {
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+    b'"': b'"',
+    b"'": b"'",
+    b"\\": b"\\",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+}
 
 
 class State(NamedTuple):
@@ -33,7 +44,13 @@ def _unescaped(text: str, at: int) -> str:
         said = m[1]
         if said in _PLAIN:
             return _PLAIN[said]
-        value = int(said[1:], 16) if said[:1] == b"x" and len(said) > 1 else int(said, 8) if said[:1] in b"01234567" else 256
+        value = (
+            int(said[1:], 16)
+            if said[:1] == b"x" and len(said) > 1
+            else int(said, 8)
+            if said[:1] in b"01234567"
+            else 256
+        )
         if value > 255:
             raise Damage("bad-tracker", f"an escape \\{said.decode('latin-1')} that nobody writes", at)
         return bytes([value])
@@ -57,9 +74,17 @@ def parse(data: bytes) -> State:
         m = _LINE.fullmatch(line)
         if m is None and line.strip(" \r\t"):
             raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
-        if m is not None and m[2] is not None and m[1] in ("model_checkpoint_path", "all_model_checkpoint_paths"):
+        if (
+            m is not None
+            and m[2] is not None
+            and m[1] in ("model_checkpoint_path", "all_model_checkpoint_paths")
+        ):
             (latest if m[1][0] == "m" else paths).append(_unescaped(m[2], at))
-        elif m is not None and m[3] is not None and m[1] in ("all_model_checkpoint_timestamps", "last_preserved_timestamp"):
+        elif (
+            m is not None
+            and m[3] is not None
+            and m[1] in ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
+        ):
             (times if m[1][0] == "a" else preserved).append(float(m[3]))
         elif m is not None:
             raise Damage("bad-tracker", f"{m[1][:80]!r} is no field of a list of checkpoints", at)

@@ -46,7 +46,9 @@ class _Elements:
         take = data[: 4 - len(self.check)]
         self.check += take
         if len(self.check) == 4:
-            self.bad = self.bad or unmasked(struct.unpack(self.order + "I", self.check)[0]) != self.crc.digest()
+            self.bad = (
+                self.bad or unmasked(struct.unpack(self.order + "I", self.check)[0]) != self.crc.digest()
+            )
             self.crc.update(self.check)
         return len(take)
 

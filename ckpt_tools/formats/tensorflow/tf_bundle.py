@@ -51,7 +51,9 @@ def ours(source: Source) -> bool:
     """
     directory, name = os.path.split(source.path)
     try:
-        return has_footer(source) or any(name in _index_of(e) for e in patiently(os.listdir, directory or "."))
+        return has_footer(source) or any(
+            name in _index_of(e) for e in patiently(os.listdir, directory or ".")
+        )
     except ABSENT:
         return False
 
@@ -69,22 +71,37 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield got
         elif head is None:
             if got.key and whole:
-                raise Damage("wrong-format", "a sorted table, but no TensorFlow bundle: its first key is not empty", got.at, Severity.WARNING)
+                raise Damage(
+                    "wrong-format",
+                    "a sorted table, but no TensorFlow bundle: its first key is not empty",
+                    got.at,
+                    Severity.WARNING,
+                )
             head = None if got.key else header(got.value, got.at)
         elif len(items) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", got.at)
         else:
             items[got.key] = item(got)
     if head is not None:
-        anatomy.metadata |= {"num_shards": head.shards, "bundle_version": head.producer, "byte_order": head.order}
+        anatomy.metadata |= {
+            "num_shards": head.shards,
+            "bundle_version": head.producer,
+            "byte_order": head.order,
+        }
         if head.min_consumer > _VERSION:
-            yield finding("too-complex", f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}", offset=0)
+            yield finding(
+                "too-complex",
+                f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}",
+                offset=0,
+            )
         yield from _describe(source, anatomy, head, items, whole)
     elif whole:
         raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
 
 
-def _describe(source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], whole: bool) -> Iterator[Finding]:
+def _describe(
+    source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], whole: bool
+) -> Iterator[Finding]:
     """List the tensors and, if the index is ``whole``, make the claims on the shards."""
     names, content = dict[bytes, str](), defaultdict[int, list[Item]](list)
     for i in items.values():
@@ -97,7 +114,12 @@ def _describe(source: Source, anatomy: Anatomy, head: Header, items: Mapping[byt
                 raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
     used = sorted(content) or [0]
     if len(used) < head.shards and whole:
-        yield finding("bad-header", f"there are {head.shards} shards, but only {len(used)} of them have tensors", offset=0, severity=Severity.WARNING)
+        yield finding(
+            "bad-header",
+            f"there are {head.shards} shards, but only {len(used)} of them have tensors",
+            offset=0,
+            severity=Severity.WARNING,
+        )
     stem = os.path.basename(source.path).removesuffix(".index")
     files = {s: f"{stem}.data-{s:05d}-of-{head.shards:05d}" for s in used}
     for i in items.values():
@@ -111,7 +133,9 @@ def _describe(source: Source, anatomy: Anatomy, head: Header, items: Mapping[byt
         for s, name in files.items():
             own = [i._replace(name=names[i.key]) if i.key in names else i for i in content[s]]
             own.sort(key=lambda i: (i.offset, i.size))
-            anatomy.members[name] = Claim("tf_bundle", partial(shard, own, head.order, anatomy.keys), whole=True)
+            anatomy.members[name] = Claim(
+                "tf_bundle", partial(shard, own, head.order, anatomy.keys), whole=True
+            )
 
 
 def _sized(i: Item) -> Iterator[Finding]:
@@ -120,16 +144,30 @@ def _sized(i: Item) -> Iterator[Finding]:
     if i.item is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
     elif i.item and i.size != elements * i.item:
-        yield finding("tensor-size", f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"[:500], offset=i.at)
+        yield finding(
+            "tensor-size",
+            f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"[:500],
+            offset=i.at,
+        )
     elif not i.item and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
-        yield finding("tensor-size", f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"[:500], offset=i.at)
+        yield finding(
+            "tensor-size",
+            f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"[:500],
+            offset=i.at,
+        )
 
 
-def _partitioned(full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool) -> Iterator[Finding]:
+def _partitioned(
+    full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool
+) -> Iterator[Finding]:
     """Whether a partitioned tensor has all its slices; ``names`` gets a readable name for each."""
     filled, missing = 0, 0
     for extents in full.slices:
-        shape, name, piece = slice_shape(extents, full.shape, full.at), slice_name(full.name, extents), items.get(slice_key(full.key, extents))
+        shape, name, piece = (
+            slice_shape(extents, full.shape, full.at),
+            slice_name(full.name, extents),
+            items.get(slice_key(full.key, extents)),
+        )
         if piece is None:
             missing += 1
             if missing <= _SAID and whole:
@@ -138,7 +176,11 @@ def _partitioned(full: Item, items: Mapping[bytes, Item], names: dict[bytes, str
         names[piece.key] = name
         filled += math.prod(shape)
         if (piece.dtype, piece.shape) != (full.dtype, shape):
-            yield finding("bad-header", f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"[:500], offset=piece.at)
+            yield finding(
+                "bad-header",
+                f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"[:500],
+                offset=piece.at,
+            )
     if filled != full.elements and not missing:
         said = f"the slices of {full.name[:200]!r} have {filled} elements, the tensor has {full.elements}"
         yield finding("missing-storage", said[:500], offset=full.at, severity=Severity.WARNING)

@@ -12,7 +12,19 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.tensorstore.ocdbt_record import FEW_ENTRIES, MAX_ENTRIES, MAX_KEY, File, Place, Reader, bound, end, files, places, statistics
+from ckpt_tools.formats.tensorstore.ocdbt_record import (
+    FEW_ENTRIES,
+    MAX_ENTRIES,
+    MAX_KEY,
+    File,
+    Place,
+    Reader,
+    bound,
+    end,
+    files,
+    places,
+    statistics,
+)
 from ckpt_tools.model.nouns import Finding
 
 _READINGS = 16
@@ -109,7 +121,11 @@ def version_node(data: bytes, base: str, height: int) -> tuple[list[Root], list[
     if own != height:
         raise r.bad(f"height {own}, where {height} is expected")
     known = files(r, base)
-    roots, nodes = ([], _version_nodes(r, known, 1 << arity, height - 1)) if height else (_inline_versions(r, known, arity)[0], list[Versions]())
+    roots, nodes = (
+        ([], _version_nodes(r, known, 1 << arity, height - 1))
+        if height
+        else (_inline_versions(r, known, arity)[0], list[Versions]())
+    )
     end(r)
     return roots, nodes
 
@@ -140,7 +156,9 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         raise r.bad(f"height {height}, where {root.height} is expected")
     known = files(r, root.place.file.base)
     n = r.count(MAX_ENTRIES, 1)
-    if n > FEW_ENTRIES + root.place.length // 3:  # real entries cost some five bytes even when compressed: what costs none is a bomb
+    if (
+        n > FEW_ENTRIES + root.place.length // 3
+    ):  # real entries cost some five bytes even when compressed: what costs none is a bomb
         raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
     keys, common = _keys(r, n, height > 0, len(root.prefix))
     if keys[0] < root.least[len(root.prefix) :]:
@@ -150,7 +168,11 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         statistics(r, n)
         end(r)
         prefix = root.prefix
-        below = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in zip(found, keys, common, strict=True) if p is not None]
+        below = [
+            Root(p, height - 1, prefix + k[:c], prefix + k)
+            for p, k, c in zip(found, keys, common, strict=True)
+            if p is not None
+        ]
         return below, Leaves([], [])
     lengths, kinds = r.varints(n), r.take(n)
     if kinds.strip(b"\0\1"):
@@ -185,4 +207,8 @@ def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Findin
         elif readings[place] <= _READINGS:
             yield node
         elif readings[place] == _READINGS + 1:
-            yield finding("too-complex", f"more than {_READINGS} subtrees share the node at byte {place[0]}", offset=place[0])
+            yield finding(
+                "too-complex",
+                f"more than {_READINGS} subtrees share the node at byte {place[0]}",
+                offset=place[0],
+            )

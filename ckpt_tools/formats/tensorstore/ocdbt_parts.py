@@ -43,7 +43,13 @@ class Parts:
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
             offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
-                for f in (part,) if isinstance(part, Finding) else _value(source, own, part) if isinstance(part, Value) else _node(source, own, part):
+                for f in (
+                    (part,)
+                    if isinstance(part, Finding)
+                    else _value(source, own, part)
+                    if isinstance(part, Value)
+                    else _node(source, own, part)
+                ):
                     shown += f.severity > Severity.NOTE
                     yield f
             except Damage as e:
@@ -55,7 +61,10 @@ class Parts:
                 reach = max(reach, _neighbours(source, anatomy, part.place.offset + part.place.length, known))
             if shown >= _LISTED:
                 break
-        ends = [*(n.place.offset + n.place.length for n in self.nodes), *(v.offset + v.length for v in self.values)]
+        ends = [
+            *(n.place.offset + n.place.length for n in self.nodes),
+            *(v.offset + v.length for v in self.values),
+        ]
         anatomy.end = _neighbours(source, anatomy, max(reach, *ends), known)
 
 
@@ -66,7 +75,11 @@ def _neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str
     while end + 18 <= source.size:
         head = source.read(end, 12)
         length = int.from_bytes(head[4:], "little")
-        if head[:4] not in (BTREE, VERSIONS) or not 18 <= length <= source.size - end or (f"CRC-32C of {_node_at(end)}", end + length - 4) in known:
+        if (
+            head[:4] not in (BTREE, VERSIONS)
+            or not 18 <= length <= source.size - end
+            or (f"CRC-32C of {_node_at(end)}", end + length - 4) in known
+        ):
             break
         own = Anatomy(regions=None if anatomy.regions is None else [])
         _sum(source, own, end, length, _node_at(end))
@@ -99,7 +112,9 @@ def _claim(parts: Parts) -> Claim:
 
 def _sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
     stored = int.from_bytes(source.read(offset + length - 4, 4), "little")
-    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), offset + length - 4, hash=CRC32C))
+    anatomy.sums.append(
+        Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), offset + length - 4, hash=CRC32C)
+    )
     anatomy.explain(offset + length - 4, 4, f"CRC-32C of {what}")
 
 
@@ -107,10 +122,16 @@ def _node_at(offset: int) -> str:
     return f"the node at byte {offset}"
 
 
-def record(source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, what: str) -> Iterator[Finding | bytes]:
+def record(
+    source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, what: str
+) -> Iterator[Finding | bytes]:
     """A record's findings, and last its decoded body if it can be had."""
     if offset + length > source.size:
-        raise Damage("truncated", f"{what} should end at byte {offset + length}, the file ends at {source.size}", source.size)
+        raise Damage(
+            "truncated",
+            f"{what} should end at byte {offset + length}, the file ends at {source.size}",
+            source.size,
+        )
     header = read_record(source, offset, length, what)
     if header.kind != kind:
         raise Damage("bad-header", f"{what} begins with {header.kind.hex()} instead of {kind.hex()}", offset)
@@ -125,7 +146,9 @@ def record(source: Source, anatomy: Anatomy, offset: int, length: int, kind: byt
         yield body
 
 
-def say(anatomy: Anatomy, nodes: Iterable[db.Root | db.Versions], values: Iterable[tuple[str, Value]] = ()) -> None:
+def say(
+    anatomy: Anatomy, nodes: Iterable[db.Root | db.Versions], values: Iterable[tuple[str, Value]] = ()
+) -> None:
     """References as claims, one per file."""
     by_file: dict[str, tuple[list[db.Root | db.Versions], list[Value]]] = defaultdict(lambda: ([], []))
     for node in nodes:
@@ -137,7 +160,11 @@ def say(anatomy: Anatomy, nodes: Iterable[db.Root | db.Versions], values: Iterab
 
 
 def _node(source: Source, anatomy: Anatomy, part: db.Root | db.Versions) -> Iterator[Finding]:
-    offset, length, kind = part.place.offset, part.place.length, BTREE if isinstance(part, db.Root) else VERSIONS
+    offset, length, kind = (
+        part.place.offset,
+        part.place.length,
+        BTREE if isinstance(part, db.Root) else VERSIONS,
+    )
     for item in record(source, anatomy, offset, length, kind, _node_at(offset)):
         if isinstance(item, Finding):
             yield item
@@ -156,7 +183,11 @@ def _value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
     offset, length, key, coding = value
     what = repr(key[:200])
     if offset + length > source.size:
-        raise Damage("truncated", f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}", source.size)
+        raise Damage(
+            "truncated",
+            f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}",
+            source.size,
+        )
     if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
         coding = _SNIFFED  # the metadata is in another node, but this is what Orbax's chunks begin with
     if coding is not None:

@@ -142,7 +142,9 @@ def files(r: Reader, base: str) -> list[File]:
     before = b""
     for prefix, suffix, cut in zip(prefixes, suffixes, bases, strict=False):
         if prefix > len(before) or not cut <= prefix + suffix <= MAX_PATH:
-            raise r.bad(f"a path of {prefix} and {suffix} bytes, {cut} of them its base, after one of {len(before)}")
+            raise r.bad(
+                f"a path of {prefix} and {suffix} bytes, {cut} of them its base, after one of {len(before)}"
+            )
         before = before[:prefix] + r.take(suffix)
         try:
             path = before.decode()

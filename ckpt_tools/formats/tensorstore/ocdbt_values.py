@@ -47,7 +47,9 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
-def values_of(far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
+def values_of(
+    far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Array | None]
+) -> Iterator[tuple[str, Value]]:
     """Values in files, each with the coding of the nearest array above it."""
     codings: dict[str, Coding | None] = {}
     for key, file, offset, length in far:
@@ -57,7 +59,10 @@ def values_of(far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Arr
             parents = [above.rsplit("/", i)[0] for i in range(min(40, above.count("/") + 1))]
             found = next((a for p in parents if (a := arrays.get(p)) is not None), None)
             codings[above] = found.coding if found else None
-        yield file.path, Value(offset, length, name, None if key.rpartition(b"/")[2] in _ARRAYS else codings[above])
+        yield (
+            file.path,
+            Value(offset, length, name, None if key.rpartition(b"/")[2] in _ARRAYS else codings[above]),
+        )
 
 
 def apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
@@ -72,4 +77,8 @@ def apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
             end, first = max(end, v.offset + v.length), v
             yield v
         elif v.coding not in (None, first.coding):
-            yield finding("bad-header", f"{what} is also that of {first.key[:200]!r}, whose array is coded otherwise", offset=v.offset)
+            yield finding(
+                "bad-header",
+                f"{what} is also that of {first.key[:200]!r}, whose array is coded otherwise",
+                offset=v.offset,
+            )

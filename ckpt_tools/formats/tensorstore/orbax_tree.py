@@ -20,8 +20,19 @@ from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
 from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
 from ckpt_tools.storage import Source
 
-_TOP = ("tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value", "custom_metadata", "value_metadata_tree")
-_ENTRY, _VALUE, _KEY = ("key_metadata", "value_metadata"), ("value_type", "skip_deserialize", "write_shape"), ("key", "key_type")
+_TOP = (
+    "tree_metadata",
+    "use_ocdbt",
+    "use_zarr3",
+    "store_array_data_equal_to_fill_value",
+    "custom_metadata",
+    "value_metadata_tree",
+)
+_ENTRY, _VALUE, _KEY = (
+    ("key_metadata", "value_metadata"),
+    ("value_type", "skip_deserialize", "write_shape"),
+    ("key", "key_type"),
+)
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
 _LISTED = 16
@@ -62,9 +73,17 @@ def _leaf(name: str, entry: object) -> tuple[str | None, list[str]]:
     told = mapping(entry)
     keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]
-    if not value or not all(isinstance(n, str) for n in names) or not isinstance(value.get("value_type"), str):
+    if (
+        not value
+        or not all(isinstance(n, str) for n in names)
+        or not isinstance(value.get("value_type"), str)
+    ):
         raise Damage("bad-header", f"the entry of {name[:200]!r} lacks its keys or the type of its value", 0)
-    wrong = [*_words(told, _ENTRY), *_words(value, _VALUE), *(w for k in keys for w in _words(mapping(k), _KEY))]
+    wrong = [
+        *_words(told, _ENTRY),
+        *_words(value, _VALUE),
+        *(w for k in keys for w in _words(mapping(k), _KEY)),
+    ]
     if name != str(tuple(names)):
         wrong.append(f"{name[:200]!r} and its key_metadata {str(names)[:200]} name different leaves")
     stored = value["value_type"] in _STORED and value.get("skip_deserialize") is False
@@ -77,7 +96,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     text = read_json(source, found)
     yield from found
     top = mapping(text.value)
-    anatomy.explain(0, source.size, "JSON text: its form is checked, and that the files it names are there", Guard.UNPROTECTED)
+    anatomy.explain(
+        0,
+        source.size,
+        "JSON text: its form is checked, and that the files it names are there",
+        Guard.UNPROTECTED,
+    )
     leaves = top.get("tree_metadata")
     if not isinstance(leaves, dict):
         raise Damage("bad-header", "there is no tree_metadata, without which Orbax restores nothing", 0)
@@ -108,7 +132,9 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     loader=None,
     protects="nothing; every leaf is named twice in it, and its arrays must be there",
-    limits=("a changed bit that leaves well-formed JSON is seen only in the names of leaves and in known words",),
+    limits=(
+        "a changed bit that leaves well-formed JSON is seen only in the names of leaves and in known words",
+    ),
     reference="orbax-checkpoint 0.12.8: metadata/tree.py, tree/utils.py",
     index=True,
 )

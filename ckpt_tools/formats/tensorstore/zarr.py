@@ -48,7 +48,9 @@ def read_array(source: Source, anatomy: Anatomy, found: list[Finding]) -> Array 
     doc = mapping(read_json(source, found).value)
     if not doc:
         raise Damage("bad-header", "zarr metadata that is no JSON object", 0)
-    anatomy.explain(0, source.size, "zarr metadata: its form is checked, and that the chunks fit it", Guard.UNPROTECTED)
+    anatomy.explain(
+        0, source.size, "zarr metadata: its form is checked, and that the chunks fit it", Guard.UNPROTECTED
+    )
     return array_of(doc)
 
 
@@ -64,7 +66,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         what = f"elements of type {array.dtype!r} are not known: the size of the chunks is not checked"
         yield finding("unknown-dtype", what, offset=0, severity=Severity.NOTE)
     if array.chunk_count() > MAX_CHUNKS:
-        yield finding("too-complex", f"{array.chunk_count()} chunks: their files are not checked", offset=0, severity=Severity.NOTE)
+        yield finding(
+            "too-complex",
+            f"{array.chunk_count()} chunks: their files are not checked",
+            offset=0,
+            severity=Severity.NOTE,
+        )
         return
     claim = Claim(FORMAT.name, Chunk(array.coding), whole=True, optional=True)
     anatomy.members.update(dict.fromkeys(array.names(), claim))

@@ -62,7 +62,9 @@ class Array(NamedTuple):
             yield self.prefix or "0"
             return
         lead = self.prefix + self.separator if self.prefix else ""
-        for index in product(*(range(-(-s // c) if c else 0) for s, c in zip(self.shape, self.chunks, strict=True))):
+        for index in product(
+            *(range(-(-s // c) if c else 0) for s, c in zip(self.shape, self.chunks, strict=True))
+        ):
             yield lead + self.separator.join(map(str, index))
 
 
@@ -128,10 +130,17 @@ def _codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int
             raise _bad("a codec without a name")
         if name == "sharding_indexed" and depth < 3:
             part = integers(told.get("chunk_shape"))
-            if part is None or len(part) != len(shape) or any(not p or s % p for s, p in zip(shape, part, strict=True)):
+            if (
+                part is None
+                or len(part) != len(shape)
+                or any(not p or s % p for s, p in zip(shape, part, strict=True))
+            ):
                 raise _bad("a shard that its chunks do not divide")
             index = [mapping(c).get("name") for c in sequence(told.get("index_codecs"))]
-            parts, leading = prod(s // p for s, p in zip(shape, part, strict=True)), told.get("index_location") == "start"
+            parts, leading = (
+                prod(s // p for s, p in zip(shape, part, strict=True)),
+                told.get("index_location") == "start",
+            )
             inner, size = _codecs(told.get("codecs"), part, item, depth + 1), None
             summed = index == ["bytes", "crc32c"]
             if index not in (["bytes"], ["bytes", "crc32c"]):
@@ -164,7 +173,15 @@ def v3(doc: Mapping[str, object]) -> Array | None:
     separator = mapping(keys.get("configuration")).get("separator", "/" if default else ".")
     if separator not in (".", "/") or not sequence(doc["codecs"]):
         raise _bad(f"separator {str(separator)[:20]!r}, codecs {str(doc['codecs'])[:80]}")
-    return Array(name, shape, chunks, item, _codecs(doc["codecs"], chunks, item), "c" if default else "", str(separator))
+    return Array(
+        name,
+        shape,
+        chunks,
+        item,
+        _codecs(doc["codecs"], chunks, item),
+        "c" if default else "",
+        str(separator),
+    )
 
 
 def array_of(doc: Mapping[str, object]) -> Array | None:

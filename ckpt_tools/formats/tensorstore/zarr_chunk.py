@@ -22,7 +22,9 @@ _DECODED = frozenset({"zlib", "gzip", "bz2"})
 _GZIP, _BZ2 = b"\x1f\x8b\x08", b"BZh"
 
 
-def check_chunk(source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str) -> Iterator[Finding]:
+def check_chunk(
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str
+) -> Iterator[Finding]:
     """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises Damage."""
     sums_inside = [c for c in coding.chain if c == "crc32c"]
     for i, codec in enumerate(coding.chain):
@@ -35,28 +37,46 @@ def check_chunk(source: Source, anatomy: Anatomy, offset: int, length: int, codi
             continue
         plain = coding.chain[i + 1 :]
         size = coding.size if coding.inner is None and all(c == "crc32c" for c in plain) else None
-        yield from _compressed(source, anatomy, offset, length, codec, size if size is None else size + 4 * len(sums_inside), what)
+        yield from _compressed(
+            source,
+            anatomy,
+            offset,
+            length,
+            codec,
+            size if size is None else size + 4 * len(sums_inside),
+            what,
+        )
         return
     if coding.inner is not None:
         yield from _shard(source, anatomy, offset, length, coding, what)
         return
     if coding.size is not None and length != coding.size:
         code = "truncated" if length < coding.size else "trailing-data"
-        raise Damage(code, f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}", offset + min(length, coding.size))
+        raise Damage(
+            code,
+            f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}",
+            offset + min(length, coding.size),
+        )
     anatomy.explain(offset, length, f"elements of {what}: no checksum covers them", Guard.UNPROTECTED)
 
 
 def _summed(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
     stored = int.from_bytes(source.read(offset + length, 4), "little")
-    anatomy.sums.append(Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), offset + length, hash=CRC32C))
+    anatomy.sums.append(
+        Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), offset + length, hash=CRC32C)
+    )
     anatomy.explain(offset + length, 4, f"CRC-32C of {what}")
 
 
-def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, size: int | None, what: str) -> Iterator[Finding]:
+def _compressed(
+    source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, size: int | None, what: str
+) -> Iterator[Finding]:
     """The framing of compressed bytes now, their decoding at the content level."""
     kind = f"{codec} data of {what}: not checked"
     if codec == "zstd":
-        kind = f"zstd data of {what}: no checksum covers it, a changed bit is seen only where it breaks decoding"
+        kind = (
+            f"zstd data of {what}: no checksum covers it, a changed bit is seen only where it breaks decoding"
+        )
         size, most = walk(source, offset, length, size)
         if have_zstd():
             yield from decoding(source, anatomy, codec, what, offset, length, size, most)
@@ -67,7 +87,11 @@ def _compressed(source: Source, anatomy: Anatomy, offset: int, length: int, code
         kind = f"blosc data of {what}: only its header is checked"
     elif codec in _DECODED:
         start = source.read(offset, min(3, length))
-        good = {"gzip": start == _GZIP, "bz2": start == _BZ2, "zlib": len(start) > 1 and start[0] & 15 == 8 and not (start[0] * 256 + start[1]) % 31}
+        good = {
+            "gzip": start == _GZIP,
+            "bz2": start == _BZ2,
+            "zlib": len(start) > 1 and start[0] & 15 == 8 and not (start[0] * 256 + start[1]) % 31,
+        }
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
         kind = f"{codec} data of {what}, with a checksum over what it decodes into"
@@ -80,13 +104,23 @@ def _blosc(source: Source, offset: int, length: int, size: int | None, what: str
         raise Damage("truncated", f"{what}: {length} of the 16 bytes of a blosc header", offset + length)
     version, _, _, item, content, block, whole = struct.unpack("<4B3I", source.read(offset, 16))
     if version not in (1, 2) or not item or (content and not block) or (size is not None and content != size):
-        raise Damage("bad-header", f"{what}: blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong", offset)
+        raise Damage(
+            "bad-header",
+            f"{what}: blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong",
+            offset,
+        )
     if whole != length:
         code = "truncated" if length < whole else "trailing-data"
-        raise Damage(code, f"{what}: {length} bytes of blosc data, which says it has {whole}", offset + min(length, whole))
+        raise Damage(
+            code,
+            f"{what}: {length} bytes of blosc data, which says it has {whole}",
+            offset + min(length, whole),
+        )
 
 
-def _shard(source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str) -> Iterator[Finding]:
+def _shard(
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str
+) -> Iterator[Finding]:
     """The index of a shard, and every chunk it places."""
     size = 16 * coding.parts + 4 * coding.summed
     if length < size:
@@ -107,7 +141,9 @@ def _shard(source: Source, anatomy: Anatomy, offset: int, length: int, coding: C
         used += n
         if start < low or start + n > high or used > length:
             raise Damage(
-                "bad-header", f"{what}: chunk {i} of the shard lies at {start} to {start + n}, the chunks between {low} and {high}", at + 16 * i
+                "bad-header",
+                f"{what}: chunk {i} of the shard lies at {start} to {start + n}, the chunks between {low} and {high}",
+                at + 16 * i,
             )
         assert coding.inner is not None  # noqa: S101
         yield from check_chunk(source, anatomy, offset + start, n, coding.inner, f"{what}, chunk {i}")

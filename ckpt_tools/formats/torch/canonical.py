@@ -24,7 +24,9 @@ def encoded(value: Any, protocol: int) -> bytes | None:
 
     def put() -> None:
         nonlocal memo
-        out.extend(b"\x94" if protocol > 3 else b"q%c" % memo if memo < 256 else b"r" + struct.pack("<I", memo))
+        out.extend(
+            b"\x94" if protocol > 3 else b"q%c" % memo if memo < 256 else b"r" + struct.pack("<I", memo)
+        )
         memo += 1
 
     def save(v: Any) -> None:
@@ -33,10 +35,24 @@ def encoded(value: Any, protocol: int) -> bytes | None:
         elif type(v) is int:
             width = (v.bit_length() + 8) // 8  # signed
             short = b"K%c" % v if 0 <= v < 256 else b"M" + struct.pack("<H", v) if 0 <= v < 65536 else None
-            out.extend(short or (b"J" + struct.pack("<i", v) if width <= 4 else b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)))
+            out.extend(
+                short
+                or (
+                    b"J" + struct.pack("<i", v)
+                    if width <= 4
+                    else b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
+                )
+            )
         elif type(v) is str:
             raw = v.encode("utf-8", "surrogatepass")
-            out.extend((b"\x8c%c" % len(raw) if protocol > 3 and len(raw) < 256 else b"X" + struct.pack("<I", len(raw))) + raw)
+            out.extend(
+                (
+                    b"\x8c%c" % len(raw)
+                    if protocol > 3 and len(raw) < 256
+                    else b"X" + struct.pack("<I", len(raw))
+                )
+                + raw
+            )
             put()
         else:
             flat = [x for pair in v.items() for x in pair] if isinstance(v, dict) else list(v)
@@ -53,17 +69,27 @@ def encoded(value: Any, protocol: int) -> bytes | None:
     out += b"."
     if len(out) >= _FRAME and protocol > 3:
         return None
-    return b"\x80%c" % protocol + (b"\x95" + struct.pack("<Q", len(out)) if protocol > 3 and len(out) >= 4 else b"") + bytes(out)
+    return (
+        b"\x80%c" % protocol
+        + (b"\x95" + struct.pack("<Q", len(out)) if protocol > 3 and len(out) >= 4 else b"")
+        + bytes(out)
+    )
 
 
-def compared(source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, anatomy: Anatomy) -> Iterator[Finding]:
+def compared(
+    source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, anatomy: Anatomy
+) -> Iterator[Finding]:
     """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are usual to the last bit."""
     data = source.read(start, stop - start)
     guard = Guard.UNPROTECTED
     for u in usual:
         if u == data:
             guard = Guard.STRUCTURE
-        elif u is not None and len(u) == len(data) and (int.from_bytes(u, "big") ^ int.from_bytes(data, "big")).bit_count() == 1:
+        elif (
+            u is not None
+            and len(u) == len(data)
+            and (int.from_bytes(u, "big") ^ int.from_bytes(data, "big")).bit_count() == 1
+        ):
             at = next(i for i, (a, b) in enumerate(zip(u, data, strict=True)) if a != b)
             yield finding("odd-header", f"{what}: one bit differs from what torch writes", offset=start + at)
             break

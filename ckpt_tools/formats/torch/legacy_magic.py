@@ -25,7 +25,9 @@ def also_tar(source: Source) -> Iterator[Finding]:
     """What is wrong with a pickle whose first 512 bytes are a tar header as well: torch.load asks tarfile first, and unpickles the archive's members."""
     if source.size >= _BLOCK and is_tar_header(source.read(0, _BLOCK)):
         yield finding(
-            "unsafe-pickle", "the file is a tar archive as well: torch.load would unpickle its members instead of what was read here", offset=0
+            "unsafe-pickle",
+            "the file is a tar archive as well: torch.load would unpickle its members instead of what was read here",
+            offset=0,
         )
 
 

@@ -13,7 +13,10 @@ from ckpt_tools.model.nouns import Finding, Tensor
 
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-_SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}  # COO; CSR and its kin
+_SPARSE = {
+    2: ("indices", "values"),
+    3: ("compressed_indices", "plain_indices", "values"),
+}  # COO; CSR and its kin
 _NESTED = ("buffer", "sizes", "strides", "storage_offsets")
 _DEEP = 256  # levels of containers below which tensors are not listed
 _MANY = 500_000  # containers that are walked: a tensor takes two or three
@@ -40,7 +43,9 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         tensor = made.get(id(v))
         if tensor is not None:
             t = tensor
-            anatomy.tensors.append(Tensor(path, t.dtype, t.shape, t.nbytes, t.offset, t.storage, t.pieces))  # replace() takes five times as long
+            anatomy.tensors.append(
+                Tensor(path, t.dtype, t.shape, t.nbytes, t.offset, t.storage, t.pieces)
+            )  # replace() takes five times as long
             if type(v) is not Call or v.func == _V2:
                 continue  # most tensors: nothing below them
         if id(v) in visited:
@@ -49,7 +54,10 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         below = _children(v) if tensor is None else _parts(v)
         first = next(below, None)
         if first and len(levels) > _DEEP + 1:
-            yield finding("too-complex", f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are not listed")
+            yield finding(
+                "too-complex",
+                f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are not listed",
+            )
             return
         if first:
             levels.append((path, chain((first,), below)))
@@ -94,7 +102,11 @@ def _parts(v: Call) -> Iterator[tuple[str, Any]]:
         state, inner = v.args[3], v.args[2]
         func = v.args[0].name if type(v.args[0]) is Global else ""
     else:
-        func, inner, state = name, v.args, v.args[3] if name == "_rebuild_parameter_with_state" and len(v.args) > 3 else None
+        func, inner, state = (
+            name,
+            v.args,
+            v.args[3] if name == "_rebuild_parameter_with_state" and len(v.args) > 3 else None,
+        )
     if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
         yield from zip(("scales", "zero_points"), (c for c in inner[4] if type(c) is Call), strict=False)
     for attributes in state if type(state) is tuple else (state,):  # (__dict__, __slots__) or __dict__ alone
@@ -116,4 +128,8 @@ def text(key: Any) -> str:
 def _plain(value: Any) -> str:
     if type(value) is str:
         return repr(value[:256])
-    return str(value) if value is None or type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64) else "?"
+    return (
+        str(value)
+        if value is None or type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64)
+        else "?"
+    )

@@ -25,7 +25,9 @@ _REMEMBERED = 1 << 16
 _FEW = 4096  # records whose names are digested though their own checksum already vouches for the digits
 
 
-def serialization_id(source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy) -> Generator[Finding, None, bool]:
+def serialization_id(
+    source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy
+) -> Generator[Finding, None, bool]:
     """Compare the digits with the records; returns whether the stored CRCs are those that the writer digested.
 
     They prove that nothing was repacked; the names' half only says who wrote the file. ``top`` is the archive's folder.
@@ -38,7 +40,11 @@ def serialization_id(source: Source, records: Sequence[Record], own: Record, top
     want = int(digits[20:])
     agrees = _digest(r.crc for r in others if r.size) == want or _digest(_folded(source, others)) == want
     if not agrees:
-        yield finding("crc-mismatch", "the serialization id does not agree with the records' stored checksums", offset=own.payload + 20)
+        yield finding(
+            "crc-mismatch",
+            "the serialization id does not agree with the records' stored checksums",
+            offset=own.payload + 20,
+        )
     off = 20  # digits of the names' half that are not Linux'
     if len(others) <= (_FEW if own.crc else _BUCKETS[-1]):
         names = b"%020d" % _digest_of_names(tuple(r.name.removeprefix(top) for r in others))
@@ -49,7 +55,12 @@ def serialization_id(source: Source, records: Sequence[Record], own: Record, top
         elif off:
             why = "the serialization id's half for the names is not what Linux writes: another system wrote the file, or records were renamed"
             yield finding("odd-header", why, offset=own.payload, severity=Severity.NOTE)
-    anatomy.explain(own.payload, 20, "serialization id: digest of the names", Guard.UNPROTECTED if off else Guard.STRUCTURE)
+    anatomy.explain(
+        own.payload,
+        20,
+        "serialization id: digest of the names",
+        Guard.UNPROTECTED if off else Guard.STRUCTURE,
+    )
     anatomy.explain(own.payload + 20, 20, "serialization id: digest of the checksums")
     return agrees
 

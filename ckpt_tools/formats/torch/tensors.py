@@ -25,10 +25,20 @@ _SIZES = {
     16: "complex128",
 }
 ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for name in names.split()}
-_BIN = ("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin", "scaler.bin")
+_BIN = (
+    "optimizer.bin",
+    "scheduler.bin",
+    "training_args.bin",
+    "pytorch_model.bin",
+    "adapter_model.bin",
+    "scaler.bin",
+)
 SUFFIXES = (".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", *_BIN)
 """Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
-_PACKED = {"quint4x2": 2, "quint2x4": 4}  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
+_PACKED = {
+    "quint4x2": 2,
+    "quint2x4": 4,
+}  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
 STORAGES: dict[str, str] = {
     "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
     "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
@@ -78,15 +88,33 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
-    if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage" or type(pid[1]) is not Global or type(pid[4]) is not int:
-        return finding("bad-pickle", "a persistent id is not the tuple that torch writes for a storage", offset=ref.offset)
+    if (
+        type(pid) is not tuple
+        or len(pid) not in (5, 6)
+        or pid[0] != "storage"
+        or type(pid[1]) is not Global
+        or type(pid[4]) is not int
+    ):
+        return finding(
+            "bad-pickle",
+            "a persistent id is not the tuple that torch writes for a storage",
+            offset=ref.offset,
+        )
     dtype = STORAGES.get(pid[1].name.removesuffix("Storage"))
     if type(pid[2]) is not str or not 0 <= pid[4] < _HUGE:
         return finding("bad-pickle", "a storage has a damaged key or number of elements", offset=ref.offset)
     if dtype is None:
-        return finding("unknown-dtype", f"storage {pid[2][:80]!r} has the unknown class {str(pid[1])[:120]}", offset=ref.offset)
+        return finding(
+            "unknown-dtype",
+            f"storage {pid[2][:80]!r} has the unknown class {str(pid[1])[:120]}",
+            offset=ref.offset,
+        )
     view = pid[5] if len(pid) == 6 else None  # torch before 0.4 shared storages by views of a root
-    start = view[1] if type(view) is tuple and len(view) == 3 and type(view[1]) is int and 0 <= view[1] < _HUGE else 0
+    start = (
+        view[1]
+        if type(view) is tuple and len(view) == 3 and type(view[1]) is int and 0 <= view[1] < _HUGE
+        else 0
+    )
     return Storage(pid[2], dtype, pid[4], start * ITEMSIZE[dtype], ref.offset)
 
 
@@ -100,7 +128,11 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
             if first is s:
                 yield s
             elif first.nbytes != s.nbytes:
-                yield finding("storage-size", f"the pickle gives storage {s.key[:80]!r} two different sizes", offset=s.offset)
+                yield finding(
+                    "storage-size",
+                    f"the pickle gives storage {s.key[:80]!r} two different sizes",
+                    offset=s.offset,
+                )
             elif first.dtype != s.dtype:
                 why = f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take {first.dtype} for both"
                 yield finding("storage-dtypes", why, offset=s.offset)
@@ -114,7 +146,9 @@ def keys_of(pickled: Pickled) -> set[str]:
     return {pid[2] for pid in pids if type(pid) is tuple and len(pid) > 2 and type(pid[2]) is str}
 
 
-def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = "") -> Iterator[Finding]:
+def tensors(
+    pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = ""
+) -> Iterator[Finding]:
     """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name.
 
     ``storages`` must have gone through the same pickle before.
@@ -124,7 +158,10 @@ def tensors(pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, roo
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
         if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
-            func, args = args[0], args[2]  # a subclass of Tensor: built by the function that is its first argument
+            func, args = (
+                args[0],
+                args[2],
+            )  # a subclass of Tensor: built by the function that is its first argument
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
@@ -144,7 +181,12 @@ class _Bad(Exception):
 
 
 def _sizes(value: Any, what: str) -> tuple[int, ...]:
-    if type(value) is Call and type(value.func) is Global and value.func.module == "torch.jit._pickle" and value.args:
+    if (
+        type(value) is Call
+        and type(value.func) is Global
+        and value.func.module == "torch.jit._pickle"
+        and value.args
+    ):
         value = value.args[0]  # TorchScript writes lists of ints as build_intlist([…])
     if type(value) not in (tuple, list) or len(value) > _DIMENSIONS:
         raise _Bad(f"its {what} is not a tuple of at most {_DIMENSIONS} integers")
@@ -174,7 +216,9 @@ def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
     return known[id(data)]
 
 
-def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]) -> Tensor | None:
+def _tensor(
+    name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
+) -> Tensor | None:
     if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
         shape = _sizes(args[1], "shape")
         return Tensor("", args[0].name, shape, 0)
@@ -206,7 +250,10 @@ def _tensor(name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidde
         per = _PACKED[dtype]
         nbytes = need = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
     if numel and need > have:
-        raise _Bad(f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}", "tensor-out-of-bounds")
+        raise _Bad(
+            f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}",
+            "tensor-out-of-bounds",
+        )
     at = place.offset + storage.view + start * item if place and place.offset is not None else None
     key, span = storage.key[:80] if type(args[0]) is Persistent else "", (reach - start) * item
     if at is not None and nbytes and dtype not in _PACKED and span != nbytes:

@@ -25,14 +25,22 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding("not-checksummed", "torch's old format has no checksum: only lengths and the pickles' own structure were checked")
+    yield finding(
+        "not-checksummed",
+        "torch's old format has no checksum: only lengths and the pickles' own structure were checked",
+    )
     yield from also_tar(source)
     at = yield from _preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
     own = source.read(0, 2)
     if source.read(at, 2) != own and own[:1] == b"\x80":
         yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
-    anatomy.explain(at, 2, "the protocol of the object's pickle", Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED)
+    anatomy.explain(
+        at,
+        2,
+        "the protocol of the object's pickle",
+        Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED,
+    )
     why = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are checked, not its names and numbers"
     anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
@@ -48,10 +56,21 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
-    yield from compared(source, pickled.end, keys.end, [encoded(order, own[1])] if own[1] in range(2, 6) else (), "the list of storage keys", anatomy)
+    yield from compared(
+        source,
+        pickled.end,
+        keys.end,
+        [encoded(order, own[1])] if own[1] in range(2, 6) else (),
+        "the list of storage keys",
+        anatomy,
+    )
     unknown = keys_of(pickled) - known.keys()
     for key in known.keys() - set(order):
-        yield finding("missing-storage", f"storage {key[:80]!r} is used by tensors but is not in the file", offset=known[key].offset)
+        yield finding(
+            "missing-storage",
+            f"storage {key[:80]!r} is used by tensors but is not in the file",
+            offset=known[key].offset,
+        )
     places = yield from _storages(source, order, known, unknown, keys.end, anatomy)
     if order and order[-1] in places:
         yield from _tail(source, known[order[-1]].nbytes)
@@ -63,13 +82,24 @@ def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
-    if type(number.value) is not int or number.value != _NUMBER or type(protocol.value) is not int or protocol.value != _PROTOCOL:
+    if (
+        type(number.value) is not int
+        or number.value != _NUMBER
+        or type(protocol.value) is not int
+        or protocol.value != _PROTOCOL
+    ):
         yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
     info = system.value if isinstance(system.value, dict) else {}
     sizes = info.get("type_sizes")
     sizes = sizes if isinstance(sizes, dict) else {}
     good = info.get("protocol_version") == _PROTOCOL and type(info.get("little_endian")) is bool
-    if not good or (sizes.get("short"), sizes.get("int")) != (2, 4) or sizes.get("long") not in (4, 8) or len(sizes) != 3 or len(info) != 3:
+    if (
+        not good
+        or (sizes.get("short"), sizes.get("int")) != (2, 4)
+        or sizes.get("long") not in (4, 8)
+        or len(sizes) != 3
+        or len(info) != 3
+    ):
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
     yield from _usual(source, system.end, anatomy)
     return system.end
@@ -80,7 +110,11 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
     what, usual = "the magic number, the protocol and the sizes of the system's types", list[bytes]()
     for p in range(2, 6):
         for long in (8, 4):
-            info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": long}}
+            info = {
+                "protocol_version": _PROTOCOL,
+                "little_endian": True,
+                "type_sizes": {"short": 2, "int": 4, "long": long},
+            }
             usual.append(b"".join(encoded(v, p) or b"" for v in (_NUMBER, _PROTOCOL, info)))
     usual = [u for u in usual if len(u) == end]
     if not usual:  # of a protocol that torch does not use itself
@@ -88,7 +122,9 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
         return
     order = usual[0].index(b"\x88")
     yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy)
-    anatomy.explain(order, min(1, end - order), "the byte order of the writer, which loaders ignore", Guard.UNPROTECTED)
+    anatomy.explain(
+        order, min(1, end - order), "the byte order of the writer, which loaders ignore", Guard.UNPROTECTED
+    )
     yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy)
 
 
@@ -99,26 +135,43 @@ def _storages(
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
     if end > source.size and known.keys() >= set(order):
-        raise Damage("truncated", f"the file has {source.size:,} bytes; its pickles describe {end:,}", source.size)
+        raise Damage(
+            "truncated", f"the file has {source.size:,} bytes; its pickles describe {end:,}", source.size
+        )
     for key in order:
         s = known.get(key)
-        if s is None and key in unknown:  # said already; without its element size nothing behind it can be found
+        if (
+            s is None and key in unknown
+        ):  # said already; without its element size nothing behind it can be found
             return places
         if s is None:  # torch.load stops here, too
-            raise Damage("extra-storage", f"storage {key[:80]!r} is in the file, but no tensor refers to it", at, Severity.ERROR)
+            raise Damage(
+                "extra-storage",
+                f"storage {key[:80]!r} is in the file, but no tensor refers to it",
+                at,
+                Severity.ERROR,
+            )
         if at + 8 > source.size:
             raise Damage("truncated", "the file ends before its storages do", source.size)
         count = int.from_bytes(source.read(at, 8), "little")
         if count != s.numel:
-            yield finding("storage-size", f"storage {key[:80]!r} says it has {count:,} elements, its tensors say {s.numel:,}", offset=at)
+            yield finding(
+                "storage-size",
+                f"storage {key[:80]!r} says it has {count:,} elements, its tensors say {s.numel:,}",
+                offset=at,
+            )
         places[key] = Place(at + 8, s.nbytes)
         anatomy.explain(at, 8, f"storage {key[:80]!r}: its number of elements, which its tensors repeat")
-        anatomy.explain(at + 8, s.nbytes, f"storage {key[:80]!r}: the format has no checksum", Guard.UNPROTECTED)
+        anatomy.explain(
+            at + 8, s.nbytes, f"storage {key[:80]!r}: the format has no checksum", Guard.UNPROTECTED
+        )
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
     elif at > source.size:
-        raise Damage("truncated", f"the file has {source.size:,} bytes; its pickles describe {at:,}", source.size)
+        raise Damage(
+            "truncated", f"the file has {source.size:,} bytes; its pickles describe {at:,}", source.size
+        )
     return places
 
 
@@ -128,8 +181,14 @@ def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))
     start = source.size - run
-    if 512 <= run < window and -start % _PAGE < 16:  # a value may itself end in zero bytes just before the page
-        yield finding("zero-tail", f"the last {run:,} bytes are zero, from a page boundary inside the last storage on", offset=start)
+    if (
+        512 <= run < window and -start % _PAGE < 16
+    ):  # a value may itself end in zero bytes just before the page
+        yield finding(
+            "zero-tail",
+            f"the last {run:,} bytes are zero, from a page boundary inside the last storage on",
+            offset=start,
+        )
 
 
 FORMAT = Format(

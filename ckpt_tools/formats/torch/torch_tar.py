@@ -38,7 +38,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding("not-checksummed", "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked")
+    yield finding(
+        "not-checksummed",
+        "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked",
+    )
     found = yield from members(source, anatomy)
     for name in NAMES:
         if name not in found:
@@ -49,11 +52,21 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if info.get("protocol_version") != _PROTOCOL or type(info.get("little_endian")) is not bool:
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=at)
     yield from _end("sys_info", system, stop)
-    anatomy.explain(at, stop - at, "a pickle of the protocol and the system's type sizes: some of its values are checked", Guard.UNPROTECTED)
+    anatomy.explain(
+        at,
+        stop - at,
+        "a pickle of the protocol and the system's type sizes: some of its values are checked",
+        Guard.UNPROTECTED,
+    )
     places = yield from _storages(source, *found["storages"], anatomy)
     made = yield from _tensors(source, *found["tensors"], places, anatomy)
     at, stop = found["pickle"]
-    anatomy.explain(at, stop - at, "the object's pickle: its opcodes and references are checked, not its names and numbers", Guard.UNPROTECTED)
+    anatomy.explain(
+        at,
+        stop - at,
+        "the object's pickle: its opcodes and references are checked, not its names and numbers",
+        Guard.UNPROTECTED,
+    )
     pickled = yield from read_judged(source, at, stop, anatomy)
     yield from _end("pickle", pickled, stop)
     scalars(pickled.value, anatomy)
@@ -63,7 +76,11 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         if type(ref.pid) is tuple and len(ref.pid) == 3:  # a module's class with its source
             continue
         if key is None or (key not in made and key not in places):
-            yield finding("missing-storage", f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage", offset=ref.offset)
+            yield finding(
+                "missing-storage",
+                f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage",
+                offset=ref.offset,
+            )
             continue
         used.add(key)
         if key in made:
@@ -74,16 +91,24 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("extra-storage", f"nothing refers to tensor {key[:80]!r}", offset=found["tensors"][0])
     for key, (_, _, root) in places.items():
         if key not in used and not root:
-            yield finding("extra-storage", f"nothing refers to storage {key[:80]!r}", offset=found["storages"][0])
+            yield finding(
+                "extra-storage", f"nothing refers to storage {key[:80]!r}", offset=found["storages"][0]
+            )
     yield from named(pickled.value, stubs, anatomy, "")
 
 
 def _end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
     if pickled.end != stop:
-        yield finding("trailing-data", f"member {name!r} has {stop - pickled.end:,} bytes after its pickle", offset=pickled.end)
+        yield finding(
+            "trailing-data",
+            f"member {name!r} has {stop - pickled.end:,} bytes after its pickle",
+            offset=pickled.end,
+        )
 
 
-def _count(source: Source, at: int, stop: int, least: int, name: str, anatomy: Anatomy) -> Generator[Finding, None, tuple[int, int]]:
+def _count(
+    source: Source, at: int, stop: int, least: int, name: str, anatomy: Anatomy
+) -> Generator[Finding, None, tuple[int, int]]:
     """A number of items of at least ``least`` bytes each, and where they begin."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     n = pickled.value
@@ -96,11 +121,15 @@ def _is_key(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _HUGE * 4
 
 
-def _item(source: Source, at: int, stop: int, name: str, anatomy: Anatomy) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
+def _item(
+    source: Source, at: int, stop: int, name: str, anatomy: Anatomy
+) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     v = pickled.value
     good = type(v) is tuple and len(v) == 3 and _is_key(v[0]) and type(v[2]) is Global
-    if not good or not (v[1] is None or type(v[1]) is str or _is_key(v[1])):  # a location, or the key of a storage
+    if not good or not (
+        v[1] is None or type(v[1]) is str or _is_key(v[1])
+    ):  # a location, or the key of a storage
         raise Damage("bad-pickle", f"an item of member {name!r} is not the tuple that torch writes", at)
     return v, pickled.end
 
@@ -119,40 +148,70 @@ def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator
         dtype = STORAGES.get(cls.name.removesuffix("Storage"))
         if dtype is None:  # nothing behind it can be found
             raise Damage("unknown-dtype", f"storage {key} has the unknown class {str(cls)[:120]}", end)
-        anatomy.explain(end, data - end, f"storage {key}: a pickle of its key, location and class", Guard.UNPROTECTED)
+        anatomy.explain(
+            end, data - end, f"storage {key}: a pickle of its key, location and class", Guard.UNPROTECTED
+        )
         count = int.from_bytes(source.read(data, 8), "little") if data + 8 <= stop else _HUGE
         nbytes, end = count * ITEMSIZE[dtype], data + 8 + count * ITEMSIZE[dtype]
         if end > stop:
-            raise Damage("storage-size", f"storage {key} says it has {count:,} elements; its member has no room for them", data)
+            raise Damage(
+                "storage-size",
+                f"storage {key} says it has {count:,} elements; its member has no room for them",
+                data,
+            )
         if str(key) in places:
             yield finding("bad-header", f"storage {key} is there twice", offset=data)
         places[str(key)] = (dtype, Place(data + 8, nbytes), False)
-        anatomy.explain(data, 8, f"storage {key}: its number of elements, from which the next one's place follows")
+        anatomy.explain(
+            data, 8, f"storage {key}: its number of elements, from which the next one's place follows"
+        )
         anatomy.explain(data + 8, nbytes, f"storage {key}: the format has no checksum", Guard.UNPROTECTED)
     views = yield from read_judged(source, end, stop, anatomy, first=_SMALL)
-    anatomy.explain(end, stop - end, "member 'storages': a pickle of the storages that are views of others", Guard.UNPROTECTED)
+    anatomy.explain(
+        end,
+        stop - end,
+        "member 'storages': a pickle of the storages that are views of others",
+        Guard.UNPROTECTED,
+    )
     for view in views.value if type(views.value) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
             raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
         key, root, start, count = view
         dtype, place, _ = places.get(str(root), ("", Place(None, 0), False))
         if not dtype or (start + count) * ITEMSIZE[dtype] > place.nbytes:
-            yield finding("tensor-out-of-bounds", f"storage {key} is a view of storage {root}, which is not there or too small", offset=end)
+            yield finding(
+                "tensor-out-of-bounds",
+                f"storage {key} is a view of storage {root}, which is not there or too small",
+                offset=end,
+            )
             continue
         places[str(root)] = (dtype, place, True)
-        places[str(key)] = (dtype, Place((place.offset or 0) + start * ITEMSIZE[dtype], count * ITEMSIZE[dtype]), False)
+        places[str(key)] = (
+            dtype,
+            Place((place.offset or 0) + start * ITEMSIZE[dtype], count * ITEMSIZE[dtype]),
+            False,
+        )
     yield from _end("storages", views, stop)
     return places
 
 
-def _tensors(source: Source, at: int, stop: int, places: Places, anatomy: Anatomy) -> Generator[Finding, None, dict[str, Tensor]]:
+def _tensors(
+    source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
+) -> Generator[Finding, None, dict[str, Tensor]]:
     """A count; per tensor (key, key of its storage, class), its dimensions, sizes, strides and first element as plain integers."""
     made: dict[str, Tensor] = {}
     n, end = yield from _count(source, at, stop, 32, "tensors", anatomy)
-    anatomy.explain(at, stop - at, "member 'tensors': keys, sizes and strides, checked against the storages' sizes only", Guard.UNPROTECTED)
+    anatomy.explain(
+        at,
+        stop - at,
+        "member 'tensors': keys, sizes and strides, checked against the storages' sizes only",
+        Guard.UNPROTECTED,
+    )
     for _ in range(n):
         (key, storage, _), here = yield from _item(source, end, stop, "tensors", anatomy)
-        dims = struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1  # the other four bytes are whatever lay there
+        dims = (
+            struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
+        )  # the other four bytes are whatever lay there
         end = here + 16 + 16 * dims
         if not 0 <= dims <= 64 or end > stop:
             raise Damage("bad-header", f"tensor {key} says it has {dims} dimensions", here)
@@ -163,7 +222,11 @@ def _tensors(source: Source, at: int, stop: int, places: Places, anatomy: Anatom
         if storage is None:  # a tensor that never had elements
             made[str(key)] = Tensor("", "", (), 0)
         elif not dtype:
-            yield finding("missing-storage", f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there", offset=here)
+            yield finding(
+                "missing-storage",
+                f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there",
+                offset=here,
+            )
         else:
             shape, stride, first = numbers[:dims], numbers[dims:-1], numbers[-1]
             need = extent(shape, stride, first) * ITEMSIZE[dtype] if min(numbers) >= 0 else _HUGE
@@ -172,12 +235,18 @@ def _tensors(source: Source, at: int, stop: int, places: Places, anatomy: Anatom
             nbytes = ITEMSIZE[dtype] * math.prod(shape)
             if need > place.nbytes or nbytes > _HUGE:
                 yield finding(
-                    "tensor-out-of-bounds", f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}", offset=here
+                    "tensor-out-of-bounds",
+                    f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}",
+                    offset=here,
                 )
                 continue
-            made[str(key)] = Tensor("", dtype, shape, nbytes, (place.offset or 0) + first * ITEMSIZE[dtype], str(storage))
+            made[str(key)] = Tensor(
+                "", dtype, shape, nbytes, (place.offset or 0) + first * ITEMSIZE[dtype], str(storage)
+            )
     if end != stop:
-        yield finding("trailing-data", f"member 'tensors' has {stop - end:,} bytes after its last tensor", offset=end)
+        yield finding(
+            "trailing-data", f"member 'tensors' has {stop - end:,} bytes after its last tensor", offset=end
+        )
     return made
 
 

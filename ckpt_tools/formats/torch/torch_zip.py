@@ -41,10 +41,16 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
     top = records[0].name.partition("/")[0] + "/"
-    anatomy.metadata["archive_name"] = top[:-1][:256]  # torch.save names it after the file it was first saved to
+    anatomy.metadata["archive_name"] = top[:-1][
+        :256
+    ]  # torch.save names it after the file it was first saved to
     for r in records:
         if not r.name.startswith(top):
-            yield finding("bad-header", f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}", offset=r.header)
+            yield finding(
+                "bad-header",
+                f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}",
+                offset=r.header,
+            )
     by_name = {r.name.removeprefix(top): r for r in records}
     vouched = False
     if NAME in by_name:
@@ -100,23 +106,39 @@ def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
     if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
         yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
     elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
-        yield finding("needs-trust", "a torch.export archive: its program and its libraries were not looked at")
+        yield finding(
+            "needs-trust", "a torch.export archive: its program and its libraries were not looked at"
+        )
     elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
-        raise Damage("bad-header", "the archive has no data.pkl: its writer failed before it came to that, or was not torch", 0)
+        raise Damage(
+            "bad-header",
+            "the archive has no data.pkl: its writer failed before it came to that, or was not torch",
+            0,
+        )
 
 
-def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy) -> Iterator[Finding]:
+def _checksums(
+    source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy
+) -> Iterator[Finding]:
     """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data). ``vouched``: they are those that torch wrote."""
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     if unsummed(records):
-        yield finding("checksum-off", "every record has the checksum 0: it was switched off when this file was saved")
+        yield finding(
+            "checksum-off", "every record has the checksum 0: it was switched off when this file was saved"
+        )
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
         skipped.update(records)
-    elif data and not any(r.crc for r in data):  # skip_data leaves room for the storages; its user may fill them in later
+    elif data and not any(
+        r.crc for r in data
+    ):  # skip_data leaves room for the storages; its user may fill them in later
         empty = all(_blank(source, r) for r in data[:64])
         if empty:
-            yield finding("skeleton", "all storages are zero and have no checksum: the file was saved with skip_data", offset=data[0].payload)
+            yield finding(
+                "skeleton",
+                "all storages are zero and have no checksum: the file was saved with skip_data",
+                offset=data[0].payload,
+            )
         if empty or vouched or len(data) > 1:
             skipped.update(data)
             yield finding("not-checksummed", "no storage in this file is protected by a checksum")
@@ -126,7 +148,11 @@ def _checksums(source: Source, records: Sequence[Record], by_name: dict[str, Rec
 
 def _blank(source: Source, r: Record) -> bool:
     n = min(r.stored, 4096)
-    return r.payload >= 0 and not any(source.read(r.payload, n)) and not any(source.read(r.payload + r.stored - n, n))
+    return (
+        r.payload >= 0
+        and not any(source.read(r.payload, n))
+        and not any(source.read(r.payload + r.stored - n, n))
+    )
 
 
 def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -150,8 +176,14 @@ def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iter
             yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.place)
         elif name == ".storage_alignment" and int(value):
             for other, d in by_name.items():
-                if other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value):  # other programs' zips have no bit 3
-                    yield finding("odd-header", f"record {other[:100]!r} is not aligned to {value} bytes as the others are", offset=d.payload)
+                if (
+                    other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value)
+                ):  # other programs' zips have no bit 3
+                    yield finding(
+                        "odd-header",
+                        f"record {other[:100]!r} is not aligned to {value} bytes as the others are",
+                        offset=d.payload,
+                    )
 
 
 def _inflated(source: Source, record: Record) -> bytes:
@@ -163,16 +195,29 @@ def _inflated(source: Source, record: Record) -> bytes:
     return read_record(source, record, limit)
 
 
-def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool) -> Iterator[Finding]:
+def _pickle(
+    source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool
+) -> Iterator[Finding]:
     """One pickle against the records of its storages; ``folder`` is where those lie."""
     record = by_name[name]
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
         start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
-    pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=("__torch__", "torch.jit._pickle") if script else ())
+    pickled = yield from read_judged(
+        within,
+        start,
+        stop,
+        anatomy,
+        whole=True,
+        harmless=("__torch__", "torch.jit._pickle") if script else (),
+    )
     if pickled.end != stop:
-        yield finding("trailing-data", f"record {name!r} has {stop - pickled.end} bytes after its pickle", offset=pickled.end)
+        yield finding(
+            "trailing-data",
+            f"record {name!r} has {stop - pickled.end} bytes after its pickle",
+            offset=pickled.end,
+        )
     places: dict[str, Place] = {}
     for s in storages(pickled):
         if not isinstance(s, Storage):
@@ -180,7 +225,11 @@ def _pickle(source: Source, by_name: dict[str, Record], name: str, folder: str, 
             continue
         r = by_name.get(folder + s.key)
         if r is None:
-            yield finding("missing-storage", f"tensors need storage {s.key[:80]!r}, but there is no record {folder + s.key[:80]!r}", offset=s.offset)
+            yield finding(
+                "missing-storage",
+                f"tensors need storage {s.key[:80]!r}, but there is no record {folder + s.key[:80]!r}",
+                offset=s.offset,
+            )
             continue
         if r.size != s.nbytes:
             why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"

@@ -38,11 +38,28 @@ class BareName(NamedTuple):
 
 SUFFIXES = re.compile(r"\.(pt|pth|pth\.tar|bin|ckpt|safetensors)$", re.IGNORECASE)
 _UNITS = {
-    **dict.fromkeys(("step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "it", "itr", "update", "updates"), "step"),
+    **dict.fromkeys(
+        (
+            "step",
+            "steps",
+            "globalstep",
+            "iter",
+            "iters",
+            "iteration",
+            "iterations",
+            "it",
+            "itr",
+            "update",
+            "updates",
+        ),
+        "step",
+    ),
     **dict.fromkeys(("epoch", "epochs", "ep"), "epoch"),
 }
 _ROLES = {
-    **dict.fromkeys(("optim", "optims", "optimizer", "optimizers", "optimiser", "opt", "adam", "adamw"), "optimizer"),
+    **dict.fromkeys(
+        ("optim", "optims", "optimizer", "optimizers", "optimiser", "opt", "adam", "adamw"), "optimizer"
+    ),
     **dict.fromkeys(("scheduler", "sched", "lrscheduler"), "scheduler"),
     **dict.fromkeys(("rng", "random"), "rng"),
     **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
@@ -51,7 +68,10 @@ _ROLES = {
 }
 _KINDS = {
     "best": Kind.BEST,
-    **dict.fromkeys(("final", "release", "export", "exported", "merged", "consolidated", "inference", "deploy"), Kind.RELEASE),
+    **dict.fromkeys(
+        ("final", "release", "export", "exported", "merged", "consolidated", "inference", "deploy"),
+        Kind.RELEASE,
+    ),
 }
 _ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
 _PLAIN = frozenset((
@@ -63,7 +83,26 @@ _METRICS = frozenset((
     "wer", "cer", "ppl", "perplexity", "reward", "return", "top1", "top5",
 ))  # fmt: skip
 _GLUED = frozenset(
-    ("rank", "gpu", "node", "worker", "shard", "part", "fold", "seed", "v", "version", "run", "exp", "trial", "stage", "tp", "pp", "dp", "mp")
+    (
+        "rank",
+        "gpu",
+        "node",
+        "worker",
+        "shard",
+        "part",
+        "fold",
+        "seed",
+        "v",
+        "version",
+        "run",
+        "exp",
+        "trial",
+        "stage",
+        "tp",
+        "pp",
+        "dp",
+        "mp",
+    )
 )
 """Words whose number is part of a name, and no measure of progress."""
 _KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *_ALIASES, *_PLAIN, *_METRICS, *_GLUED})
@@ -97,7 +136,9 @@ def read_bare_name(name: str) -> BareName:
     tokens = [*_tokens(stem), ""]
     for token, after in pairwise(tokens):
         reader.take(token, after)
-    return reader.said()._replace(pattern=re.sub(r"\d+", "", stem).strip("-_. ="), shard=bool(re.search(r"\d-of-\d", stem)))
+    return reader.said()._replace(
+        pattern=re.sub(r"\d+", "", stem).strip("-_. ="), shard=bool(re.search(r"\d-of-\d", stem))
+    )
 
 
 class _Reader:
@@ -120,7 +161,9 @@ class _Reader:
         elif token in _ALIASES:
             self.alias = token
         elif token in _UNITS:
-            if before.isdigit() and not after.isdigit() and self.plain and self.plain[-1] == int(before):  # 200_steps
+            if (
+                before.isdigit() and not after.isdigit() and self.plain and self.plain[-1] == int(before)
+            ):  # 200_steps
                 self.known.setdefault(_UNITS[token], self.plain.pop())
         elif token not in _PLAIN and token not in _METRICS:
             self.words.append(token)
@@ -137,4 +180,12 @@ class _Reader:
 
     def said(self) -> BareName:
         number = self.plain[0] if len(self.plain) == 1 and not self.known else None
-        return BareName(self.role, self.kind, self.known.get("step"), self.known.get("epoch"), number, self.alias, tuple(self.words))
+        return BareName(
+            self.role,
+            self.kind,
+            self.known.get("step"),
+            self.known.get("epoch"),
+            number,
+            self.alias,
+            tuple(self.words),
+        )

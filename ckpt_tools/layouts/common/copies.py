@@ -25,15 +25,18 @@ class Copy(NamedTuple):
 _TRASH = re.compile(r"\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin", re.IGNORECASE)
 _END = r"(?P<suffix>(?:\.[A-Za-z][\w-]{0,23}){0,3})"
 _CERTAIN = re.compile(
-    r"(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))" + _END,
+    r"(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))"
+    + _END,
     re.IGNORECASE,
 )
 _LIKELY = re.compile(
-    r"(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))" + _END,
+    r"(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))"
+    + _END,
     re.IGNORECASE,
 )
 _DATED = re.compile(
-    r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)" + _END
+    r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)"
+    + _END
 )
 _HINT = re.compile(r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8}|\d\d-\d\d", re.IGNORECASE)
 """What no such name is without: a cheap test."""

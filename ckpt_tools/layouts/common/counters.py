@@ -35,11 +35,18 @@ def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Fi
     for part, report in parts:
         said = read(report.metadata)
         if said is not None and part.step is not None and said != part.step:
-            yield part.path, finding("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}")
+            yield (
+                part.path,
+                finding("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}"),
+            )
 
 
 def borrowed(
-    parts: Rows, keys: Mapping[str, Sequence[str]], number: Callable[[Part], int | None] = lambda p: p.step, *, growing: bool = True
+    parts: Rows,
+    keys: Mapping[str, Sequence[str]],
+    number: Callable[[Part], int | None] = lambda p: p.step,
+    *,
+    growing: bool = True,
 ) -> Iterator[tuple[str, Finding]]:
     """Files whose counter belongs to another checkpoint of the run. ``keys`` maps a piece to the names of its counter.
 
@@ -48,7 +55,11 @@ def borrowed(
     """
     for piece, names in keys.items():
         rows = [
-            (n, said, p) for p, r in parts if p.piece == piece and (n := number(p)) is not None and (said := first(r.metadata, names)) is not None
+            (n, said, p)
+            for p, r in parts
+            if p.piece == piece
+            and (n := number(p)) is not None
+            and (said := first(r.metadata, names)) is not None
         ]
         by_rank: dict[object, list[tuple[int, int, Part]]] = {}
         for row in rows:
@@ -65,7 +76,13 @@ def _borrowed(rows: Sequence[tuple[int, int, Part]], growing: bool) -> Iterator[
             continue
         # its own checkpoint's count elsewhere: later ones are exact again, or a whole interval of several steps is missing
         if said in numbers and said in exact | {n} and (any(e > n for e in exact) or abs(n - said) > 1):
-            yield part.path, finding("step-mismatch", f"its counter says {said}, as that of step {said} does; its checkpoint is {n}")
+            yield (
+                part.path,
+                finding(
+                    "step-mismatch",
+                    f"its counter says {said}, as that of step {said} does; its checkpoint is {n}",
+                ),
+            )
         elif growing and any(other == said and m != n for m, other, _ in rows[:i]) and not exact:
             text = f"its counter says {said}, the same as in an older checkpoint of the run"
             yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
@@ -82,7 +99,13 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
         usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
         for part, said in rows:
             if said != usual:
-                yield part.path, finding("step-mismatch", f"it is of step {said}, other files of its checkpoint are of step {usual}")
+                yield (
+                    part.path,
+                    finding(
+                        "step-mismatch",
+                        f"it is of step {said}, other files of its checkpoint are of step {usual}",
+                    ),
+                )
 
 
 def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:

@@ -14,14 +14,24 @@ _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + 
 @lru_cache(8)
 def _patterns(layouts: tuple[Layout, ...]) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
     """Names of directories that tell a step, and those that tell another number (of a rank, of a shard)."""
-    names = {name for layout in layouts for piece in layout.pieces for name in piece.template.split("/")[:-1] if name.count("[") == name.count("]")}
+    names = {
+        name
+        for layout in layouts
+        for piece in layout.pieces
+        for name in piece.template.split("/")[:-1]
+        if name.count("[") == name.count("]")
+    }
     telling = [name for name in names if "{step" in name and "{step_in_epoch" not in name]
     others = [name for name in names if _NOT_STEP.search(name) and name not in telling]
-    steps, numbers = (tuple(re.compile(compile_template(name)) for name in sorted(found)) for found in (telling, others))
+    steps, numbers = (
+        tuple(re.compile(compile_template(name)) for name in sorted(found)) for found in (telling, others)
+    )
     return steps, numbers
 
 
-def step_in_path(path: str, root: str, layouts: tuple[Layout, ...], stepped: Container[str] = ()) -> int | None:
+def step_in_path(
+    path: str, root: str, layouts: tuple[Layout, ...], stepped: Container[str] = ()
+) -> int | None:
     """The step that the innermost of the directories from ``root`` down to ``path`` tells by its name, None when none does.
 
     A name that some layout also reads as another number (``20``, where each node has a directory) tells none, unless its directory is one of ``stepped``: those

@@ -12,7 +12,20 @@ from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resu
 COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
 
-NUMBERS = (*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation", "shard", "of", "world", "layer", "expert", "node")
+NUMBERS = (
+    *COORDS,
+    "rank",
+    "step",
+    "epoch",
+    "step_in_epoch",
+    "generation",
+    "shard",
+    "of",
+    "world",
+    "layer",
+    "expert",
+    "node",
+)
 """Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the directory of the process that keeps the file."""
 RANKS = frozenset((*COORDS, "rank", "world", "node"))
 """Fields of which whole ranges are gone through: more than six digits are some other number (a date, a process id), and never that of a rank."""
@@ -110,7 +123,9 @@ class Piece:
     @cached_property
     def home(self) -> int:
         """How many of these components, from the first, lead to the checkpoint's own directory: up to the one that names a step or nothing but itself; 0 without one."""
-        named = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")]
+        named = [
+            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
+        ]
         if not any(named):  # release/, or a directory whose name says nothing
             named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
         return next((i for i, says in enumerate(named[:-1], 1) if says), 0)

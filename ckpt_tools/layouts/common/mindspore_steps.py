@@ -18,7 +18,13 @@ def steps(part: Part, metadata: Metadata) -> Steps:
     """
     counted = whole(metadata.get("global_step")) or None  # some optimizers of 2.0 carry it and leave it at 0
     said = whole(metadata.get("step_num"))
-    step = counted if part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint") else said if said is not None else counted
+    step = (
+        counted
+        if part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
+        else said
+        if said is not None
+        else counted
+    )
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
@@ -69,11 +75,17 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
         if part.epoch is None or part.step_in_epoch is None:
             continue
         m, dying = report.metadata, part.kind is Kind.DYING_GASP
-        epoch_num, step_num, global_step = whole(m.get("epoch_num")), whole(m.get("step_num")), whole(m.get("global_step"))
+        epoch_num, step_num, global_step = (
+            whole(m.get("epoch_num")),
+            whole(m.get("step_num")),
+            whole(m.get("global_step")),
+        )
         if epoch_num is not None:
             epochs[dying, part.generation].append((part, epoch_num - part.epoch))
         if step_num is not None and not (dying and step_num == part.step_in_epoch):
-            inside[part.generation if not dying else None, part.epoch].append((part, step_num - part.step_in_epoch))
+            inside[part.generation if not dying else None, part.epoch].append(
+                (part, step_num - part.step_in_epoch)
+            )
         if global_step and not dying:
             counted[part.rank, part.generation].append((part, global_step))
     yield from _alone(parts)
@@ -82,7 +94,13 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
         for part, value, common in _odd_ones_out(values):
             wrong.add(part.path)
             said = (part.epoch or 0) + value - common
-            yield part.path, finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}")
+            yield (
+                part.path,
+                finding(
+                    "epoch-mismatch",
+                    f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}",
+                ),
+            )
     for values in inside.values():
         for part, value, common in _odd_ones_out(values):
             if part.path not in wrong:

@@ -20,7 +20,9 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
     wanted = {**{a: n for a, n in (coords or {}).items() if a in COORDS}, "rank": rank}
     renamed, ranks = [], 0
     for template, name in zip(
-        ("/".join(piece.template.split("/")[:-1]), piece.template.split("/")[-1]), ("/".join(names[:-1]), names[-1]), strict=True
+        ("/".join(piece.template.split("/")[:-1]), piece.template.split("/")[-1]),
+        ("/".join(names[:-1]), names[-1]),
+        strict=True,
     ):
         pattern, widths = _every_field(template)
         m = re.fullmatch(pattern, name)
@@ -36,7 +38,9 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
             elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
                 new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
             elif field in wanted:
-                new = str(wanted[field]).zfill(max(widths.get(field, 0), len(old) if old[0] == "0" and len(old) > 1 else 0))
+                new = str(wanted[field]).zfill(
+                    max(widths.get(field, 0), len(old) if old[0] == "0" and len(old) > 1 else 0)
+                )
                 ranks += field == "rank"
             else:
                 continue
@@ -49,7 +53,9 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
 def _every_field(template: str) -> tuple[str, dict[str, int]]:
     """The template's expression with a group for every place where a field stands, and how many digits each field has at least."""
     number = count(1)
-    pattern = re.sub(r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template))
+    pattern = re.sub(
+        r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
+    )
     return pattern, {m[1]: int(m[2] or 0) for m in _FIELD.finditer(template)}
 
 

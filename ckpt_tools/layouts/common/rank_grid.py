@@ -37,11 +37,19 @@ class Topology:
         size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         dense = {**size, "ep": 1, "dp": max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))}
-        experts = {**size, "tp": etp, "cp": 1, "dp": max(1, self.world_size // (etp * size["ep"] * size["pp"]))}
+        experts = {
+            **size,
+            "tp": etp,
+            "cp": 1,
+            "dp": max(1, self.world_size // (etp * size["ep"] * size["pp"])),
+        }
         order = self.order.split("-")
         order += [a for a in COORDS if a not in order]
         out = []
-        for grid, named in ((dense, {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}), (experts, {"tp": "etp", "ep": "ep", "dp": "edp"})):
+        for grid, named in (
+            (dense, {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}),
+            (experts, {"tp": "etp", "ep": "ep", "dp": "edp"}),
+        ):
             stride = 1
             for axis in order:
                 if axis in named:
@@ -53,4 +61,7 @@ class Topology:
         """The axes along which ranks hold different state, when they hold the same along ``replicated_over``."""
         size = self.sizes.get
         experts = size("ep", 1) > 1 or size("etp", 0) not in (0, size("tp", 1))
-        return (*(a for a in COORDS if a not in (*replicated_over, "ep")), *(("ep", "etp") if experts else ()))
+        return (
+            *(a for a in COORDS if a not in (*replicated_over, "ep")),
+            *(("ep", "etp") if experts else ()),
+        )

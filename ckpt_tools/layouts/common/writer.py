@@ -17,7 +17,10 @@ _LIKELY = ("global_rank", "rank_id", "rank")
 
 def owner(metadata: Metadata) -> dict[str, int]:
     """The rank and the parallel coordinates of the writer, as far as they are told."""
-    told = {axis: next((n for k in keys if (n := whole(metadata.get(k))) is not None), None) for axis, keys in _SURE.items()}
+    told = {
+        axis: next((n for k in keys if (n := whole(metadata.get(k))) is not None), None)
+        for axis, keys in _SURE.items()
+    }
     return {axis: n for axis, n in told.items() if n is not None and n >= 0}
 
 
