@@ -12,7 +12,7 @@ import warm
 from run_helpers import CLEAN
 
 HERE = Path(__file__).parent
-RUN = "import sys; from ckpt_tools.api import units; units.UNIT = {unit}; from ckpt_tools import engine; engine.GRACE = {grace}; from ckpt_tools.cli import main; main()"
+RUN = "import sys; from ckpt_tools.reading import work_units; work_units.UNIT = {unit}; from ckpt_tools.reading import engines; engines.GRACE = {grace}; from ckpt_tools.cli import main; main()"
 
 
 class Cluster:

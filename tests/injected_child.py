@@ -46,7 +46,7 @@ def by_engine(root: str) -> int:
 
 
 def by_python(root: str, options: str) -> int:
-    """``ckpt_tools.planning.assign`` with a question in the form of expected.json."""
+    """``ckpt_tools.plan`` with a question in the form of expected.json."""
     from test_layouts import selection
 
     from ckpt_tools.api import plan

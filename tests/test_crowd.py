@@ -215,12 +215,12 @@ def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int,
 def test_the_command_makes_copies(many: Path) -> None:
     script = """
 import sys, ckpt_tools.cli
-from ckpt_tools.api import crowd
-real = crowd._serve
+from ckpt_tools.reading import processes
+real = processes._serve
 def told(*args):
     real(*args)
     sys.stderr.write("a copy is done\\n"); sys.stderr.flush()
-crowd._serve = told
+processes._serve = told
 sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
 """
     done = subprocess.run(

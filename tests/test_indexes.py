@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,11 @@ from ckpt_tools.api import show, verify
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Format
 from ckpt_tools.formats.named import NAMED, Named, Names
+from ckpt_tools.inspection import check as looking
 from ckpt_tools.inspection import indexes
 from ckpt_tools.inspection.indexes import Indexes, is_index
 from ckpt_tools.model.nouns import Finding, Level, Verdict
 from ckpt_tools.storage import Source
-
-looking = import_module("ckpt_tools.inspection.check")  # the package's attribute of that name is the function
 
 
 def lines(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -44,7 +42,7 @@ LINES = Format(
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(formats._loaded, "lines", LINES)
-    monkeypatch.setattr(formats, "names", Names((*NAMED, Named("lines", LINES.suffixes, LINES.names, describes=True))))
+    monkeypatch.setattr(formats, "names", Names((*NAMED, Named("lines", "", LINES.suffixes, LINES.names, describes=True))))
 
 
 def tree(root: Path, files: Mapping[str, bytes]) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools.api import verify
-from ckpt_tools.inspection import load_test as loading
+from ckpt_tools.inspection import loadability as loading
 from ckpt_tools.inspection.check import look
-from ckpt_tools.inspection.load_test import load
+from ckpt_tools.inspection.loadability import load
 from ckpt_tools.model.nouns import Level, Verdict
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"

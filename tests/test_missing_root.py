@@ -93,8 +93,8 @@ def test_every_function_raises_cannot_look(typo: str, tmp_path: Path) -> None:
     root = str(typos(tmp_path)[typo])
     allowed = Selection(allow_none=True)
     asked: list[Callable[[], object]] = [
-        lambda: ckpt_tools.scan(root), lambda: ckpt_tools.inspection.check([root]), lambda: ckpt_tools.diff(root, root),
-        lambda: ckpt_tools.planning.assign(root, allowed), lambda: ckpt_tools.latest(root, allowed), lambda: ckpt_tools.planning.assign(root, Selection(allow_missing=True)),
+        lambda: ckpt_tools.scan(root), lambda: ckpt_tools.verify([root]), lambda: ckpt_tools.diff(root, root),
+        lambda: ckpt_tools.plan(root, allowed), lambda: ckpt_tools.latest(root, allowed), lambda: ckpt_tools.plan(root, Selection(allow_missing=True)),
     ]  # fmt: skip
     for ask in asked:
         with pytest.raises(errors.CannotLook):

@@ -33,7 +33,7 @@ def good(tmp_path: Path) -> Path:
 
 
 def broken(path: Path) -> bool:
-    return ckpt_tools.inspection.check(path).verdict is not Verdict.OK
+    return ckpt_tools.verify(path).verdict is not Verdict.OK
 
 
 def other(tmp_path: Path, name: str) -> Path:
@@ -62,7 +62,7 @@ def test_verify_names_what_it_did_not_inspect(name: str, first: bool, tmp_path: 
     assert [(f["code"], f["path"]) for f in said["findings"] if f["code"] == "not-inspected"] == [("not-inspected", str(named))]
     assert execute(["verify", *both, "-q"]) == 5
     assert os.path.basename(named) in capfd.readouterr().out
-    assert ckpt_tools.inspection.check(both).verdict is Verdict.UNKNOWN
+    assert ckpt_tools.verify(both).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,7 +79,7 @@ def test_a_file_for_a_root_is_no_first_launch(command: str, name: str, tmp_path:
     assert execute([command, str(named), "--allow-none", "--allow-missing", *(["--plan-dir", "plans"] if command == "hook" else [])]) == 5
     assert str(named) in capfd.readouterr().err
     with pytest.raises(errors.CannotLook):
-        ckpt_tools.planning.assign(named, Selection(allow_none=True))
+        ckpt_tools.plan(named, Selection(allow_none=True))
 
 
 @pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUTS.iterdir()))
@@ -87,7 +87,7 @@ def test_every_file_that_is_named_is_in_the_answer(layout: str) -> None:
     """Each file of a tree named by itself: it has a report of its own, or it is named as not inspected."""
     root = next(p for p in sorted((LAYOUTS / layout).iterdir()) if p.is_dir())
     files = [p for p in sorted(root.rglob("*")) if p.is_file()][:12]
-    done = ckpt_tools.inspection.check(files, ckpt_tools.Level.STRUCTURE)
+    done = ckpt_tools.verify(files, ckpt_tools.Level.STRUCTURE)
     reported = {f.report.path for f in done.files}
     named = {f.path for f in done.findings if f.code == "not-inspected"}
     assert files and {str(p) for p in files} == {str(p) for p in files if str(p) in reported} | named

@@ -75,7 +75,7 @@ def test_what_is_no_plain_data_is_refused(value: object) -> None:
     "data",
     [
         ("named", "os", "system"), ("named", "builtins", "eval"), ("named", "ckpt_toolsx", "a"), ("named", "ckpt_tools.model.nouns", "os.system"),
-        ("record", "subprocess", "Popen", "true"), ("record", "ckpt_tools.inspection.load_test", "load", "torch"), ("record", "ckpt_tools.storage", "LocalSource", "/etc/passwd"),
+        ("record", "subprocess", "Popen", "true"), ("record", "ckpt_tools.inspection.loadability", "load", "torch"), ("record", "ckpt_tools.storage", "LocalSource", "/etc/passwd"),
         ("partial", ("named", "os", "system"), ("tuple", "true"), ("dict",)), ("what", 1), ("__class__",),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from run_helpers import CKPT, CLEAN, megatron
 
 from ckpt_tools.checksum import mapped, mapped_child
-from ckpt_tools.inspection.load_test import load
+from ckpt_tools.inspection.loadability import load
 
 ROOT = Path(__file__).parent.parent
 MODULES = (

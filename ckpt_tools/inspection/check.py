@@ -210,7 +210,7 @@ def _deeper(
         return Level.LOAD
     if not loader:
         return Level.VALUES
-    from ckpt_tools.inspection.load_test import load
+    from ckpt_tools.inspection.loadability import load
 
     if progress:
         progress(0)  # the last moment to stop: the loader itself is not watched

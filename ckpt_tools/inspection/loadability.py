@@ -39,7 +39,7 @@ def _limits(memory: int, seconds: int) -> None:  # pragma: no cover - runs in th
 
 
 def _text() -> str:
-    return (importlib.resources.files("ckpt_tools") / "_load_child.py").read_text()
+    return (importlib.resources.files("ckpt_tools") / "inspection" / "load_child.py").read_text()
 
 
 def load(
