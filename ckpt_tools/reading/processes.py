@@ -10,6 +10,7 @@ import select
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from ckpt_tools.storage import stalls, worker_processes
 
@@ -44,9 +45,8 @@ def crowd(count: int, jobs: int, answer: Answer, beat: Callable[[], object]) -> 
         for _ in range(min(jobs, len(starts))):
             ours, theirs = os.pipe()
             try:
-                copies[ours] = worker_processes.forked(
-                    lambda out=theirs: _serve(tickets, out, count, most, answer), (ours, *copies)
-                )  # type: ignore[misc]
+                serve = partial(_serve, tickets, theirs, count, most, answer)
+                copies[ours] = worker_processes.forked(serve, (ours, *copies))
             except OSError:  # as many as the system allows
                 os.close(ours)
                 break
