@@ -310,8 +310,8 @@ def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Pa
     try:
         for name in ("good", "poison", "elsewhere"):
             (tmp_path / "run" / name).mkdir(parents=True)
-            big(tmp_path / "run" / name / "model.pt", 1)
-        for unit in (256 << 20, 520_000):  # whole, and in units of which each ends a worker
+            big(tmp_path / "run" / name / "model.pt", 3)  # larger than what is read at once
+        for unit in (256 << 20, 1_560_000):  # whole, and in units of which each ends a worker
             code, out, err = cluster.run("verify", str(tmp_path / "run/poison"), str(tmp_path / "run/elsewhere"), "--json", "--no-cache", unit=unit)
             assert code == 5 and "files" in out, err + out
             said = {Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]]) for f in json.loads(out)["files"]}
