@@ -10,8 +10,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers import Fixture, look
+
 from ckpt_tools.formats import BY_NAME, Anatomy
-from tests.helpers import Fixture, look
 
 ROOT = Path(__file__).parent.parent
 SEED = 20240229

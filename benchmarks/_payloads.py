@@ -1,6 +1,6 @@
 """Pickles that run something harmless when their framework loads them: each makes the file that it is given, and nothing else.
 
-``build`` writes them all below a directory. What they call is only ever run by a child process of benchmarks/pickles.py, or of tests/test_payloads.py.
+``build`` writes them all below a directory. What they call is only ever run by a child process of benchmarks/pickles.py, or of tests/formats/test_payloads.py.
 """
 
 from __future__ import annotations

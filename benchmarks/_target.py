@@ -5,6 +5,7 @@ Everything else that somebody may have written is in _other_targets.py.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from _other_targets import OTHERS
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests" / "support"))  # last: its small_files is another than that of the benchmarks
 KEPT = ROOT / "fixtures" / "fuzz"
 """Every input that ever failed, by target; the tests replay them."""
 SETS = 4
@@ -54,16 +56,18 @@ def target(name: str) -> Target:
 
 
 def _checks(name: str) -> Target:
+    from helpers import Fixture, findings
+    from places import FORMAT_FILES
+
     from ckpt_tools.findings import CODES
     from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
     from ckpt_tools.inspection.byte_map import regions_of
     from ckpt_tools.inspection.check import signature
     from ckpt_tools.model.nouns import Finding
-    from tests.helpers import FIXTURES, Fixture, findings
 
     fmt = BY_NAME[name]
-    good = [Fixture(p) for p in sorted(FIXTURES.glob(f"{name}/good/**/*")) if p.is_file()]
-    key = next((p.read_bytes() for p in sorted((FIXTURES / name).glob("*.key"))), None)
+    good = [Fixture(p) for p in sorted(FORMAT_FILES.glob(f"{name}/good/**/*")) if p.is_file()]
+    key = next((p.read_bytes() for p in sorted((FORMAT_FILES / name).glob("*.key"))), None)
     members: list[tuple[str, bytes, Format, list[Claim]]] = [
         (g.path.name, g.data, g.format_of(g.own), list(g.said[g.own]))
         for g in good

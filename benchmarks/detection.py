@@ -23,11 +23,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests" / "support"))  # last: its small_files is another
 
 from _damage import CARRIERS, Case, cases, fixture, undamaged  # noqa: E402
 from _tools import TOOLS, Tool, installed  # noqa: E402
-
-from tests.helpers import Fixture  # noqa: E402
+from helpers import Fixture  # noqa: E402
 
 SAME = {  # measured loaders' carriers
     "MindSpore ckpt with CRC": ["MindSpore ckpt with CRC"],

@@ -22,10 +22,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests" / "support"))  # last: its small_files is another
+
+from helpers import Fixture  # noqa: E402
+from places import FORMAT_FILES  # noqa: E402
 
 from ckpt_tools.checksum import Deflated  # noqa: E402
 from ckpt_tools.model.nouns import Guard  # noqa: E402
-from tests.helpers import FIXTURES, Fixture  # noqa: E402  # found beside this folder
 
 SAME = "bits of a deflate stream that inflates to the same bytes"
 
@@ -86,11 +89,11 @@ def flipped(path: Path) -> Flipped:
 
 
 def paths(limit: int, formats: list[str]) -> Iterator[Path]:
-    for path in sorted(FIXTURES.glob("*/good/**/*")):
+    for path in sorted(FORMAT_FILES.glob("*/good/**/*")):
         if (
             path.is_file()
             and 0 < path.stat().st_size <= limit
-            and (not formats or path.relative_to(FIXTURES).parts[0] in formats)
+            and (not formats or path.relative_to(FORMAT_FILES).parts[0] in formats)
         ):
             yield path
 

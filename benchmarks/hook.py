@@ -16,7 +16,7 @@ import time
 
 from _race import arguments, ckpt, race, show
 
-TESTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
+SUPPORT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "support")
 # In a process of its own: what a process needed before it became another counts as memory of both.
 MAKE = """
 import sys
@@ -57,7 +57,7 @@ def main() -> None:
     directory = tempfile.mkdtemp(prefix="ckpt-bench-")
     try:
         root, plans = os.path.join(directory, "run"), os.path.join(directory, "plans")
-        subprocess.run([sys.executable, "-c", MAKE, root, TESTS], check=True)
+        subprocess.run([sys.executable, "-c", MAKE, root, SUPPORT], check=True)
         rivals = {
             "ckpt run … -- true": [ckpt(), "run", root, "--plan-dir", plans, "-q", "--", "true"],
             "true": ["true"],

@@ -9,15 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from owners import Owners
+from places import FIXTURES
 
 HOME = pytest.StashKey[str]()
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 SAVED = 1_735_689_600
 """When all fixtures were saved, in seconds since the epoch. A clone gives them its own times, which are seconds ago: what is
 judged then is a save under way, and two minutes later, in the middle of a test, a finished one."""

@@ -1,4 +1,4 @@
-"""What each format says about names, copied from its file so that a name can be looked up without importing any: tests/test_formats.py holds the two together."""
+"""What each format says about names, copied from its file so that a name can be looked up without importing any: tests/formats/test_formats.py holds the two together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Names whose call runs commands or code, imports, opens, writes or deletes files, talks to other machines, or unpickles something else.
 
-At least what picklescan 1.0.5, fickling 0.1.12 and modelscan 0.8.8 know (tests/test_pickle_lists.py), apart from what real checkpoints hold.
+At least what picklescan 1.0.5, fickling 0.1.12 and modelscan 0.8.8 know (tests/formats/test_pickle_lists.py), apart from what real checkpoints hold.
 A name that is in no list is not taken for harmless: _globals.py says what happens to it.
 """
 

@@ -1,0 +1,726 @@
+"""Verdicts kept between runs: what is used again and what never is, what a broken cache does (nothing), and how many processes read one file once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_files
+import warm
+from fixture_trees import damage, materialise, questions, selection
+from hypothesis import given
+from hypothesis import strategies as st
+from large_runs import BIG, flip, megatron, part, settle
+from owners import Owners
+
+from ckpt_tools import errors
+from ckpt_tools.api import latest, plan, verify
+from ckpt_tools.cache.codec import pack, unpack
+from ckpt_tools.cache.locks import directory, inside, turn
+from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.model.nouns import Box, Finding, Level, LoadPlan, Report, Severity, Stats, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading import reader
+from ckpt_tools.storage import Identity
+
+CACHED = Selection(cache=True, settle=0.0)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as settled as soon as they are written; what that rule does has tests of its own."""
+    monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
+
+
+def asked(root: Path, **more: Any) -> LoadPlan:
+    notes: list[str] = []
+    made = plan(str(root), replace(CACHED, world_size=2, sizes={"tp": 2}, **more), note=notes.append)
+    assert notes == []
+    return made
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates
+INT = st.one_of(st.integers(), st.integers(-10, 10).map(lambda n: n * 10**5000))
+SCALAR = st.one_of(st.none(), st.booleans(), INT, st.floats(), TEXT)
+FINDING = st.builds(Finding, TEXT, st.sampled_from(Severity), TEXT, st.one_of(st.none(), INT), TEXT, TEXT)
+STATS = st.builds(Stats, TEXT, TEXT, *[st.integers(0)] * 6, st.one_of(st.none(), st.floats()), st.one_of(st.none(), st.floats()))
+INDEX = st.lists(st.integers(0, 2**64), max_size=3).map(tuple)
+REPORT = st.builds(
+    Report, st.just("/p"), st.one_of(st.none(), TEXT), st.integers(), st.sampled_from(Verdict), st.sampled_from(Level), st.floats(0, 1),
+    st.dictionaries(TEXT, SCALAR), st.lists(FINDING).map(tuple), TEXT, st.integers(0), st.integers(0), st.integers(), st.integers(0), st.just(()),
+    st.lists(STATS).map(tuple),
+)  # fmt: skip
+
+
+def plain(value: object) -> str:
+    """Equal for equal values; NaN is equal to itself, and huge numbers have no decimal form."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**64:
+        return hex(value)
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value.hex()
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}({', '.join(map(plain, value))})"
+    if isinstance(value, dict):
+        return plain(list(value.items()))
+    fields = getattr(value, "__dataclass_fields__", None)
+    return plain([getattr(value, f) for f in fields]) if fields else repr(value)
+
+
+@given(REPORT, st.dictionaries(TEXT, st.builds(Box, INDEX, INDEX)))
+def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -> None:
+    data = pack(report, places)
+    assert data is not None
+    again = unpack("/p", data)
+    assert again is not None
+    assert plain(again[0]) == plain(report)
+    assert plain(dict(again[1])) == plain(places)
+
+
+@given(
+    st.one_of(
+        st.binary(),
+        st.recursive(SCALAR.filter(lambda v: not isinstance(v, int)), lambda v: st.dictionaries(TEXT, v)).map(lambda v: json.dumps(v).encode()),
+    )
+)
+def test_what_is_no_report_is_none(data: bytes) -> None:
+    assert unpack("/p", data) is None
+
+
+# -- the same plan -----------------------------------------------------------------------------------------------------------------
+
+
+def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
+    """The plan without what it cost, or the failure; and what it cost."""
+    try:
+        made = plan(root, replace(selection(question.get("options", {})), **more))
+    except errors.CkptError as e:
+        left = replace(e.plan, bytes_read=0) if e.plan else None
+        return (type(e), str(e), left), e.plan.bytes_read if e.plan else 0
+    return replace(made, bytes_read=0), made.bytes_read
+
+
+@pytest.mark.parametrize(("case", "question"), questions())
+def test_a_plan_with_a_cache_is_the_plan_without(case: Path, question: dict[str, Any], tmp_path: Path, at_once: None) -> None:
+    root = materialise(case, tmp_path)
+    damage(root, question)
+    at = os.path.join(root, question.get("root", "."))
+    without, cost = outcome(at, question)
+    first, _ = outcome(at, question, cache=True)
+    warm, less = outcome(at, question, cache=True)
+    assert first == without
+    assert warm == without
+    assert less <= cost
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT, Level.VALUES])
+def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    first, second = asked(root, level=level), asked(root, level=level)
+    assert first.bytes_read > (4 * BIG if level > Level.CONTENT else 2 * BIG if level > Level.STRUCTURE else 1000)
+    assert second.bytes_read <= 10  # the tracker
+    assert replace(second, bytes_read=0) == replace(first, bytes_read=0)
+    assert second.bytes_verified >= 2 * BIG or level is Level.STRUCTURE
+
+
+def test_a_deeper_look_answers_a_shallower_question(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root, level=Level.VALUES)
+    made = asked(root, level=Level.CONTENT)
+    assert made.bytes_read <= 10
+    verify([str(root)], Level.STRUCTURE, cache=True)  # does not replace what is deeper
+    assert asked(root, level=Level.VALUES).bytes_read <= 10
+
+
+def test_a_shallower_look_does_not_answer_a_deeper_question(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root, level=Level.STRUCTURE)
+    assert asked(root, level=Level.CONTENT).bytes_read > 2 * BIG
+
+
+def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
+    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
+
+
+def test_what_needs_another_package_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numpy", None)
+        assert asked(root, level=Level.VALUES).below_level == 2
+    made = asked(root, level=Level.VALUES)
+    assert made.below_level == 0 and made.bytes_read > 4 * BIG
+
+
+def test_small_files_are_read_once_too(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", size=1000)
+    settle()
+    assert asked(root).bytes_read > 0
+    assert asked(root).bytes_read <= 8  # the tracker
+
+
+# -- looked at again ---------------------------------------------------------------------------------------------------------------
+
+
+def touched(path: Path) -> None:
+    was = path.stat()
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns + 10**9))
+
+
+def rewritten(path: Path) -> None:
+    was = path.stat()
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def replaced(path: Path) -> None:
+    was, other = path.stat(), path.with_suffix(".new")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
+    other.rename(path)
+
+
+@pytest.mark.parametrize("change", [touched, rewritten, replaced], ids=lambda c: c.__name__)
+def test_a_file_that_changed_is_read_again(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    change(part(root))
+    settle()
+    again = asked(root)
+    assert BIG < again.bytes_read < 1.2 * BIG  # this one, and not the other
+    assert asked(root).bytes_read <= 10
+
+
+def test_damage_behind_an_old_modification_time_is_seen(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    asked(root)
+    flip(part(root))
+    made = asked(root)
+    assert made.resume_step == 10
+    assert "crc-mismatch" in {f.code for r in made.rejected for f in r.findings}
+
+
+def test_what_is_broken_is_always_looked_at_again(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    flip(part(root))
+    settle()
+    assert asked(root).resume_step == 10
+    again = asked(root)
+    assert again.resume_step == 10
+    assert again.bytes_read > BIG
+
+
+def test_one_that_turns_out_broken_is_forgotten(tmp_path: Path) -> None:
+    """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an earlier one had kept."""
+    cache, path, identity, now = Cache("/nowhere", 1e9), "/x", Identity(1, 2, 3, 4, 5), time.time_ns()
+    cache.put(path, b"a", identity, Entry(b"good", 2, now, False))
+    cache.put(path, b"b", identity, Entry(b"good", 1, now, False))
+    cache.put(path, b"a", identity, Entry(b"bad", 1, now - 1, True))
+    cache.close()
+    later = Cache("/nowhere", 1e9)
+    assert later.get(path, b"a", 1, identity) is None
+    assert later.get(path, b"b", 1, identity) is None
+    later.close()
+
+
+def test_what_ran_beside_us_may_say_that_a_file_is_broken(tmp_path: Path) -> None:
+    """64 ranks that meet a broken file read it once: the others asked before that look began."""
+    early, path, identity = Cache("/nowhere", 1e9), "/x", Identity(1, 2, 3, 4, 5)
+    other = Cache("/nowhere", 1e9)
+    other.put(path, b"a", identity, Entry(b"bad", 2, time.time_ns(), True))
+    late = Cache("/nowhere", 1e9)
+    assert early.get(path, b"a", 2, identity) is not None
+    assert late.get(path, b"a", 2, identity) is None
+    for cache in (early, other, late):
+        cache.close()
+
+
+def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) -> None:
+    for name, data in small_files.dcp(20).items():
+        path = tmp_path / "run" / "step-20" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    settle()
+    verify([str(tmp_path / "run")], cache=True)
+    full = verify([str(tmp_path / "run")]).summary.bytes_read
+    index = tmp_path / "run" / "step-20" / ".metadata"
+    warm = verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read
+    assert index.stat().st_size < warm < full / 2  # it says what the others are, so it is always read
+    rewritten(index)
+    settle()
+    assert verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read == full
+
+
+def test_another_question_is_another_entry(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    assert asked(root, require=("iteration",)).bytes_read > 2 * BIG
+    with pytest.raises(errors.NoneUsable):
+        asked(root, require=("optimizer",))
+
+
+def test_another_version_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    monkeypatch.setattr(reader, "__version__", "99")
+    assert asked(root).bytes_read > 2 * BIG
+
+
+def test_a_file_written_a_moment_ago_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    monkeypatch.setattr(time, "time_ns", lambda: part(root).stat().st_ctime_ns + 50_000_000)
+    asked(root)
+    assert asked(root).bytes_read > 2 * BIG
+
+
+@pytest.mark.parametrize(
+    ("ctime_ns", "later_ns", "settled"),
+    [
+        (10**18 + 1, 99_000_000, False),
+        (10**18 + 1, 101_000_000, True),
+        (10**18, 101_000_000, False),  # whole seconds: perhaps a clock of two seconds
+        (10**18, 2_100_000_000, True),
+        (10**18 + 1, -5, False),  # changed while we looked, or by another clock
+    ],
+)
+def test_when_a_file_is_settled(ctime_ns: int, later_ns: int, settled: bool) -> None:
+    assert Identity(1, 1, ctime_ns, 1, 1).settled(ctime_ns + later_ns) is settled
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even when the change shows in neither size nor modification time."""
+    root, real = megatron(tmp_path / "run", steps=(20,)), reader.look
+
+    def meddling(path: str, level: Level, **more: Any) -> Any:
+        def progress(n: int) -> None:
+            os.chmod(path, 0o600)
+            os.chmod(path, 0o644)
+            told(n)
+
+        told = more.pop("progress")
+        return real(path, level, progress=progress, **more)
+
+    monkeypatch.setattr(reader, "look", meddling)
+    asked(root)
+    assert asked(root).bytes_read > 2 * BIG
+    monkeypatch.setattr(reader, "look", real)
+    assert asked(root).bytes_read > 2 * BIG
+    assert asked(root).bytes_read <= 10
+
+
+def test_max_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 3600 * 10**9)
+    assert asked(root, max_age=7200.0).bytes_read <= 10
+    assert asked(root, max_age=3000.0).bytes_read > 2 * BIG
+    assert asked(root, max_age=0.0).bytes_read > 2 * BIG
+    monkeypatch.setattr(time, "time_ns", lambda: now - 7200 * 10**9)  # a clock that was set back proves no age
+    assert asked(root, max_age=1e9).bytes_read > 2 * BIG
+
+
+def test_verify_keeps_what_it_saw_and_reads_everything_again(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    cold = verify([str(root)], cache=True)
+    assert verify([str(root)], cache=True).summary.bytes_read == cold.summary.bytes_read > 4 * BIG
+    assert asked(root).bytes_read < 10
+    warm = verify([str(root)], cache=True, max_age=3600.0)
+    assert warm.summary.bytes_read < 10
+    zero = {"bytes_read": 0, "seconds": 0.0}
+    assert replace(warm, summary=replace(warm.summary, **zero)) == replace(cold, summary=replace(cold.summary, **zero))
+
+
+def test_explained_bytes_are_never_from_the_cache(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    verify([str(root)], cache=True)
+    assert all(f.report.regions for f in verify([str(root)], cache=True, max_age=1e9, explain=True).files)
+
+
+def test_the_api_uses_no_cache_unless_asked(tmp_path: Path, home: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    latest(str(root), Selection(rank=0, world_size=2, sizes={"tp": 2}))
+    verify([str(root)])
+    assert not home.exists()
+
+
+def test_nothing_is_kept_with_a_key(tmp_path: Path, home: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    (tmp_path / "key").write_bytes(b"0" * 16)
+    (tmp_path / "key").chmod(0o600)
+    settle()
+    asked(root, key_file=str(tmp_path / "key"))
+    assert not home.exists()
+
+
+# -- a cache that cannot be used ---------------------------------------------------------------------------------------------------
+
+
+def noted(root: Path) -> tuple[LoadPlan, list[str]]:
+    notes: list[str] = []
+    made = plan(str(root), replace(CACHED, world_size=2, sizes={"tp": 2}), note=notes.append)
+    return made, notes
+
+
+def database(home: Path) -> Path:
+    return next(home.glob("*/verdicts.sqlite"))
+
+
+@pytest.mark.parametrize("what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"])
+def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    good = asked(root)
+    path = database(home)
+    whole = path.read_bytes()
+    if what == "torn":
+        path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+    elif what in ("garbage", "text"):
+        path.write_bytes(os.urandom(20_000) if what == "garbage" else b"hello\n")
+    else:
+        path.unlink()
+        db = sqlite3.connect(path)
+        db.execute("CREATE TABLE seen (a)" if what != "empty-schema" else "CREATE TABLE other (a)")
+        if what != "empty-schema":
+            db.execute("CREATE TABLE pruned (ns)")
+            db.execute(f"PRAGMA user_version = {7 if what == 'other-version' else 1}")
+        db.commit()
+        db.close()
+    made, notes = noted(root)
+    assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
+    assert len(notes) == 1 and "was damaged" in notes[0] and path.with_name("verdicts.sqlite.bad").exists()
+    settle()
+    asked(root)
+    assert asked(root).bytes_read <= 10  # the new one works
+
+
+def test_a_damaged_cache_is_not_moved_under_others(tmp_path: Path, home: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    good = asked(root)
+    other = Cache(str(root), 1e9)
+    other.get("/x", b"", 0, Identity(1, 2, 3, 4, 5))  # opens it
+    database(home).write_bytes(b"hello\n")
+    made, notes = noted(root)
+    assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
+    assert len(notes) == 1 and database(home).read_bytes() == b"hello\n"
+    other.close()
+
+
+def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    db = sqlite3.connect(database(home))
+    db.execute("UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'tensors\":1', 'tensors\":2') AS BLOB) WHERE depth > 1")
+    db.commit()
+    db.close()
+    assert asked(root).bytes_read > 2 * BIG
+
+
+def nowhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CKPT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    import pwd
+
+    def unknown(uid: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.write_text("in the way")
+
+
+def a_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(directory(os.environ), "verdicts.sqlite").mkdir(0o700, parents=True)
+
+
+def without_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing")  # root may write anywhere else
+
+
+def full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.makedirs(directory(os.environ), 0o700)
+    os.symlink("/dev/full", Path(directory(os.environ), "verdicts.sqlite"))
+
+
+def open_to_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.makedirs(directory(os.environ))
+    os.chmod(directory(os.environ), 0o777)
+
+
+def no_module(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+
+
+@pytest.mark.parametrize("trouble", [no_module, nowhere, a_file, a_directory, without_end, full, open_to_all], ids=lambda t: t.__name__)
+def test_a_cache_that_cannot_be_had_is_one_note(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[[Path, pytest.MonkeyPatch], None]
+) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    trouble(home, monkeypatch)
+    made, notes = noted(root)
+    assert made.resume_step == 20
+    assert len(notes) == 1, notes
+    assert len(noted(root)[1]) == 1
+
+
+def test_another_user_s_cache_is_not_believed(tmp_path: Path, home: Path, owners: Owners) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    owners.give(Path(directory(os.environ)))
+    assert [len(noted(root)[1]), noted(root)[0].bytes_read > 2 * BIG] == [1, True]
+
+
+def test_a_locked_cache_is_waited_for_and_then_done_without(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.cache.verdicts._BUSY", 0.05)
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    db = sqlite3.connect(database(home), isolation_level=None)
+    db.execute("BEGIN EXCLUSIVE")
+    made, notes = noted(root)
+    db.close()
+    assert made.resume_step == 20 and len(notes) == 1 and "locked" in notes[0]
+
+
+def test_never_below_the_scanned_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = megatron(tmp_path / "run", steps=(20,))
+    before = sorted(root.rglob("*"))
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(root / "cache"))
+    _, notes = noted(root)
+    assert len(notes) == 1 and "lies in the tree" in notes[0]
+    (tmp_path / "link").symlink_to(root)
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "link" / "cache"))
+    assert len(noted(root)[1]) == 1
+    assert sorted(root.rglob("*")) == before
+
+
+def test_inside(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert inside(str(tmp_path / "a" / "b"), str(tmp_path / "a"))
+    assert inside("/x", "/")
+    assert not inside(str(tmp_path / "ab"), str(tmp_path / "a"))
+    assert inside(str(tmp_path / "pre_0" / "x"), str(tmp_path / "pre"))  # ROOT is a prefix of several
+
+
+def test_where_it_lies() -> None:
+    host = os.uname().nodename
+    assert directory({"CKPT_CACHE_DIR": "/c", "XDG_CACHE_HOME": "/x"}) == f"/c/{host}"
+    assert directory({"XDG_CACHE_HOME": "/x"}) == f"/x/ckpt-tools/{host}"
+    assert directory({"XDG_CACHE_HOME": "relative"}) == os.path.expanduser(f"~/.cache/ckpt-tools/{host}")
+
+
+def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.cache.verdicts.ROWS", 10)
+    identity = Identity(1, 2, 3, 4, 5)
+
+    def filled(names: range, now_ns: int) -> list[str]:
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+        cache = Cache("/nowhere", 1e9)
+        for n in names:
+            cache.put(f"/{n:03d}", b"", identity, Entry(b"x", 2, now_ns, False))
+        cache.close()
+        db = sqlite3.connect(database(home))
+        rows = [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
+        db.close()
+        return rows
+
+    now = time.time_ns()
+    assert len(filled(range(20), now)) == 10  # the first run has never been cleaned up after
+    assert len(filled(range(100, 103), now + 10**9)) == 13  # not on every run
+    assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]  # nobody asked for the others in 30 days
+
+
+# -- many processes ----------------------------------------------------------------------------------------------------------------
+
+
+def command(root: Path, rank: int, *more: str) -> list[str]:
+    options = ["--tp", "8", "--world-size", "8", "--level", "content", "--json", "--max-age", "1d", *more]
+    return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
+
+
+def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
+    size = sum(p.stat().st_size for p in root.rglob("*.pt"))
+    settle()
+    with ThreadPoolExecutor(64) as pool:
+        calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:]), range(64)))
+    answers = []
+    for i, call in enumerate(calls):
+        assert (call.returncode, call.stderr) == (0, "")
+        answers.append(json.loads(call.stdout))
+        assert [f["path"] for f in answers[-1]["ranks"][0]["files"]] == [str(part(root, i % 8))]
+    assert len({a["fingerprint"] for a in answers}) == 1
+    assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
+
+
+def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have read the file between our look into the cache and our turn."""
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    asked(root)
+    real, seen = Cache.get, set[tuple[str, bytes, int]]()
+
+    def late(self: Cache, path: str, question: bytes, depth: int, identity: Identity) -> Entry | None:
+        first = (path, question, depth) not in seen
+        seen.add((path, question, depth))
+        return None if first else real(self, path, question, depth, identity)
+
+    monkeypatch.setattr(Cache, "get", late)
+    assert asked(root).bytes_read <= 10
+
+
+HOLDER = """
+import os, sys
+from ckpt_tools.cache.locks import directory, turn
+home = directory(os.environ)
+os.makedirs(home, 0o700, exist_ok=True)
+with turn(home, sys.argv[1], True) as ours:
+    assert ours()
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_reader_that_was_killed_holds_up_nobody(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
+    settle()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(part(root, 3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    waiting = subprocess.Popen(command(root, 3), stdout=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(2)  # for as long as the other one lives
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    assert json.loads(waiting.communicate()[0])["resume_step"] == 20
+
+
+def test_waiting_has_an_end(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WAIT", 0.05)
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    os.makedirs(directory(os.environ), 0o700)
+    with turn(directory(os.environ), str(part(root)), True) as ours:
+        assert ours()
+        assert asked(root).bytes_read > 2 * BIG
+
+
+def test_without_file_locks_everybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def unsupported(fd: int, how: int) -> None:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without them
+    root = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    assert asked(root).bytes_read > 2 * BIG
+    assert asked(root).bytes_read <= 10
+
+
+WRITER = """
+import sys, time
+from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.storage import Identity
+print("started", flush=True)
+n = 0
+while True:
+    cache = Cache("/nowhere", 1e9)
+    for _ in range(20):
+        n += 1
+        cache.put(f"/{n % 50}", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x" * (n % 7000), 2, time.time_ns(), False))
+    cache.close()
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, home: Path) -> None:
+    found = 0
+    for i in range(12):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.02 + 0.013 * i)
+        writer.kill()
+        writer.communicate()
+        notes: list[str] = []
+        cache = Cache("/nowhere", 1e9, notes.append)
+        found += sum(cache.get(f"/{n}", b"q", 2, Identity(1, 2, 3, 4, 5)) is not None for n in range(50))
+        cache.put("/mine", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x", 2, time.time_ns(), False))
+        assert cache.get("/mine", b"q", 2, Identity(1, 2, 3, 4, 5)) is not None
+        cache.close()
+        assert notes == []
+    assert found > 0
+
+
+# -- the command -------------------------------------------------------------------------------------------------------------------
+
+
+def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return warm.completed(argv, {**os.environ, **env})
+
+
+def test_the_command_line(tmp_path: Path, home: Path) -> None:
+    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
+    settle()
+
+    def read(*more: str, **env: str) -> int:
+        done = ckpt(*command(root, 0)[3:], *more, **env)
+        return int(json.loads(done.stdout)["bytes_read"])
+
+    assert read("--no-cache") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
+    assert not home.exists()
+    done = ckpt("verify", str(root), "--quiet")
+    assert done.returncode == 0 and database(home)
+    assert read() <= 10
+    assert read("--max-age", "0") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
+    table = ckpt("plan", str(root), "--tp", "8", "--world-size", "8")
+    assert "of it now, the rest by earlier runs" in table.stdout
+
+
+def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
+    (tmp_path / "file").write_text("")
+    argv = ("latest", str(root), "--rank", "0", "--tp", "8", "--world-size", "8")
+    told = ckpt(*argv, CKPT_CACHE_DIR=str(tmp_path / "file"))
+    assert told.returncode == 0 and told.stdout == f"{part(root)}\n"
+    assert told.stderr.count("\n") == 1 and told.stderr.startswith("ckpt: warning: no verdicts are kept")
+    assert ckpt(*argv, "-q", CKPT_CACHE_DIR=str(tmp_path / "file")).stderr == ""

@@ -1,0 +1,107 @@
+"""docs/exit-codes.md and docs/json.md promise what the commands do: each sentence about a code, and each field, against real answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_question import Asker
+from places import DOCS
+from run_helpers import broken
+from sample_results import field_names
+from small_files import saved, tensor
+from small_runs import FILE, encrypted, flipped, lost, plain, started_before
+
+from ckpt_tools.errors import BY_EXIT_CODE
+
+
+@pytest.fixture
+def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
+    monkeypatch.chdir(tmp_path)
+    return Asker(monkeypatch, capfd, tmp_path / "state")
+
+
+def nothing(tmp: Path) -> None:
+    (tmp / "run").mkdir()
+    (tmp / "run/notes.txt").write_text("x")
+
+
+def stale(tmp: Path) -> None:
+    (plain(tmp) / "latest_checkpointed_iteration.txt").write_text("10")
+
+
+def cut(tmp: Path) -> None:
+    broken(plain(tmp), 20)
+
+
+def unplaced(tmp: Path) -> None:
+    (tmp / "run").mkdir()
+    (tmp / "run/.odd.pt.bak0").write_bytes(saved({"model": {"w": tensor(1)}, "optimizer": {}, "step": 3}))
+
+
+PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
+    (plain, "verify run", 0), (cut, "verify run", 1), (stale, "verify run", 0), (stale, "verify run --strict", 1), (plain, "verify", 2), (nothing, "verify run", 3),
+    (nothing, "verify none", 5), (encrypted, "verify run", 0), (encrypted, "verify run --level values --strict", 5), (plain, "verify run notes", 5), (plain, "verify run --sample 1/9 --strict", 0),
+    (plain, "plan run", 0), (nothing, "plan run", 3), (nothing, "plan run --allow-none", 0), (nothing, "plan none --allow-none", 5),
+    (nothing, "plan none --allow-none --allow-missing", 0), (nothing, "plan none --allow-missing", 5), (plain, "plan run --world-size 3", 2), (cut, "plan run", 0),
+    (cut, "plan run --no-fallback", 6), (lost, "plan run --allow-none", 4), (lost, "plan run --allow-fresh", 0), (plain, "plan run --max-step 5", 4),
+    (plain, "plan run --kind best", 4), (started_before, "plan run --plan-dir log", 4), (started_before, "plan run --plan-dir log --allow-none", 4),
+    (started_before, "plan run --plan-dir log --allow-fresh", 0), (plain, f"plan run/{FILE}.txt", 5), (plain, "plan run --run b", 2),
+    (plain, "plan run --run b --allow-none --allow-missing", 0), (plain, "plan run --no-cache --budget 0s --strict", 5),
+    (plain, "ls run", 0), (nothing, "ls run", 3), (plain, "ls run --kind best", 3), (nothing, "ls none", 5),
+    (plain, f"show run/{FILE}", 0), (cut, f"show run/{FILE}", 1), (nothing, "show run/notes.txt", 3), (nothing, "show none", 5),
+    (plain, "diff run run", 0), (plain, "diff run/iter_0000010 run/iter_0000020", 1), (cut, "diff run run", 1), (plain, "diff run none", 5),
+    (encrypted, "diff run run --level structure", 0), (encrypted, "diff run run --level structure --strict", 5),
+    (nothing, "explain truncated", 0), (nothing, "explain nonsense", 2), (nothing, "formats", 0), (nothing, "formats --format nonsense", 2), (nothing, "launchers", 0),
+    (nothing, "layouts", 0), (nothing, "layouts run", 2), (plain, "layouts run --check --layout dcp", 1), (nothing, "layouts none --check --layout dcp", 5),
+    (nothing, "hook install", 0), (nothing, "hook install nonsense", 2), (plain, "run run", 2), (plain, "hook --read", 2), (nothing, "run run -- train", 3), (lost, "hook run", 4),
+]  # fmt: skip
+"""(what is there, command line, exit code), sentence by sentence."""
+
+
+ANSWERED = ("verify", "show", "diff", "ls", "layouts")
+"""Commands whose answer says itself why it does not end in 0."""
+
+
+@pytest.mark.parametrize(("there", "line", "code"), PROMISES, ids=[f"{line}-{there.__name__}" for there, line, _ in PROMISES])
+def test_a_promised_exit_code(asker: Asker, tmp_path: Path, there: Callable[[Path], object], line: str, code: int) -> None:
+    there(tmp_path)
+    (tmp_path / "notes").mkdir()
+    got, _, err = asker.execute(*line.split())
+    assert got == code, err
+    assert not code or "hint: " in err or "Usage:" in err or line.split(maxsplit=1)[0] in ANSWERED
+
+
+def test_every_code_is_promised_and_listed() -> None:
+    page = (DOCS / "exit-codes.md").read_text()
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert listed == {0, 1, *BY_EXIT_CODE, 70, 130, 143}
+    assert {code for _, _, code in PROMISES} == {0, 1, *BY_EXIT_CODE}
+
+
+def test_the_example_of_a_failure_is_a_real_one(asker: Asker, tmp_path: Path) -> None:
+    (tmp_path / "run-7").mkdir()
+    code, out, err = asker.execute("plan", tmp_path / "run-7")
+    assert (code, out) == (3, "")
+    assert f"```text\n{err.replace(str(tmp_path), '/data')}```" in (DOCS / "exit-codes.md").read_text()
+
+
+def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_path: Path) -> None:
+    """The other way round is held in test_docs.py: every field of an answer is on the page."""
+    root = flipped(tmp_path)
+    (root / "latest_checkpointed_iteration.txt").write_text("10")
+    values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
+        "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
+        "ls run", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
+        "launchers", "plan none",
+    )]  # fmt: skip
+    values += [json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()]
+    known = {key for value in values for key in field_names(value)}
+    rows = {
+        name for row in re.findall(r"^\| (`[a-z_`, ]+`) \|", (DOCS / "json.md").read_text(), re.MULTILINE) for name in re.findall(r"`([a-z_]+)`", row)
+    }
+    assert rows and not rows - known

@@ -1,0 +1,230 @@
+"""Many small files looked at by copies of this process: the same answer, whatever happens to a copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import small_files
+from places import FORMAT_FILES
+
+from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
+from ckpt_tools import verify as verify_paths
+from ckpt_tools.reading import prefetch, processes
+from ckpt_tools.storage import Stopped, worker_processes
+
+GOOD = FORMAT_FILES / "torch_zip" / "good"
+STEPS = (100, 200)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """80 ranks with two checkpoints each, of which some files are damaged in ways of their own, and bare files beside them."""
+    for rank in range(80):
+        for step in STEPS:
+            path = tmp_path / f"rank_{rank}" / f"net-1_{step}.ckpt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(small_files.mindspore(True, 0, step_num=step, cur_rank=rank))
+            os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+    newest = [tmp_path / f"rank_{rank}" / "net-1_200.ckpt" for rank in range(80)]
+    flipped = bytearray(newest[3].read_bytes())
+    flipped[flipped.index(small_files.PAYLOAD)] ^= 1
+    newest[3].write_bytes(flipped)
+    newest[17].write_bytes(newest[17].read_bytes()[:-40])
+    newest[40].write_bytes(b"")
+    newest[41].write_bytes(b"no checkpoint")
+    for n in (3, 17, 40, 41):
+        os.utime(newest[n], (1_700_000_200, 1_700_000_200))
+    return tmp_path
+
+
+def told(found: Verification) -> Verification:
+    return replace(found, summary=replace(found.summary, seconds=0.0))
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(files, those answered by a copy) of every crowd in the test. The thread by which pytest watches for hangs does not count."""
+    monkeypatch.setattr(worker_processes, "alone", lambda: threading.active_count() == 1)
+    seen: list[tuple[int, int]] = []
+    real = processes.crowd
+
+    def counting(count: int, jobs: int, answer: processes.Answer, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
+        n = 0
+        for one in real(count, jobs, answer, beat):
+            n += 1
+            yield one
+        seen.append((count, n))
+
+    monkeypatch.setattr(processes, "crowd", counting)
+    return seen
+
+
+def children() -> set[int]:
+    return {int(pid) for task in os.listdir("/proc/self/task") for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
+def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
+    alone = told(verify_paths([str(many)], level, jobs=1))
+    assert not copies
+    assert told(verify_paths([str(many)], level, jobs=3)) == alone
+    assert copies == [(159, 159)]  # one of the 160 is empty: there is nothing to read
+    codes = {f.report.path: {x.code for x in f.report.findings} for f in alone.files}
+    newest = [codes[str(many / f"rank_{rank}" / "net-1_200.ckpt")] for rank in range(80)]
+    assert ("crc-mismatch" in newest[3]) is (level is Level.CONTENT)
+    assert "truncated" in newest[17] and "empty-file" in newest[40] and "bad-header" in newest[41]
+
+
+def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int, int]]) -> None:
+    dcp = next(p for p in sorted((FORMAT_FILES / "dcp" / "good").rglob(".metadata"))).parent
+    for i in range(40):
+        shutil.copytree(dcp, tmp_path / f"step_{i}")
+        shutil.copy(GOOD / "dtypes.pt", tmp_path / f"strange{i}.pt")
+    damaged = next((tmp_path / "step_7").glob("*.distcp"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    alone = told(verify_paths([str(tmp_path)], jobs=1))
+    assert told(verify_paths([str(tmp_path)], jobs=2)) == alone
+    assert "truncated" in {f.code for r in alone.files if r.report.path == str(damaged) for f in r.report.findings}
+    assert copies and copies[0][0] == copies[0][1] >= 80
+
+
+@pytest.mark.parametrize("root", ["formats", "layouts"])
+def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
+    """What a check adds up over several files, such as the total size of sharded safetensors, is not torn apart."""
+    alone = told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=1))
+    for _ in range(3):
+        assert told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=4)) == alone
+    assert len(copies) >= 3 and max(copies)[0] > 100 and all(n == done for n, done in copies)
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
+def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
+    question = Selection(level=level, settle=0.0)
+    alone = plan(str(many), replace(question, jobs=1))
+    made = plan(str(many), replace(question, jobs=2))
+    assert copies
+    assert made == alone
+    assert made.checkpoint is not None and [p.path.endswith("net-1_100.ckpt") for p in made.checkpoint.parts] == [True] * 80
+    for rank in range(80):
+        (many / f"rank_{rank}" / "net-1_100.ckpt").write_bytes(b"\0")
+    with pytest.raises(NoneUsable):
+        plan(str(many), replace(question, jobs=2))
+
+
+def test_what_a_dead_copy_leaves_is_read_here(many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]) -> None:
+    before = children()  # of other tests
+    alone = told(verify_paths([str(many)], jobs=1))
+    here, real = os.getpid(), prefetch.look
+
+    def deadly(path: str, *rest: object, **more: object) -> object:
+        if os.getpid() != here and "rank_5/" in path:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prefetch, "look", deadly)
+    found = told(verify_paths([str(many)], jobs=2))
+    assert copies[0][1] < copies[0][0]
+    assert found == alone
+    assert children() == before
+
+
+def test_a_process_with_other_threads_makes_no_copies(many: Path, copies: list[tuple[int, int]]) -> None:
+    alone, over = told(verify_paths([str(many)], jobs=1)), threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert told(verify_paths([str(many)], jobs=2)) == alone
+    finally:
+        over.set()
+        thread.join()
+    assert copies == [(159, 0)]
+
+
+@pytest.mark.usefixtures("copies")
+def test_no_copy_outlives_a_stop() -> None:
+    def forever(i: int) -> bytes:
+        if i:
+            time.sleep(3600)
+        return b"x"
+
+    def stop() -> None:
+        raise Stopped
+
+    before = children()
+    with pytest.raises(Stopped):
+        list(processes.crowd(100, 4, forever, stop))
+    assert children() == before
+    for pair in processes.crowd(100, 4, forever, lambda: None):
+        assert pair == (0, b"x")
+        break  # whoever asks no further ends them too
+    assert children() == before
+
+
+def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_processes, "alone", lambda: True)
+
+    def answer(i: int) -> bytes:
+        return bytes([i % 251]) * (i * 37 % 300_000)
+
+    for count in (1, 2, 999, 1000, 1001, 2345):
+        got = list(processes.crowd(count, 3, answer, lambda: None))
+        assert sorted(i for i, _ in got) == list(range(count))
+        assert all(data == answer(i) for i, data in got)
+
+
+def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pipe has no reader any more."""
+    monkeypatch.setattr(worker_processes, "alone", lambda: True)
+    parent = os.fork()
+    if not parent:
+
+        def answer(i: int) -> bytes:
+            (tmp_path / str(os.getpid())).touch()
+            time.sleep(0.02)
+            return b"x" * 100
+
+        for _ in processes.crowd(1000, 2, answer, lambda: None):
+            if len(list(tmp_path.iterdir())) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    pids = [int(p.name) for p in tmp_path.iterdir()]
+    assert len(pids) == 2
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        time.sleep(0.02)
+
+
+def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int, int]]) -> None:
+    """Structure is looked at before anything is grouped."""
+    source = (GOOD / "dtypes.pt").read_bytes()
+    for rank in range(80):
+        (tmp_path / f"rank_{rank}").mkdir()
+        (tmp_path / f"rank_{rank}" / "checkpoint.pth.tar").write_bytes(source)
+    assert scan(str(tmp_path), Selection(jobs=2)) == scan(str(tmp_path), Selection(jobs=1))
+
+
+def test_the_command_makes_copies(many: Path) -> None:
+    script = """
+import sys, ckpt_tools.cli
+from ckpt_tools.reading import processes
+real = processes._serve
+def told(*args):
+    real(*args)
+    sys.stderr.write("a copy is done\\n"); sys.stderr.flush()
+processes._serve = told
+sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "verify", str(many), "--jobs", "2", "--json"], capture_output=True, text=True, check=False, timeout=1000
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("a copy is done") == 2

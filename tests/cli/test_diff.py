@@ -1,0 +1,704 @@
+"""`ckpt diff`: what is compared with what, what differs, and what could not be compared. On real files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import tracemalloc
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import FIXTURES
+
+import ckpt_tools
+from ckpt_tools import Change, Level, Verdict, cli, diff
+from ckpt_tools.api import show
+from ckpt_tools.checksum import BUFFER, digests
+from ckpt_tools.comparison import compare
+from ckpt_tools.comparison.difference import _equal
+from ckpt_tools.comparison.pairs import File, match
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.inspection import digests as digest
+from ckpt_tools.inspection.digests import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
+from ckpt_tools.model.nouns import Part, Tensor
+from ckpt_tools.storage import BytesSource
+
+DEMO = FIXTURES / "demo"
+GOOD = sorted(p for p in (FIXTURES / "formats").glob("*/good/*") if not p.name.endswith(".key"))
+TREES = sorted(FIXTURES.glob("layouts/*/*/tree"))
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    for name in [n for n in os.environ if n.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capfd, *argv):
+    """(exit code, stdout, stderr) of ``ckpt diff``."""
+    capfd.readouterr()
+    code = cli.execute(["diff", *map(str, argv)])
+    return code, *capfd.readouterr()
+
+
+def copy(what: Path, to: Path) -> Path:
+    if what.is_dir():
+        return Path(shutil.copytree(what, to))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copyfile(what, to))
+
+
+def names(result, change):
+    return {t.name for f in result.files for t in f.tensors if t.change is change}
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **metadata: str) -> Path:
+    header, at = ({"__metadata__": metadata} if metadata else {}), 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for *_, data in tensors.values()))
+    return path
+
+
+ONE = ("F32", (2,), b"\1\2\3\4\5\6\7\x08")
+TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
+
+# -- digests -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    state = {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.ones(5, dtype=torch.bfloat16), "none": torch.zeros(0, 3)}
+    torch.save(state, tmp_path / "zip.pt")
+    torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    save_file(state, tmp_path / "x.safetensors")
+    wanted = {n: xxhash.xxh3_128_hexdigest(t.contiguous().view(torch.uint8).numpy().tobytes()) for n, t in state.items()}
+    for name in ("zip.pt", "legacy.pt", "x.safetensors"):
+        assert tensor_digests(str(tmp_path / name), show(str(tmp_path / name))[1]) == wanted
+    result = diff(str(tmp_path / "zip.pt"), str(tmp_path / "x.safetensors"))
+    assert names(result, Change.SAME) == set(state)
+    assert result.complete
+    torch.save(state, tmp_path / "other.pt")  # torch writes the file's name into the archive
+    assert not diff(str(tmp_path / "zip.pt"), str(tmp_path / "other.pt")).differs
+
+
+def test_split_records_are_one_tensor():
+    """MindSpore's records of at most 512 MiB (here 1 KiB): the digest is that of the tensor, not of its records."""
+    path = FIXTURES / "formats/mindspore_ckpt/good/split-plain.ckpt"
+    data, anatomy = path.read_bytes(), show(str(path))[1]
+    (t,) = anatomy.tensors
+    whole = b"".join(data[at : at + n] for at, n in t.pieces)
+    assert len(t.pieces) > 1
+    assert len(whole) == t.nbytes
+    assert tensor_digests(str(path), anatomy) == {t.name: xxhash.xxh3_128_hexdigest(whole)}
+
+
+def test_shared_bytes_are_read_once(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(os.urandom(3 * BUFFER))
+    tied = [Tensor("a", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("b", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("c", "uint8", (9,), 9, 0)]
+    seen: list[int] = []
+    digests = tensor_digests(str(path), Anatomy(tensors=tied), seen.append)
+    assert digests["a"] == digests["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * BUFFER])
+    assert sum(seen) == 2 * BUFFER + 9
+
+
+def test_what_has_no_place_has_no_digest():
+    source = BytesSource(bytes(range(100)))
+    tensors = [
+        Tensor("meta", "float32", (4,), 0),
+        Tensor("hidden", "float32", (4,), 16),
+        Tensor("strided", "uint8", (4,), 4, 10, "", ((10, 0),)),
+        Tensor("behind", "uint8", (4,), 4, 98),
+        Tensor("before", "uint8", (4,), 4, -1),
+        Tensor("twice", "uint8", (1,), 1, 3),
+        Tensor("twice", "uint8", (1,), 1, 7),
+        Tensor("half", "uint8", (1,), 1, 3),
+        Tensor("half", "uint8", (1,), 1, None),
+        Tensor("none", "uint8", (0, 4), 0),
+    ]
+    assert digests_of(source, tensors) == {"twice": xxhash.xxh3_128_hexdigest(b"\3\7"), "none": xxhash.xxh3_128_hexdigest(b"")}
+    assert runs(tensors[3], 102) == ((98, 4),)
+
+
+def test_overlapping_views_cannot_make_a_small_file_expensive():
+    source = BytesSource(bytes(10_000))
+    views = [Tensor(f"v{i}", "uint8", (9_000,), 9_000, i) for i in range(1_000)]
+    done = digests_of(source, views)
+    assert source.bytes_read <= SHARED * 10_000
+    assert 0 < len(done) < len(views)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    path = tmp_path / "x"
+    with path.open("wb") as f:
+        f.truncate(3 * CHUNK)
+    tracemalloc.start()
+    try:
+        file_digest(str(path), jobs=2)
+        assert tracemalloc.get_traced_memory()[1] < 4 * BUFFER
+    finally:
+        tracemalloc.stop()
+
+
+def _known(path: Path) -> Path:
+    """A file of two chunks and a little, almost all of it zeros that take no space."""
+    with path.open("wb") as f:
+        f.write(b"first")
+        f.seek(2 * CHUNK)
+        f.write(b"last")
+    return path
+
+
+def test_the_digest_of_a_file_never_changes(tmp_path):
+    """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
+    chunks = file_chunks(str(_known(tmp_path / "x")))
+    assert chunks.size == 2 * CHUNK + 4 == 134217732
+    assert chunks.digests == ("5749c60db100fb553e3cff374eda9bdf", "8c5a2179ae9f1c910939aaa27d431ff2", "ee41d6104252544473aefec01537518b")
+    assert chunks.digest == file_digest(str(tmp_path / "x")) == "3ebcbbff23ff951c9113458a7868436c"
+    (tmp_path / "empty").touch()
+    assert file_chunks(str(tmp_path / "empty")) == (0, ())
+    assert file_digest(str(tmp_path / "empty")) == "2982a5d84bcba88cde7ba530541728ab"
+
+
+XXHSUM = """#!{python}
+import sys, xxhash
+assert sys.argv[1:] == ["-H2", "-"]
+print(xxhash.xxh3_128_hexdigest(sys.stdin.buffer.read()) + "  stdin")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stat and split are GNU's")
+def test_the_documented_command_makes_it(tmp_path, monkeypatch):
+    (line,) = (line.strip() for line in (digest.__doc__ or "").splitlines() if "xxhsum -H2 - |" in line)
+    if shutil.which("xxhsum") is None:
+        (tmp_path / "xxhsum").write_text(XXHSUM.format(python=sys.executable))
+        (tmp_path / "xxhsum").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    _known(tmp_path / "x")
+    (tmp_path / "empty").touch()
+    for name in ("x", "empty"):
+        done = subprocess.run(["sh", "-c", line.replace("FILE", name)], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.split()[0] == file_digest(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap", "direct"])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
+    """Every byte is read once, by several threads or helpers."""
+    monkeypatch.setattr(digest, "CHUNK", 3 * BUFFER)
+    data = os.urandom(11 * BUFFER + 7)
+    (tmp_path / "x").write_bytes(data)
+    seen: list[int] = []
+    chunks = file_chunks(str(tmp_path / "x"), seen.append, jobs=jobs, io=io)
+    assert chunks.digests == tuple(xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in range(0, len(data), 3 * BUFFER))
+    assert sum(seen) == len(data)
+    seen.clear()
+    tensors = [Tensor(f"t{i}", "uint8", (n,), n, at) for i, (at, n) in enumerate([(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)])]
+    tensors += [Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", ((5 * BUFFER, 10), (5 * BUFFER + 20, 20)))]
+    found = tensor_digests(str(tmp_path / "x"), Anatomy(tensors=tensors), seen.append, jobs=jobs, io=io)
+    assert found == {t.name: xxhash.xxh3_128_hexdigest(b"".join(data[at : at + n] for at, n in t.pieces or ((t.offset, t.nbytes),))) for t in tensors}
+    assert sum(seen) == sum(t.nbytes for t in tensors)
+
+
+@pytest.mark.parametrize("what", ["file", "tensors"])
+def test_one_file_is_digested_by_several_threads(monkeypatch, what):
+    monkeypatch.setattr(digest, "CHUNK", 4 * BUFFER)
+    threads: set[int] = set()
+    started = threading.Barrier(2, timeout=1000)
+
+    class Slow(BytesSource):
+        def readinto(self, offset: int, buffer: memoryview) -> None:
+            if threading.get_ident() not in threads:
+                threads.add(threading.get_ident())
+                started.wait()  # for the other one
+            super().readinto(offset, buffer)
+
+    source = Slow(bytes(8 * BUFFER))
+    tensors = [Tensor(f"t{i}", "uint8", (BUFFER,), BUFFER, i * BUFFER) for i in range(8)]
+    ranges = [((at, 4 * BUFFER),) for at in (0, 4 * BUFFER)]
+    done = len(digests(source, ranges, jobs=2)) if what == "file" else len(digests_of(source, tensors, jobs=2))
+    assert (done, len(threads)) == (2 if what == "file" else 8, 2)
+
+
+def test_both_sides_share_the_threads(tmp_path, monkeypatch):
+    a, b = (safetensors(tmp_path / f"{name}.safetensors", {"x": ONE}) for name in "ab")
+    given: list[int] = []
+    monkeypatch.setattr(compare, "tensor_digests", lambda *args, jobs: given.append(jobs) or tensor_digests(*args, jobs=jobs))
+    for jobs in (1, 2, 8):
+        diff(str(a), str(b), jobs=jobs)
+    assert given == [1, 1, 1, 1, 4, 4]
+
+
+def test_a_file_that_changes_meanwhile_is_told(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(2 * BUFFER))
+    with pytest.raises(OSError, match="changed") as e:
+        file_digest(str(path), lambda n: path.write_bytes(bytes(2 * BUFFER + 1)) and None)
+    assert e.value.errno == errno.ESTALE
+
+
+# -- nothing differs ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [*GOOD, *TREES, DEMO], ids=lambda p: "-".join(p.parts[-3:]))
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
+def test_a_copy_is_the_same(what, level, tmp_path):
+    result = diff(str(what), str(copy(what, tmp_path / "copy" / what.name)), level)
+    assert not result.differs
+    assert result.files
+    assert all(f.a and f.b and not f.metadata and {t.change for t in f.tensors} <= {Change.SAME, Change.NOT_COMPARED} for f in result.files)
+    if level is Level.CONTENT:  # only what the file does not place (strided, meta) cannot be told
+        for f in result.files:
+            hidden = {t.name for t in f.tensors if t.change is Change.NOT_COMPARED}
+            assert f.change is (Change.NOT_COMPARED if hidden else Change.SAME)
+            assert not hidden & set(placed(show(f.a.path)[1].tensors, f.a.size))
+    placed_ = sum(1 for f in result.files for t in f.tensors if t.a and t.a.digest)
+    assert (placed_ > 0) == (level is Level.CONTENT and any(t.offset is not None for f in result.files for t in show(f.a.path)[1].tensors))
+
+
+def test_each_byte_of_a_tensor_is_read_at_most_once(tmp_path):
+    n = 4 << 20
+    a = safetensors(tmp_path / "a.safetensors", {"x": ("U8", (n,), random.Random(1).randbytes(n)), "y": ("U8", (3,), b"abc")})
+    result = diff(str(a), str(a))
+    headers = diff(str(a), str(a), Level.STRUCTURE).bytes_read
+    assert result.bytes_read == headers + 2 * (n + 3)
+    assert headers < 100_000
+
+
+# -- one byte differs --------------------------------------------------------------------------------------------------------------
+
+_SETS = [
+    p
+    for p in GOOD
+    if p.parts[-3] in ("safetensors", "mindspore_ckpt", "torch_zip", "torch_legacy", "torch_tar", "tf_bundle", "dcp", "safetensors_index")
+]
+
+
+def _spots() -> list[tuple[Path, str, str, tuple[tuple[int, int], ...]]]:
+    """(what is compared, file in it, tensor, its runs) of every tensor with bytes in the fixtures."""
+    out = []
+    for what in _SETS:
+        for path in [p for p in sorted(what.rglob("*")) if p.is_file()] if what.is_dir() else [what]:
+            report, anatomy = show(str(path))
+            own = str(path.relative_to(what)) if what.is_dir() else ""
+            out += [(what, own, name, at) for name, at in placed(anatomy.tensors, report.size).items() if at]
+    return out
+
+
+SPOTS = _spots()
+
+
+def test_there_is_something_to_flip():
+    assert {what.parts[-3] for what, *_ in SPOTS} == {p.parts[-3] for p in _SETS}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
+    what, own, name, at = data.draw(st.sampled_from(SPOTS))
+    offset, n = data.draw(st.sampled_from(at))
+    byte = offset + data.draw(st.integers(0, n - 1))
+    other = copy(what, tmp_path_factory.mktemp("flip") / what.name)
+    path = other / own if own else other
+    good = show(str(path))
+    flip(path, byte, data.draw(st.integers(1, 255)))
+    result = diff(str(what), str(other))
+    here = {t for t, where in placed(good[1].tensors, good[0].size).items() if any(a <= byte < a + m for a, m in where)}  # tied ones as well
+    assert name in here
+    told = {(os.path.basename(f.b.path), t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED}
+    if show(str(path))[0].verdict is Verdict.BROKEN:  # a TensorFlow string's length: the structure shows it already
+        assert not names(result, Change.SAME) & here
+    else:
+        assert told == {(path.name, t) for t in here}
+    assert result.differs or any(r.verdict is Verdict.BROKEN for r in result.reports)
+    assert all(f.change is Change.SAME for f in result.files if os.path.basename(f.b.path) != path.name)
+
+
+def test_structure_does_not_see_it(tmp_path, capfd):
+    a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
+    b = copy(a, tmp_path / "b.safetensors")
+    flip(b, b.stat().st_size - 1)
+    assert run(capfd, a, b)[0] == 1
+    code, out, _ = run(capfd, a, b, "--level", "structure")
+    assert code == 0
+    assert "the same names, types, shapes and metadata" in out
+    assert all(t.a.digest is None for f in diff(str(a), str(b), Level.STRUCTURE).files for t in f.tensors)
+
+
+# -- other differences -------------------------------------------------------------------------------------------------------------
+
+
+def test_added_removed_reshaped_changed(tmp_path, capfd):
+    eight = ONE[2]
+    common = {"same": ONE, "shape": ("F32", (2,), eight), "type": ("F32", (2,), eight), "bytes": ONE, "gone": ONE}
+    a = safetensors(tmp_path / "a.safetensors", common, run="1", left="x")
+    b = safetensors(
+        tmp_path / "b.safetensors",
+        {"same": ONE, "shape": ("F32", (1, 2), eight), "type": ("I32", (2,), eight), "bytes": TWO, "new": ONE},
+        run="2",
+        right="y",
+    )
+    (f,) = diff(str(a), str(b)).files
+    assert {t.name: str(t.change) for t in f.tensors} == {
+        "same": "same", "shape": "reshaped", "type": "reshaped", "bytes": "changed", "gone": "removed", "new": "added",
+    }  # fmt: skip
+    assert {(m.key, str(m.change), m.a, m.b) for m in f.metadata} == {
+        ("run", "changed", "1", "2"),
+        ("left", "removed", "x", None),
+        ("right", "added", None, "y"),
+    }
+    code, out, err = run(capfd, a, b)
+    assert (code, err) == (1, "")
+    assert re.search(r"reshaped +type +float32 2 +int32 2$", out, re.MULTILINE)
+    assert re.search(r"added +new +– +float32 2$", out, re.MULTILINE)
+    assert "same" not in [line.split()[0] for line in out.splitlines() if line]
+    assert "6 tensors: 1 same, 1 changed, 2 reshaped, 1 added, 1 removed" in out
+    assert re.search(r"same +same +float32 2", run(capfd, a, b, "-v")[1])
+
+
+def test_json(tmp_path, capfd):
+    a = safetensors(tmp_path / "a.safetensors", {"x": ONE, "y": ONE}, left="1")
+    b = safetensors(tmp_path / "b.safetensors", {"x": TWO})
+    code, out, _ = run(capfd, a, b, "--json")
+    value = json.loads(out)
+    assert (code, value["schema"], value["same"], value["level"]) == (1, "ckpt-tools/diff/v1", False, "content")
+    assert value["summary"]["tensors"] == {"same": 0, "changed": 1, "reshaped": 0, "added": 0, "removed": 1, "not_compared": 0}
+    (f,) = value["files"]
+    assert (f["a"]["path"], f["b"]["path"], f["change"]) == (str(a), str(b), "changed")
+    assert f["tensors"][0] == {
+        "name": "x",
+        "change": "changed",
+        "a": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(ONE[2])},
+        "b": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(TWO[2])},
+    }
+    assert f["tensors"][1]["b"] is None
+    assert f["metadata"] == [{"key": "left", "change": "removed", "a": "1", "b": None}]
+    page = (FIXTURES.parent / "docs/json.md").read_text()
+    keys = {*value, *value["summary"], *value["summary"]["tensors"], *f, *f["a"], *f["tensors"][0], *f["tensors"][0]["a"], *f["metadata"][0]}
+    assert not keys - set(re.findall(r"`([a-z_]+)`", page))
+    assert value["schema"].removeprefix("ckpt-tools/") in page
+
+
+def test_metadata_values_that_compare_oddly():
+    nan = float("nan")
+    assert _equal(nan, nan)
+    assert _equal(1, 1.0)
+    assert _equal(None, None)
+    assert not _equal(True, 1)
+    assert not _equal(0, False)
+    assert not _equal("1", 1)
+    assert not _equal(nan, 1.0)
+
+
+def test_names_cannot_steer_the_terminal(tmp_path, capfd):
+    a = safetensors(tmp_path / "a.safetensors", {"\x1b[2Jevil": ONE})
+    b = safetensors(tmp_path / "b.safetensors", {"\x1b[2Jevil": TWO})
+    assert "\x1b" not in run(capfd, a, b)[1]
+
+
+# -- which file is compared with which ---------------------------------------------------------------------------------------------
+
+
+def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
+    result = diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"))
+    assert len(result.files) == 4
+    assert all(f.a and f.b and os.path.basename(f.a.path) == os.path.basename(f.b.path) for f in result.files)
+    assert names(result, Change.CHANGED)
+    assert {m.key for f in result.files for m in f.metadata} >= {"iteration"}
+
+
+def test_steps_in_file_names_do_not_matter(tmp_path):
+    tree = FIXTURES / "layouts/mindspore/pangu/tree"
+    for rank in range(4):
+        copy(tree / f"rank_{rank}/pangu{rank}-1_4.ckpt", tmp_path / f"a/rank_{rank}/pangu{rank}-1_4.ckpt")
+        copy(tree / f"rank_{rank}/pangu{rank}-2_3.ckpt", tmp_path / f"b/rank_{rank}/pangu{rank}-2_3.ckpt")
+    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert [(os.path.basename(f.a.path), os.path.basename(f.b.path)) for f in result.files] == [
+        (f"pangu{r}-1_4.ckpt", f"pangu{r}-2_3.ckpt") for r in range(4)
+    ]
+
+
+def test_a_dying_gasp_is_compared_with_a_periodic_save(tmp_path):
+    tree = FIXTURES / "layouts/mindspore/pangu/tree"
+    for rank in range(3):
+        copy(tree / f"rank_{rank}/pangu{rank}-2_3.ckpt", tmp_path / f"a/rank_{rank}/pangu{rank}-2_3.ckpt")
+        copy(tree / f"rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt", tmp_path / f"b/rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt")
+    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert [Path(f.a.path).parent.name == Path(f.b.path).parent.name for f in result.files] == [True] * 3
+
+
+def test_several_checkpoints_are_matched_by_step(tmp_path):
+    b = copy(DEMO, tmp_path / "b")
+    shutil.rmtree(b / "iter_0000010/mp_rank_01")
+    shutil.rmtree(b / "iter_0000020/mp_rank_00")
+    result = diff(str(DEMO), str(b))
+    assert not names(result, Change.CHANGED)
+    assert Counter(f.change for f in result.files) == {Change.SAME: 4, Change.REMOVED: 4}
+
+
+def test_prefixes_without_a_layout(tmp_path, capfd):
+    """TensorFlow's users name a checkpoint by what its files have in common."""
+    home = FIXTURES / "formats/tf_bundle/good/manager"
+    for f in home.glob("ckpt-2.*"):
+        copy(f, tmp_path / "b" / f.name.replace("ckpt-2", "ckpt-7"))
+        copy(f, tmp_path / "a" / f.name)
+    assert run(capfd, home / "ckpt-2", tmp_path / "b/ckpt-7")[0] == 0
+    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))  # and as directories, where the names hold the step
+    assert len(result.files) == 2
+    assert not result.differs
+
+
+def test_two_files_are_compared_whatever_they_are_called(tmp_path):
+    for a, b in (("checkpoint.pth.tar", "x.pt"), ("rank_1.pt", "step_7/rank_2.pt")):
+        one, two = (copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", tmp_path / name) for name in (a, b))
+        result = diff(str(one), str(two))
+        assert [(f.a.path, f.b.path) for f in result.files if f.a and f.b] == [(str(one), str(two))]
+        assert names(result, Change.SAME)
+
+
+def test_what_an_index_names_belongs_to_it(tmp_path):
+    home = FIXTURES / "formats/safetensors_index/good/safetensors"
+    other = copy(home, tmp_path / "b")
+    shard = min(other.glob("*.safetensors"))
+    flip(shard, shard.stat().st_size - 1)
+    result = diff(str(home / "model.safetensors.index.json"), str(other / "model.safetensors.index.json"))
+    assert [os.path.basename(f.a.path) for f in result.files if f.change is Change.CHANGED] == [shard.name]
+    assert len(result.files) == 3
+
+
+def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
+    """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
+    torch = pytest.importorskip("torch")
+    import torch.distributed.checkpoint as dcp
+
+    state = {"w": torch.arange(12, dtype=torch.float32).reshape(3, 4), "b": torch.ones(5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells that it saves alone
+        for name in ("one", "two"):
+            dcp.save(state, checkpoint_id=tmp_path / name, no_dist=True)
+        dcp.save({**state, "b": torch.zeros(5)}, checkpoint_id=tmp_path / "other", no_dist=True)
+    assert (tmp_path / "one/.metadata").read_bytes() != (tmp_path / "two/.metadata").read_bytes()
+    assert run(capfd, tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
+    result = diff(str(tmp_path / "one"), str(tmp_path / "other"))
+    assert [(f.name, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED] == [("__0_0.distcp", "b")]
+
+
+def _file(name: str, piece: str = "", **told) -> File:
+    return File(f"/x/{name}", name, 1, Part(f"/x/{name}", "l", piece, "model", "", "/x", **told) if piece else None)
+
+
+def _named(pairs):
+    return {(a and a.name, b and b.name) for a, b in pairs}
+
+
+def test_what_matches_what():
+    """By piece though the prefix differs; by step where there are several; nothing by guess."""
+    one = [_file("a-1", "p", prefix="a", step=1), _file("a-1-best", "q", prefix="a", step=1)]
+    two = [_file("b-2", "p", prefix="b", step=2), _file("b-2-best", "q", prefix="b", step=2)]
+    assert _named(match(one, two)) == {("a-1", "b-2"), ("a-1-best", "b-2-best")}
+    steps = [[_file(f"{run}-{n}", "p", prefix=run, step=n) for n in (1, 2)] + [_file(f"{run}.{k}.log")] for run, k in (("a", 5), ("b", 6))]
+    assert _named(match(*steps)) == {("a-1", "b-1"), ("a-2", "b-2"), ("a.5.log", None), (None, "b.6.log")}
+    numbered = [[*side, _file(f"x.{k}.bin")] for k, side in ((5, steps[0]), (6, steps[1]))]
+    assert ("x.5.bin", None) in _named(match(*numbered)), "of several steps 5 and 6 are two"
+    assert _named(match([_file("x.5.bin")], [_file("x.6.bin")])) == {("x.5.bin", "x.6.bin")}
+    both = [[_file(f"{run}-{n}-{piece}", piece, prefix=run, step=n) for n in (1, 2) for piece in "pq"] for run in "ab"]
+    assert _named(match(*both)) == {(f"a-{n}-{piece}", f"b-{n}-{piece}") for n in (1, 2) for piece in "pq"}
+    other = [_file("n", "r", rank=0)]
+    assert _named(match([_file("l", "p", rank=0), _file("m", "q", rank=0)], other)) == {("l", None), ("m", None), (None, "n")}
+
+
+_number = st.integers(0, 3)
+_part = st.builds(
+    lambda name, rank, tp, step, piece: File(
+        f"/x/{name}", name, 1, Part(f"/x/{name}", "l", piece, "model", "", "/x", rank=rank, coords=(("tp", tp),), step=step)
+    ),
+    st.sampled_from(["a-1", "a-2", "b-1", "b-7"]), st.none() | _number, _number, st.none() | _number, st.sampled_from(["p", "q"]),
+)  # fmt: skip
+_bare = st.builds(lambda n, k, e: File(f"/y/{n}-{k}.{e}", f"{n}-{k}.{e}", 1), st.sampled_from("ab"), st.integers(0, 12), st.sampled_from("xy"))
+_side = st.lists(_part | _bare, max_size=12)
+
+
+@given(_side, _side)
+def test_every_file_is_in_exactly_one_pair(a, b):
+    pairs = match(a, b)
+    for i, side in enumerate((a, b)):
+        assert Counter(id(p[i]) for p in pairs if p[i] is not None) == Counter(map(id, side))
+    assert (None, None) not in pairs
+
+
+@given(st.lists(_part | _bare, max_size=12, unique_by=lambda f: f.name))
+def test_a_side_matches_itself(side):
+    assert all(a is b for a, b in match(side, side))
+
+
+# -- what cannot be compared -------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
+    code, out, _ = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
+    value = json.loads(out)
+    cut = next(f for f in value["files"] if f["b"]["verdict"] == "broken")
+    assert code == 1
+    assert cut["b"]["findings"][0]["code"] == "truncated"
+    assert cut["change"] == "not-compared"
+    assert {t["change"] for t in cut["tensors"]} == {"not-compared"}, "a cut file's tensors were not removed"
+    text = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020")[1]
+    assert "truncated" in text
+    assert "damage was found" in text
+
+
+def test_damage_alone_is_1(tmp_path, capfd):
+    name = "iter_0000020/mp_rank_01/model_optim_rng_3.pt"
+    assert run(capfd, DEMO / name, copy(DEMO / name, tmp_path / "b.pt"))[0] == 1
+
+
+def test_tensors_without_a_place(tmp_path, capfd):
+    """Numbers inside a pickle: equal files are the same; in others only shapes are compared, and it is said."""
+    a = FIXTURES / "formats/pickle_plain/good/tensors.pkl"
+    b = copy(a, tmp_path / "b.pkl")
+    assert run(capfd, a, b, "--strict")[0] == 0
+    flip(b, b.read_bytes().index(b"\0<q") + 1)  # the high byte of the number 1 in float16
+    code, out, _ = run(capfd, a, b)
+    assert code == 1
+    assert "other bytes" in out
+    assert "3 not compared" in out
+    assert names(diff(str(a), str(b)), Change.NOT_COMPARED) == {"w", "p", "half"}
+
+
+def test_an_expanded_tensor_is_stored_shorter(tmp_path):
+    """Its bytes stand for several elements each: equal to another expanded one, not comparable with a whole one."""
+    torch = pytest.importorskip("torch")
+    torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "a.pt")
+    torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "b.pt")
+    torch.save({"e": torch.ones(4)}, tmp_path / "c.pt")
+    for other, change in (("b.pt", Change.SAME), ("c.pt", Change.NOT_COMPARED)):
+        assert names(diff(str(tmp_path / "a.pt"), str(tmp_path / other)), change) == {"e"}
+
+
+def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
+    a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
+    monkeypatch.setattr(compare, "tensor_digests", lambda *_, **__: {})
+    code, out, _ = run(capfd, a, a)
+    assert code == 0
+    assert "not everything could be compared" in out
+    assert run(capfd, a, a, "--strict")[0] == 5
+    assert json.loads(run(capfd, a, a, "--json")[1])["same"] is False
+
+
+def test_an_encrypted_file_hides_its_tensors(tmp_path):
+    home = FIXTURES / "formats"
+    result = diff(str(home / "mindspore_encrypted/good/aes-gcm.ckpt"), str(home / "mindspore_ckpt/good/tiny-crc.ckpt"))
+    assert set(result.tensors) == {Change.NOT_COMPARED}
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EIO, "unreadable"), (errno.ESTALE, "in-use")])
+def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
+    a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
+    b = copy(a, tmp_path / "b.safetensors")
+    real = compare.tensor_digests
+
+    def broken(path, *rest, **more):
+        if path == str(b):
+            raise OSError(number, os.strerror(number))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(compare, "tensor_digests", broken)
+    status, out, _ = run(capfd, a, b, "--json")
+    (f,) = json.loads(out)["files"]
+    assert status == 5
+    assert (f["change"], f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == ("not-compared", "unknown", code)
+
+
+def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypatch):
+    a = safetensors(tmp_path / "a.safetensors", {"x": ONE})
+    b = safetensors(tmp_path / "b.safetensors", {"x": ONE})
+    real = compare.tensor_digests
+
+    def late(path, *rest, **more):
+        if path == str(b):
+            os.utime(b, ns=(1, 1))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(compare, "tensor_digests", late)
+    assert diff(str(a), str(b)).files[0].b.findings[-1].code == "in-use"
+
+
+# -- questions that make no sense, and trust ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        ((DEMO, DEMO / "latest_checkpointed_iteration.txt"), 2, "is a file"),
+        ((DEMO, "nowhere"), 5, "does not exist"),
+        (("empty", DEMO), 5, "no checkpoint file"),
+        ((DEMO, "empty"), 5, "no checkpoint file"),
+        ((DEMO, DEMO, "--level", "values"), 2, "structure or content"),
+        ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
+        ((DEMO,), 2, "B"),
+        ((DEMO, DEMO, DEMO), 2, ""),
+    ],
+)
+def test_mistakes(tmp_path, capfd, argv, code, says):
+    (tmp_path / "empty").mkdir()
+    status, out, err = run(capfd, *argv)
+    assert (status, out) == (code, "")
+    assert says in err
+
+
+def test_nothing_is_unpickled(tmp_path, capfd):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    for name in ("a.pkl", "b.pkl"):
+        (tmp_path / name).write_bytes(pickle.dumps({"w": Evil()}))
+    code, out, _ = run(capfd, tmp_path / "a.pkl", tmp_path / "b.pkl")
+    assert not (tmp_path / "ran").exists()
+    assert "unsafe-pickle" in out
+    assert code == 1
+
+
+def test_one_thread_or_two_give_one_answer():
+    one, two = (diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"), jobs=jobs) for jobs in (1, 2))
+    assert one.files == two.files
+
+
+def test_progress_reaches_the_end(tmp_path):
+    seen: list[tuple[int, int]] = []
+    result = diff(str(DEMO), str(DEMO), progress=lambda done, total: seen.append((done, total)))
+    assert seen
+    assert max(done for done, _ in seen) <= result.bytes_read
+    assert len({total for _, total in seen}) == 1
+    assert all(done <= total for done, total in seen)
+
+
+def test_the_function_is_public():
+    assert ckpt_tools.diff is diff
+    assert isinstance(diff(str(DEMO), str(DEMO)), ckpt_tools.Difference)

@@ -1,0 +1,626 @@
+"""ExceptionCheckpoint: one save when training dies, and on restart the files that a plan of the same tree names."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from ast import literal_eval
+
+import pytest
+import warm
+from hypothesis import given
+from hypothesis import strategies as st
+from places import DOCS, ROOT
+
+from ckpt_tools import elastic
+from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
+from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import fault_file as _fault_file
+from ckpt_tools.settings import resolve
+
+PAIRS = [[0, 2], [1, 3]]
+
+
+def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, **given):
+    given.setdefault("env", {})
+    checkpoint = ExceptionCheckpoint(**given)
+    checkpoint.set_config(print, (), partial_save, group_info, replicas, use_distributed_optimizer=distributed)
+    return checkpoint
+
+
+# -- on restart: against what would be on the disk ------------------------------------------------------------------------------------
+
+
+@st.composite
+def jobs(draw):
+    """(world size, groups over some of the ranks, failed ranks, how many of each group save or None)."""
+    world = draw(st.integers(1, 12))
+    mixed = draw(st.permutations(range(world)))[: draw(st.integers(0, world))]
+    cuts = sorted(draw(st.sets(st.integers(1, max(1, len(mixed) - 1)), max_size=4)))
+    groups = [list(mixed[a:b]) for a, b in zip([0, *cuts], [*cuts, len(mixed)], strict=True) if mixed[a:b]]
+    return world, groups, draw(st.sets(st.integers(0, world - 1))), draw(st.one_of(st.none(), st.integers(1, 4)))
+
+
+@given(jobs(), st.integers(0, 10**9), st.integers(1, 10**6))
+def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
+    world, groups, failed, replicas = job
+    checkpoint = made(fault_ranks=failed, world_size=world, group_info=groups, partial_save=replicas is not None, replicas=replicas or 1)
+    state = {rank: next((f"group {i}" for i, g in enumerate(groups) if rank in g), f"alone {rank}") for rank in range(world)}
+    idle = {rank for g in groups if replicas for rank in g[replicas:]}
+    disk = {rank: state[rank] for rank in range(world) if rank not in failed and rank not in idle}
+
+    resumable = set(disk.values()) == set(state.values())
+    assert checkpoint.check_resumable_model() is resumable
+    assert checkpoint.resume_iteration(iteration, interval) == (iteration if resumable else iteration - iteration % interval)
+    for rank in range(world):
+        source = checkpoint.source(rank)
+        if rank in disk:
+            assert source == rank
+        elif state[rank] in disk.values():
+            assert source in disk and disk[source] == state[rank]
+        else:
+            assert source is None
+            with pytest.raises(UsageError, match=f"state of rank {rank}:") as e:
+                checkpoint.get_checkpoint_names("/c", iteration, tensor_rank=0, rank=rank)
+            assert "periodic=True" in e.value.hint
+        before = checkpoint.source(rank, periodic=True)  # then every rank had saved
+        assert state[before] == state[rank]
+        assert (before in failed) == all(r in failed for r in range(world) if state[r] == state[rank])
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.data())
+def test_groups_in_the_samples_order_give_the_samples_files(slots, copies, data):
+    """mindx_elastic's page: the first live rank of ``group_info[rank % len(group_info)]``."""
+    groups = [list(range(slot, slots * copies, slots)) for slot in range(slots)]
+    failed = data.draw(st.sets(st.integers(0, slots * copies - 1)))
+    checkpoint = made(fault_ranks=failed, group_info=groups)
+    faults = checkpoint._get_fault_npus()
+    assert faults == [str(r) for r in sorted(failed)]
+    for rank in range(slots * copies):
+        live = [r for r in checkpoint._group_info[rank % len(checkpoint._group_info)] if str(r) not in faults]
+        assert checkpoint.source(rank) == (rank if str(rank) not in faults else live[0] if live else None)
+
+
+def test_pipeline_stages_do_not_mix():
+    """tp 2, dp 2, pp 2 in Megatron-LM's order: rank % 4 would send rank 4, of the second stage, to a file of the first."""
+    checkpoint = made(fault_ranks=[4], world_size=8, group_info=[[0, 2], [1, 3], [4, 6], [5, 7]])
+    assert checkpoint.source(4) == 6
+    assert (
+        checkpoint.get_checkpoint_names("/c", 7, False, tensor_rank=0, pipeline_rank=1, rank=4)[0]
+        == "/c/iter_0000007/mp_rank_00_001/model_optim_rng_6.pt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"tensor_rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
+        ({"tensor_rank": 1, "pipeline_rank": 2}, ("iter_0000012/mp_rank_01_002/model_optim_rng_3.pt",) * 2),
+        ({"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
+        ({"tensor_rank": 1, "rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),  # rank 1 failed
+        ({"tensor_rank": 1, "release": True}, ("release/mp_rank_01/model_optim_rng_3.pt",) * 2),
+        ({"tensor_rank": 1, "use_distributed_optimizer": True}, ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_001/optim.pt")),
+        (
+            {"tensor_rank": 0, "pipeline_rank": 1, "use_distributed_optimizer": True, "rank": 9, "data_parallel_rank": 4},
+            ("iter_0000012/mp_rank_00_001/model_rng.pt", "iter_0000012/mp_rank_00_001_004/optim.pt"),
+        ),
+        (
+            {"tensor_rank": 1, "use_distributed_optimizer": True, "rank": 1, "periodic": True},
+            ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_000/optim.pt"),
+        ),
+    ],
+)
+def test_names(given, names):
+    checkpoint = made(fault_ranks="1", rank=3, group_info=PAIRS)
+    assert checkpoint.get_checkpoint_names("/c", 12, **given) == tuple(f"/c/{name}" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "tensor_rank is not known"),
+        ({"tensor_rank": 0, "pipeline_parallel": True}, "pipeline_rank is not known"),
+        ({"tensor_rank": 0, "rank": 8}, "rank: rank 8 does not exist among 8 ranks"),
+        ({"tensor_rank": 0, "rank": -1}, "rank: -1 is below 0"),
+        ({"tensor_rank": 0, "use_distributed_optimizer": True, "rank": 7}, "data_parallel_rank is not known"),
+        ({"tensor_rank": 0, "use_distributed_optimizer": True, "rank": 1}, "state of rank 1:"),
+    ],
+)
+def test_a_name_that_cannot_be_known_is_not_guessed(given, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as e:
+        made(fault_ranks="1", rank=3, world_size=8, group_info=PAIRS).get_checkpoint_names("/c", 12, **given)
+    assert e.value.hint and e.value.exit_code == 2
+
+
+def test_a_release_was_not_written_by_a_dying_job():
+    checkpoint = made(fault_ranks=[1, 3], group_info=PAIRS)
+    assert checkpoint.get_checkpoint_names("/c", 0, release=True, tensor_rank=1, rank=3)[0] == "/c/release/mp_rank_01/model_optim_rng_3.pt"
+
+
+def test_one_group_has_no_model_parallelism_and_no_rank_no_file():
+    assert made(rank=1, group_info=[[0, 1]]).get_checkpoint_names("c", 0)[0] == os.path.join(
+        "c", "iter_0000000", "mp_rank_00", "model_optim_rng_1.pt"
+    )
+    with pytest.raises(UsageError, match="rank is not known"):
+        made(group_info=[[0, 1]]).get_checkpoint_names("c", 0)
+
+
+def test_nobody_stands_in_for_a_distributed_optimizer():
+    assert made(fault_ranks=[2], group_info=PAIRS).check_resumable_model()
+    sharded = made(fault_ranks=[2], group_info=PAIRS, distributed=True, partial_save=True, rank=2)
+    assert not sharded.check_resumable_model()
+    assert sharded.resume_iteration(17, 5) == 15
+    assert sharded.save()  # although it is not the first of its group
+
+
+def test_no_fault_resumes_and_unknown_groups_do_not():
+    assert made().check_resumable_model()
+    assert not made(fault_ranks=[0]).check_resumable_model()
+
+
+@pytest.mark.parametrize(
+    ("iteration", "interval", "says"), [(-1, 5, "iteration: -1 is below 0"), (5, 0, "save_interval: 0 is below 1"), (True, 5, "True")]
+)
+def test_resume_iteration_takes_steps_only(iteration, interval, says):
+    with pytest.raises(UsageError, match=says):
+        made().resume_iteration(iteration, interval)
+
+
+# -- where the faults come from ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fault_file(tmp_path):
+    def write(content):
+        path = tmp_path / "faults.json"
+        path.write_bytes(content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode())
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("content", "ranks"),
+    [
+        ([3, 5], {3, 5}),
+        ([], set()),
+        ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
+        ({"fault_ranks": [], "fault_nodes": ["a"]}, set()),
+        ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
+        ({"version": 1, "fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
+        ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}),
+        ({"FaultRankIds": "['0', '12']"}, {0, 12}),
+        ({"FaultRankIds": "[]"}, set()),
+        ([_fault_file.MAX_RANK], {1 << 24}),
+        ("\ufeff[1]".encode(), {1}),
+        (b" " * ((1 << 20) - 3) + b"[1]", {1}),
+    ],
+)
+def test_fault_files(fault_file, content, ranks):
+    path = fault_file(content)
+    assert _fault_file.fault_file(path) == ranks
+    assert made(fault_file=path).fault_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is not JSON"),
+        ("[1,", "is not JSON"),
+        (b"\xff\xfe\xfa", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("1" * 10_000, "is not JSON"),
+        ("3", "neither a list of ranks"),
+        ("null", "neither a list of ranks"),
+        ({}, "has no fault_ranks"),
+        ({"fault_rank": [1]}, "has no fault_ranks"),
+        ({"fault_ranks": "1,2"}, "fault_ranks is not a list"),
+        ({"fault_ranks": None}, "fault_ranks is not a list"),
+        ([True], "the list: True is not a rank"),
+        ([1.0], "1.0 is not a rank"),
+        (["1"], "'1' is not a rank"),
+        ([-1], "rank -1 is negative"),
+        ([(1 << 24) + 1], "rank 16777217 is above 16777216"),
+        ({"version": 2, "fault_ranks": [1]}, "has version 2"),
+        ({"version": True, "fault_ranks": [1]}, "has version True"),
+        ({"version": "1", "fault_ranks": [1]}, "has version '1'"),
+        ({"fault_nodes": ["a"]}, "but not their ranks"),
+        ({"fault_nodes": ["a"], "node_ranks": {"b": [1]}}, "does not know the fault node 'a'"),
+        ({"fault_nodes": ["a"], "node_ranks": {"a": [-2]}}, "node_ranks of 'a': rank -2 is negative"),
+        ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "node_ranks is not an object"),
+        ({"fault_nodes": "a", "node_ranks": {}}, "fault_nodes is not a list of names"),
+        ({"FaultRankIds": ["x"]}, "FaultRankIds: 'x' is not a rank"),
+        ({"FaultRankIds": "0 and 1"}, "FaultRankIds: 'and' is not a rank"),
+        ({"FaultRankIds": ["-1"]}, "FaultRankIds: '-1' is not a rank"),
+        ({"FaultRankIds": 3.5}, "FaultRankIds: 3.5 is not a rank"),
+    ],
+)
+def test_bad_fault_files(fault_file, content, says):
+    path = fault_file(content)
+    with pytest.raises(UsageError, match=r"^fault_file: ") as e:
+        made(fault_file=path)
+    assert says in str(e.value) and path in str(e.value)
+    with pytest.raises(UsageError, match=r"^--fault-file: ") as e:
+        resolve.resolve({"fault-file": path}, env={}, cwd="/")
+    assert says in str(e.value) and "--fault-file" in e.value.hint
+
+
+@pytest.mark.parametrize(("name", "why"), [("none.json", "cannot be read"), (".", "cannot be read"), ("\0", "cannot be read")])
+def test_a_fault_file_that_cannot_be_read(tmp_path, name, why):
+    with pytest.raises(UsageError, match=why):
+        made(fault_file=tmp_path / name)
+
+
+def test_a_checkpoint_given_by_mistake_is_not_read_whole(tmp_path):
+    path = tmp_path / "model.pt"
+    with path.open("wb") as f:
+        f.truncate(1 << 26)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=r"^fault_file: .* is larger than 1,048,576 bytes"):
+            made(fault_file=path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text(max_size=3), lambda v: st.lists(v) | st.dictionaries(
+    st.sampled_from(["version", "fault_ranks", "fault_nodes", "node_ranks", "FaultRankIds", "a"]), v), max_leaves=8))  # fmt: skip
+def test_no_content_is_a_crash(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(content))
+    try:
+        ranks = _fault_file.fault_file(str(path))
+    except ValueError as e:
+        ranks, said = frozenset(), str(e)
+    else:
+        said = str(path)
+    assert str(path) in said
+    assert all(type(r) is int and 0 <= r <= _fault_file.MAX_RANK for r in ranks)
+
+
+def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
+    path = fault_file([5])
+    env = {"CKPT_FAULT_RANKS": "1,3-4", "CKPT_FAULT_FILE": path, "CKPT_RANK": "2", "CKPT_WORLD_SIZE": "8"}
+    found = ExceptionCheckpoint(env=env)
+    assert (found.fault_ranks, found.rank, found.world_size) == ({1, 3, 4, 5}, 2, 8)
+    found = ExceptionCheckpoint(fault_ranks=(), rank=0, env=env)
+    assert (found.fault_ranks, found.rank) == ({5}, 0)
+    assert ExceptionCheckpoint(fault_ranks="0", fault_file=fault_file("[7]"), env=env).fault_ranks == {0, 7}
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4", "CKPT_RANK": ""}
+    assert ExceptionCheckpoint(env=torchrun).rank == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"fault_ranks": "1,,2"}, "fault_ranks: '' is not a rank"),
+        ({"fault_ranks": [-1]}, "fault_ranks: the list: rank -1 is negative"),
+        ({"fault_ranks": [True]}, "True is not a rank"),
+        ({"fault_ranks": 3}, "is not a list"),
+        ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' is not a rank"),
+        ({"env": {"CKPT_FAULT_FILE": "/none"}}, "CKPT_FAULT_FILE: '/none' cannot be read"),
+        ({"fault_ranks": [4], "world_size": 4}, "rank 4 does not exist among 4 ranks"),
+        ({"rank": 4, "world_size": 4}, "rank 4 does not exist among 4 ranks"),
+        ({"world_size": 0}, "world_size: 0 is below 1"),
+    ],
+)
+def test_mistakes_are_said_when_it_is_made(given, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as e:
+        ExceptionCheckpoint(**{"env": {}, **given})
+    assert e.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"group_info": [[0, 1], [1, 2]]}, "a rank twice"),
+        ({"group_info": [[0, 0]]}, "a rank twice"),
+        ({"group_info": [[0], []]}, "empty group"),
+        ({"group_info": [0, 1]}, "group_info: 'int' object is not iterable"),
+        ({"group_info": [[0, "1"]]}, "'1' is not a rank"),
+        ({"group_info": [[0, 4]]}, "group_info: rank 4 does not exist among 4 ranks"),
+        ({"replicas": 0}, "replicas: 0 is below 1"),
+        ({"replicas": True}, "replicas: True is not"),
+    ],
+)
+def test_mistakes_in_the_configuration(given, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as e:
+        ExceptionCheckpoint(world_size=4, env={}).set_config(print, (), **given)
+    assert e.value.hint
+
+
+def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
+    path = fault_file([5])
+    keys = dict.fromkeys(resolve.BY_KEY)
+    assert resolve.resolve({**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/").selection().fault_ranks == {1, 5}
+    assert resolve.resolve({**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/").selection().fault_ranks == {2, 5}
+    assert resolve.resolve({**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/").selection().fault_ranks == {5}
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
+    assert resolve.resolve({**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")).selection().fault_ranks == {5}
+
+
+def test_the_schema_on_the_page_is_the_one_that_is_read(fault_file):
+    page = (DOCS / "elastic.md").read_text()
+    examples = [_fault_file.fault_file(fault_file(block)) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    assert len(examples) >= 3 and all(examples)
+
+
+def test_the_example_on_the_page_runs(tmp_path):
+    page = (DOCS / "elastic.md").read_text()
+    trained, args = [], argparse.Namespace(iteration=12, save_interval=10, load=str(tmp_path))
+    names = {"rank": 2, "world_size": 4, "data_parallel_groups": PAIRS, "args": args, "iteration": 12, "tensor_rank": 0, "train": trained.append}
+    names |= dict.fromkeys(("save_checkpoint", "model", "optimizer", "scheduler"))
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    assert trained == [12]
+    assert names["model_name"] == f"{tmp_path}/iter_0000012/mp_rank_00/model_optim_rng_2.pt"
+
+
+# -- while training runs ----------------------------------------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    pass
+
+
+@pytest.fixture
+def job():
+    """(checkpoint, what was saved)."""
+    saved: list[object] = []
+    checkpoint = made(rank=1, group_info=PAIRS)
+    checkpoint.set_config(lambda *args: saved.append(args), (7, "model"), group_info=PAIRS)
+    return checkpoint, saved
+
+
+def test_the_exception_is_saved_for_once_and_goes_on_unchanged(job):
+    checkpoint, saved = job
+    error = Lost("peer")
+
+    @checkpoint.wrap
+    def train(step: int, *, more: int) -> None:
+        """Doc."""
+        assert (step, more) == (1, 2)
+        with checkpoint:
+            raise error
+
+    with pytest.raises(Lost) as e:
+        train(1, more=2)
+    assert e.value is error and e.value.__cause__ is None and e.value.__context__ is None
+    assert saved == [(7, "model")] and checkpoint.saved and checkpoint.save_error is None
+    assert (train.__name__, train.__doc__) == ("train", "Doc.")
+
+
+@pytest.mark.parametrize(("error", "saves"), [(KeyboardInterrupt(), True), (SystemExit(1), True), (SystemExit("bad"), True), (SystemExit(0), False),
+                                              (SystemExit(), False), (GeneratorExit(), False)])  # fmt: skip
+def test_what_counts_as_a_fault(job, error, saves):
+    checkpoint, saved = job
+    with pytest.raises(type(error)), checkpoint:
+        raise error
+    assert bool(saved) is saves
+
+
+def test_success_saves_nothing_and_returns_the_value(job):
+    checkpoint, saved = job
+    assert checkpoint.wrap(lambda: 3)() == 3
+    assert not saved and not checkpoint.saved
+
+
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt(), SystemExit(0)])
+def test_a_failing_save_hides_nothing(failure, caplog):
+    def save() -> None:
+        raise failure
+
+    checkpoint = made(rank=0)
+    checkpoint.set_config(save)
+    with pytest.raises(Lost), checkpoint:
+        raise Lost
+    assert checkpoint.save_error is failure and not checkpoint.saved
+    assert "the dying-gasp save failed" in caplog.text and type(failure).__name__ in caplog.text
+
+
+def test_arguments_are_asked_for_when_they_are_needed():
+    saved, step = [], [0]
+    checkpoint = made(rank=0)
+    checkpoint.set_config(saved.append, lambda: tuple(step))
+    step[0] = 41
+    with pytest.raises(Lost), checkpoint:
+        raise Lost
+    assert saved == [41]
+
+
+def test_without_a_save_function_it_says_so(caplog):
+    with pytest.raises(Lost), ExceptionCheckpoint(env={}):
+        raise Lost
+    assert "named no save_func" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rank", "replicas", "saves"), [(0, 1, True), (2, 1, False), (2, 2, True), (4, 2, False), (4, 9, True), (5, 1, True), (None, 1, True)]
+)
+def test_partial_save_is_by_the_first_of_each_group(rank, replicas, saves):
+    assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], partial_save=True, replicas=replicas).save() is saves
+    assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], replicas=replicas).save()
+
+
+def test_signals_are_left_alone_unless_asked_for(job):
+    checkpoint, _ = job
+    before = signal.getsignal(signal.SIGTERM)
+    with checkpoint:
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_sigterm_saves_once_undisturbed_and_is_then_as_before(first):
+    before, saved = signal.getsignal(signal.SIGTERM), []
+
+    def save() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # the scheduler is impatient
+        saved.append(signal.getsignal(signal.SIGTERM))
+
+    checkpoint = made(rank=0, signals=(signal.SIGTERM,))
+    checkpoint.set_config(save)
+    with pytest.raises(Terminated if first else SystemExit) as e, checkpoint:
+        signal.raise_signal(signal.SIGTERM) if first else sys.exit(3)
+    assert e.value.code == (128 + signal.SIGTERM if first else 3)
+    assert saved == [signal.SIG_IGN] and checkpoint.saved
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_need_the_main_thread():
+    errors: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            with made(signals=(signal.SIGTERM,)):
+                pass
+        except UsageError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+
+
+def test_the_ready_made_instance(monkeypatch):
+    monkeypatch.setenv("CKPT_FAULT_RANKS", "3")
+    monkeypatch.delitem(vars(elastic), "exception_checkpoint", raising=False)
+    first = elastic.exception_checkpoint
+    assert first.fault_ranks == {3} and elastic.exception_checkpoint is first
+    monkeypatch.delitem(vars(elastic), "exception_checkpoint")
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = elastic.other
+
+
+def test_it_needs_neither_torch_nor_the_command_line():
+    code = "import sys; from ckpt_tools.elastic import ExceptionCheckpoint; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"torch", "numpy", "typer", "rich", "json"} & set(done.stdout.split())
+
+
+# -- a real job ---------------------------------------------------------------------------------------------------------------------------
+
+LOOP = """
+import multiprocessing, os, signal, sys
+import torch
+from ckpt_tools.elastic import ExceptionCheckpoint
+
+groups = eval(sys.argv[1])
+
+def train(rank, step_done, root, dying, partial, replicas):
+    state = {"iteration": 0, "weight": torch.zeros(8)}
+    def save(iteration):
+        directory = f"{root}/iter_{iteration:07d}/mp_rank_{rank % 2:02d}"
+        os.makedirs(directory, exist_ok=True)
+        torch.save(state, f"{directory}/model_optim_rng_{rank}.pt")
+        with open(f"{root}/tracker.{rank}", "w") as f:
+            f.write(str(iteration))
+        os.replace(f"{root}/tracker.{rank}", f"{root}/latest_checkpointed_iteration.txt")
+    checkpoint = ExceptionCheckpoint(rank=rank, world_size=4)
+    checkpoint.set_config(save, lambda: (state["iteration"],), partial, groups, replicas)
+    with checkpoint:
+        for iteration in range(1, 100):
+            if iteration == 8:
+                if dying.get(rank) == "exit": os._exit(9)
+                if dying.get(rank) == "kill": os.kill(os.getpid(), signal.SIGKILL)
+                raise ConnectionError(f"rank {rank} lost a peer")
+            state["weight"] += rank % 2 + 1
+            state["iteration"] = iteration
+            if iteration % 5 == 0:
+                save(iteration)
+            step_done.wait()
+
+def run(*job):
+    step_done = multiprocessing.get_context("fork").Barrier(4)  # in place of the all-reduce of a real step
+    children = {}
+    for rank in range(4):
+        pid = os.fork()
+        if not pid:
+            try:
+                train(rank, step_done, *job)
+            except ConnectionError:
+                os._exit(1)
+            os._exit(0)
+        children[rank] = pid
+    return [os.waitstatus_to_exitcode(os.waitpid(children[rank], 0)[1]) for rank in range(4)]
+
+print([run(*job) for job in eval(sys.argv[2])])
+"""
+
+DEATHS = [
+    ({2: "kill"}, False, 1, 7),
+    ({0: "exit", 3: "kill"}, False, 1, 7),
+    ({0: "exit", 2: "kill"}, False, 1, 5),
+    ({0: "kill", 2: "exit", 3: "exit"}, False, 1, 5),
+    ({2: "exit"}, True, 1, 7),  # and so rank 3 has no file either
+    ({0: "exit"}, True, 1, 5),  # the only one of its group that would have saved
+    ({0: "exit"}, True, 2, 7),
+]
+
+
+@pytest.fixture(scope="module")
+def died(tmp_path_factory):
+    """For each of DEATHS where its job saved, and the exit codes of its ranks: torch is loaded once for all."""
+    roots = [tmp_path_factory.mktemp("job") for _ in DEATHS]
+    jobs = [(str(root), *death[:3]) for root, death in zip(roots, DEATHS, strict=True)]
+    done = subprocess.run([sys.executable, "-c", LOOP, str(PAIRS), str(jobs)], capture_output=True, text=True,
+                          cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return list(zip(roots, literal_eval(done.stdout), strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
+@pytest.mark.parametrize("which", range(len(DEATHS)))
+def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
+    torch = pytest.importorskip("torch")
+    (root, codes), (dying, partial, replicas, step) = died[which], DEATHS[which]
+    assert codes == [{"exit": 9, "kill": -9}.get(dying.get(r, ""), 1) for r in range(4)]
+    assert {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")} == {
+        r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)
+    }
+
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"version": 1, "fault_ranks": sorted(dying)[1:]}))
+    checkpoint = ExceptionCheckpoint(fault_ranks=[min(dying)], fault_file=faults, world_size=4, env={})
+    checkpoint.set_config(partial_save=partial, group_info=PAIRS, replicas=replicas)
+    newest = int((root / "latest_checkpointed_iteration.txt").read_text())
+    assert newest == 7
+    assert checkpoint.check_resumable_model() is (step == 7)
+    assert checkpoint.resume_iteration(newest, 5) == step
+    loaded = {}
+    for rank in range(4):
+        model, optimizer = checkpoint.get_checkpoint_names(root, step, tensor_rank=rank % 2, rank=rank, periodic=step == 5)
+        assert model == optimizer
+        content = torch.load(model, weights_only=True)
+        assert content["iteration"] == step
+        assert torch.equal(content["weight"], torch.full((8,), float(step * (rank % 2 + 1))))
+        loaded[rank] = model
+
+    flags = [
+        "--fault-ranks",
+        str(min(dying)),
+        "--fault-file",
+        str(faults),
+        "--replica-groups",
+        "0,2;1,3",
+        "--save-interval",
+        "5",
+        "--world-size",
+        "4",
+    ]
+    plan = warm.completed(["plan", str(root), *flags, "--json"], os.environ)
+    assert plan.returncode == 0, plan.stderr
+    answer = json.loads(plan.stdout)
+    assert answer["resume_step"] == step
+    assert {r["rank"]: [f["path"] for f in r["files"]] for r in answer["ranks"]} == {rank: [path] for rank, path in loaded.items()}
+    rollback = answer["rollback"] and {key: answer["rollback"][key] for key in ("from", "to", "save_interval")}
+    assert rollback == (None if step == 7 else {"from": 7, "to": 5, "save_interval": 5})

@@ -1,0 +1,479 @@
+"""Every flag of every command does something: for each there is a small tree where it changes the output, the exit code, or what is opened or started.
+
+A flag for which nobody can name such a tree is not accepted. Those that say how to print (and --config, which holds all others) are not asked about.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from one_question import COMMANDS as CHOOSING
+from one_question import Asker
+from own_pickles import CALL, adding
+from owners import SOMEBODY, Owners
+from places import FIXTURES
+from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
+from small_files import mindspore, saved, tensor, trainer
+from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
+
+from ckpt_tools import cli
+from ckpt_tools.cli import dispatch
+from ckpt_tools.cli.command import Command
+from ckpt_tools.planning import decision_log
+from ckpt_tools.reading import processes
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.rate import Rate
+
+PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
+NAMES = (*cli.COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
+
+
+def parameters(command: str) -> dict[str, Any]:
+    """The real parameters of a command, by name."""
+    module = dispatch.WITHIN.get(tuple(command.split()), command)  # type: ignore[call-overload]
+    loaded = import_module(f"ckpt_tools.cli.{module}")
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(command, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
+    return {str(p.name): p for p in typer.main.get_command(app).params if p.name not in PRINTING}
+
+
+class Case(NamedTuple):
+    """``prepare`` makes a tree in a directory and returns what the command is asked about; ``one`` and ``other`` are words that differ in the flag alone."""
+
+    prepare: Callable[[Path], Path | Sequence[object]]
+    one: tuple[object, ...] = ()
+    other: tuple[object, ...] = ()
+    env: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------------------
+
+
+def one_rank(tmp: Path) -> Path:
+    return megatron(tmp / "run", world=1)
+
+
+def cut(tmp: Path) -> Path:
+    broken(root := plain(tmp), 20)
+    return root
+
+
+def rolled_back(tmp: Path) -> Path:
+    """The tracker sides with nobody, and step 10 was saved last."""
+    root = megatron(tmp / "run", tracker=False)
+    for path in root.rglob("iter_0000010/*/*.pt"):
+        os.utime(path, (OLD + 36_000, OLD + 36_000))
+    return root
+
+
+def behind(tmp: Path) -> Path:
+    root = plain(tmp)
+    (root / "latest_checkpointed_iteration.txt").write_text("10")
+    return root
+
+
+def gasps(tmp: Path) -> Path:
+    """Every rank saves: iterations 20 and 30 are whole, and 45 is no multiple of 10."""
+    for number in (20, 30, 45):
+        for rank in range(2):
+            path = tmp / f"run/iter_{number:07d}/mp_rank_00/model_optim_rng_{rank}.pt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(saved({"model": {"w": tensor(number)}, "iteration": number}))
+            os.utime(path, (OLD + number * 360, OLD + number * 360))
+    return tmp / "run"
+
+
+def two_attempts(tmp: Path) -> Path:
+    """One file of the newest step is much younger than the other."""
+    root = megatron(tmp / "run", steps=(10, 20, 30))
+    os.utime(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", (OLD + 30_000, OLD + 30_000))
+    return root
+
+
+def two_layouts(tmp: Path) -> Path:
+    root = plain(tmp)
+    for name, data in trainer(5).items():
+        (root / "checkpoint-5").mkdir(exist_ok=True)
+        (root / "checkpoint-5" / name).write_bytes(data)
+    return root
+
+
+def two_runs(tmp: Path) -> Path:
+    for name in ("a", "b"):
+        megatron(tmp / "run" / name)
+    return tmp / "run"
+
+
+def two_prefixes(tmp: Path) -> Path:
+    (tmp / "run").mkdir()
+    for at, prefix in enumerate(("net", "other")):
+        path = tmp / f"run/{prefix}-1_10.ckpt"
+        path.write_bytes(mindspore(True, 0, step_num=10 + at))
+    return tmp / "run"
+
+
+def images(tmp: Path) -> Path:
+    """Files whose names do not tell their step."""
+    return Path(shutil.copytree(FIXTURES / "layouts/pytorch-sample/imagenet/tree", tmp / "run"))
+
+
+def per_rank(tmp: Path) -> Path:
+    return one_file_per_rank(tmp / "run")
+
+
+def half_of_a_pair(tmp: Path) -> Path:
+    """Rank 0 has lost its newest file, and what rank 1 has is not the same."""
+    root = per_rank(tmp)
+    path = root / "rank_0/net-1_20.ckpt"
+    path.write_bytes(path.read_bytes()[:-40])
+    os.utime(path, (OLD + 7200, OLD + 7200))
+    return root
+
+
+def three_of_a_kind(tmp: Path) -> Path:
+    """Rank 0 has lost its newest file, and the other two hold different tensors."""
+    root = tmp / "run"
+    for step in (10, 20):
+        for rank in range(3):
+            path = root / f"rank_{rank}/net-1_{step}.ckpt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(mindspore(True, rank, step_num=step)[: -40 if (rank, step) == (0, 20) else None])
+            os.utime(path, (OLD + step * 360, OLD + step * 360))
+    return root
+
+
+def orders(name: str, of: str) -> Callable[[Path], None]:
+    """Spoils a file of orders: others may write it, its group may, or it is another user's."""
+
+    def spoil(tmp: Path) -> None:
+        (tmp / "conf").mkdir()
+        (tmp / "conf" / name).write_bytes(b"k" * 16 if name == "key" else b"world-size = 2\n")
+        (tmp / "conf" / name).chmod({"dir": 0o602, "group": 0o620}.get(of, 0o600))
+        if of == "owner":
+            OWNERS[-1].give(tmp / "conf" / name)
+
+    return spoil
+
+
+def trusting(subject: Callable[[Path], Path | Sequence[object]], flag: str = "--config", name: str = "c.toml") -> dict[str, Case]:
+    """The flags that say whose orders count, each with a file that is refused without it."""
+    words = {"trust_dir": ("--trust-dir", "conf"), "trust_group": ("--trust-group",), "trust_owner": ("--trust-owner", str(SOMEBODY))}
+
+    def prepare(spoil: Callable[[Path], None]) -> Callable[[Path], Path | Sequence[object]]:
+        return lambda tmp: (spoil(tmp), subject(tmp))[1]
+
+    return {
+        key: Case(prepare(orders(name, key.removeprefix("trust_"))), (flag, f"conf/{name}"), (flag, f"conf/{name}", *more))
+        for key, more in words.items()
+    }
+
+
+def failed_ranks(tmp: Path) -> Path:
+    (tmp / "faults.json").write_text('{"fault_ranks": [0]}')
+    return gasps(tmp)
+
+
+def strategies(tmp: Path) -> Path:
+    (tmp / "none").mkdir()
+    return per_rank(tmp)
+
+
+def foreign(tmp: Path) -> Path:
+    """The newest checkpoint names a class of the user's own."""
+    root = plain(tmp)
+    adding(root / "iter_0000020/mp_rank_00/model_optim_rng.pt", CALL)
+    return root
+
+
+def unfinished(tmp: Path) -> Path:
+    """The newest save lacks a rank, and its files are of this moment."""
+    root = megatron(tmp / "run", tracker=False)
+    shutil.rmtree(root / "iter_0000020/mp_rank_01")
+    os.utime(root / "iter_0000020/mp_rank_00/model_optim_rng.pt")
+    return root
+
+
+def locked(tmp: Path) -> Path:
+    """Another process holds the lock of the job's decision; the test lets go of it."""
+    root = plain(tmp)
+    place = Path(decision_log.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
+    place.mkdir(parents=True)
+    HELD.append(os.open(place / "lock", os.O_RDWR | os.O_CREAT))
+    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    return root
+
+
+HELD: list[int] = []
+OWNERS: list[Owners] = []
+
+
+# -- what each flag changes ---------------------------------------------------------------------------------------------------------
+
+BEYOND = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500")
+ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
+CHOICE: dict[str, Case] = {
+    "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
+    "rank": Case(per_rank, ("--rank", "0"), ("--rank", "1")),
+    "world_size": Case(plain, (), ("--world-size", "4")),
+    "order": Case(rolled_back, (), ("--order", "step")),
+    "resume_from": Case(behind, (), ("--resume-from", "tracker")),
+    "prefer": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--prefer", "periodic")),
+    "kind": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--kind", "periodic")),
+    "layout": Case(two_layouts, (), ("--layout", "megatron")),
+    "run": Case(two_runs, (), ("--run", "a")),
+    "prefix": Case(two_prefixes, (), ("--prefix", "net")),
+    "exclude": Case(plain, (), ("--exclude", "iter_0000020")),
+    "same_save": Case(two_attempts, (), ("--same-save", "run/iter_0000030")),
+    "trust_global": Case(foreign, (), ("--trust-global", "mycompany.*")),
+    "max_step": Case(plain, (), ("--max-step", "19")),
+    "level": Case(flipped, (), ("--level", "structure")),
+    "key_file": Case(encrypted, (), ("--key-file", "key")),
+    "require": Case(per_rank, (), ("--require", "epoch_num")),
+    "fault_ranks": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--fault-ranks", "0")),
+    "fault_file": Case(failed_ranks, ("--save-interval", "10"), ("--save-interval", "10", "--fault-file", "faults.json")),
+    "replica_groups": Case(half_of_a_pair, (), ("--replica-groups", "0,1")),
+    "replicas": Case(half_of_a_pair, (), ("--replicas", "all")),
+    "prove_replicas": Case(three_of_a_kind, ("--replicas", "all"), ("--replicas", "all", "--prove-replicas")),
+    "strategy_dir": Case(strategies, (), ("--strategy-dir", "none")),
+    **{axis: Case(plain, (), (f"--{axis}", "2")) for axis in ("pp", "cp", "dp", "ep", "etp")},
+    "tp": Case(plain, (), ("--tp", "1")),
+    "rank_order": Case(plain, ("--world-size", "4"), ("--world-size", "4", "--rank-order", "dp-tp-cp-ep-pp")),
+    "save_interval": Case(gasps, (), ("--save-interval", "10")),
+    "max_attempts": Case(flipped, (), ("--max-attempts", "1")),
+    "budget": Case(plain, ("--no-cache",), ("--no-cache", "--budget", "0s")),
+    "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "0s")),
+    "no_cache": Case(plain, ("--cached",), ("--cached", "--no-cache")),
+    "allow_none": Case(empty, (), ("--allow-none",)),
+    "allow_missing": Case(lambda tmp: tmp / "run", ("--allow-none",), ("--allow-none", "--allow-missing")),
+    "allow_fresh": Case(lost, (), ("--allow-fresh",)),
+    "plan_dir": Case(started_before, ("--allow-none",), ("--allow-none", "--plan-dir", "log")),
+    "no_fallback": Case(cut, (), ("--no-fallback",)),
+    "skip_unreadable": Case(plain, ("--unreadable",), ("--unreadable", "--skip-unreadable")),
+    "strict": Case(plain, ("--no-cache", "--budget", "0s"), ("--no-cache", "--budget", "0s", "--strict")),
+    "explain": Case(plain, ("--text",), ("--text", "--explain")),
+    "settle": Case(unfinished, (), ("--settle", "0s")),
+    "jobs": Case(plain, ("--no-cache", "--jobs", "2"), ("--no-cache", "--jobs", "3")),
+    "io": Case(plain, ("--no-cache",), ("--no-cache", "--io", "direct")),
+    "limit_rate": Case(plain, ("--no-cache",), ("--no-cache", "--limit-rate", "1PB")),
+    **trusting(plain),
+}
+DECIDING: dict[str, Case] = {
+    "rank": Case(per_rank, ("--worker", "--rank", "0"), ("--worker", "--rank", "1"), torchrun_env(0, 2)),
+    "worker": Case(plain, (), ("--worker",)),
+    "job": Case(plain, (), ("--job", "j")),
+    "nodes": Case(plain, (), ("--nodes", "2")),
+    "node": Case(plain, (*ONE_NODE[:3], "--world-size", "2"), ONE_NODE),
+    "timeout": Case(locked, ("--job", "j", "--timeout", "0s"), ("--job", "j", "--timeout", "1ms")),
+    "require_mount": Case(lambda tmp: tmp / "run", (), ("--require-mount",)),
+    "view": Case(plain, (), ("--view", "view")),
+    "agree": Case(plain, (), ("--agree",)),
+    "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
+    "secret_file": Case(plain, (*BEYOND, "--secret-file", "absent"), BEYOND),
+    "read": Case(plain, (), ("--read",)),
+    "command": Case(plain, ("--", "train"), ("--", "test")),
+}
+CHECK: dict[str, Case] = {
+    **{name: CHOICE[name] for name in ("level", "key_file", "require", "no_cache", "jobs", "io", "limit_rate")},
+    "paths": CHOICE["root"],
+    "trust_global": CHOICE["trust_global"],
+    "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "1d")),
+    "no_cache": Case(plain, ("--cached", "--max-age", "1d"), ("--cached", "--max-age", "1d", "--no-cache")),
+    "settle": Case(unfinished, (), ("--settle", "0s")),
+    "explain_bytes": Case(one_rank, (), ("--explain-bytes",)),
+    "strict": Case(behind, (), ("--strict",)),
+    "sample": Case(plain, (), ("--sample", "1/2")),
+    "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--max-duration", "0s")),
+    "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
+    **trusting(plain),
+}
+OTHERS: dict[str, dict[str, Case]] = {
+    "ls": {
+        **{name: CHOICE[name] for name in ("root", "kind", "layout", "run", "prefix", "exclude", "max_step", "world_size", "order")},
+        "save_interval": Case(gasps, (), ("--save-interval", "10")),
+        "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
+        "since": Case(plain, (), ("--since", "1h")),
+        "tree": Case(plain, ("--text",), ("--text", "--tree")),
+        **trusting(plain),
+    },
+    "verify": CHECK,
+    "show": {
+        "file": Case(lambda tmp: [plain(tmp)][:0], (f"run/{FILE}",), ("run/latest_checkpointed_iteration.txt",)),
+        "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
+        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
+        "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
+        **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
+    },
+    "diff": {
+        "a": Case(lambda tmp: [plain(tmp)][:0], ("run/iter_0000010", "run/iter_0000020"), ("run/iter_0000020", "run/iter_0000020")),
+        "b": Case(lambda tmp: [plain(tmp)][:0], ("run/iter_0000010", "run/iter_0000020"), ("run/iter_0000010", "run/iter_0000010")),
+        "level": Case(lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"], (), ("--level", "structure")),
+        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
+        "strict": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, ("--level", "structure"), ("--level", "structure", "--strict")),
+        "jobs": Case(lambda tmp: [plain(tmp)] * 2, ("--jobs", "1"), ("--jobs", "2")),
+        **trusting(lambda tmp: [plain(tmp)] * 2),
+    },
+    "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
+    "formats": {},
+    "launchers": {},
+    "layouts": {
+        "root": Case(
+            lambda tmp: [plain(tmp)][:0], ("run", "--check", "--layout", "megatron"), ("run/iter_0000010", "--check", "--layout", "megatron")
+        ),
+        "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
+        "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
+        **trusting(lambda tmp: []),
+    },
+    "hook install": {
+        "what": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "torchrun")),
+        "root": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "slurm", "--root", "/somewhere")),
+    },
+}
+ELSEWHERE = {("run", "transfer"), ("hook", "transfer")}
+"""Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it."""
+
+
+def cases(command: str) -> dict[str, Case]:
+    """What each parameter of a command is held to."""
+    if command in OTHERS:
+        return OTHERS[command]
+    own = DECIDING if command in ("run", "hook") else {}
+    known = parameters(command)
+    return {name: case for name, case in {**CHOICE, **own}.items() if name in known}
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_every_parameter_is_held_to_something(command: str) -> None:
+    """A new flag needs a tree where it matters; one that is gone leaves nothing behind here."""
+    elsewhere = {name for of, name in ELSEWHERE if of == command}
+    assert cases(command).keys() | elsewhere == parameters(command).keys()
+    for name, case in cases(command).items():
+        flags = {opt for opt in getattr(parameters(command)[name], "opts", ()) if opt.startswith("-")}
+        said = [{str(word) for word in words} for words in (case.one, case.other)]
+        assert not flags or flags & (said[0] | said[1]), name
+
+
+# -- what is seen --------------------------------------------------------------------------------------------------------------------
+
+
+class Seen(Asker):
+    """Command lines and what is seen of each: the exit code, both streams, what a started command is told, and what was called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp: Path) -> None:
+        super().__init__(monkeypatch, capfd, tmp / "state/ckpt-tools/decisions")
+        self.patch, self.tmp, self.calls = monkeypatch, tmp, list[object]()
+        monkeypatch.chdir(tmp)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
+        monkeypatch.setattr(processes, "LEAST", 1)
+        monkeypatch.setattr(processes, "crowd", self._crowd)
+        monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
+        real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
+        monkeypatch.setattr(import_module("ckpt_tools.comparison.compare"), "ThreadPoolExecutor", self._noting(threads, "threads"))
+        monkeypatch.setattr(os, "open", lambda path, *more, **named: self._opened(real, path, *more, **named))
+        monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)  # the trees are of this second
+        self.unreadable = False
+
+    def _crowd(self, count: int, jobs: int, answer: object, beat: object) -> Iterator[tuple[int, bytes]]:
+        self.calls.append(("processes", jobs))
+        yield from ()
+
+    def _noting(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self.calls.append((what, given))
+            return real(*given, **named)
+
+        return call
+
+    def _opened(self, real: Callable[..., int], path: Any, *more: Any, **named: Any) -> int:
+        if str(path).startswith("/proc/self/fd/"):
+            self.calls.append("past the cache")
+        if self.unreadable and str(path).endswith(FILE):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *more, **named)
+
+    def see(self, command: str, subject: Path | Sequence[object], words: tuple[object, ...]) -> object:
+        asked = [subject] if isinstance(subject, Path) else list(subject)
+        tail = list(words[words.index("--") :]) if "--" in words else ["--", "train"]
+        words = words[: words.index("--")] if "--" in words else words
+        self.unreadable = "--unreadable" in words
+        fixed = [] if "--text" in words or command in ("run", "hook install") else ["--json"]
+        fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
+        fixed += ["--no-cache"] if command in (*CHOOSING, "verify") and not {"--cached", "--no-cache"} & set(words) else []
+        given = [word for word in words if word not in ("--unreadable", "--cached", "--text")]
+        self.started, self.calls, self.words = {}, [], []
+        if not HELD:  # a lock in it is part of the case
+            shutil.rmtree(self.tmp / "state", ignore_errors=True)
+        if command == "run" and tail == ["--", "none"]:
+            tail = []
+        code, out, err = self.execute(*command.split(), *asked, *given, *fixed, *(tail if command == "run" else []))
+        plan = Path(self.started.get("CKPT_PLAN", ""))
+        body = {k: v for k, v in json.loads(plan.read_text()).items() if k != "decision"} if plan.is_file() else {}
+        told = {k: v for k, v in self.started.items() if k.startswith("CKPT_") and k != "CKPT_PLAN"}
+        return code, _still(out), _still(err), told, _still(json.dumps(body)), self.words, self.calls
+
+    def _become(self, words: Sequence[str], env: dict[str, str]) -> None:
+        super()._become(words, env)
+        self.words = list(words)
+
+    words: Sequence[str] = ()
+
+
+def _still(text: str) -> str:
+    """Without what differs from run to run: times, and the names of decisions that a time is part of."""
+    text = re.sub(r'"(seconds|decided_at|pid|agent|host|oldest)": ?[^,}\n]+', r'"\1": 0', text)
+    text = re.sub(r"\d{19}-\d+", "START", text)
+    text = re.sub(r"\d+ s ago", "just now", text)
+    return re.sub(r"\d+\.json", "N.json", text)
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], owners: Owners) -> Iterator[Seen]:
+    OWNERS.append(owners)
+    monkeypatch.setattr(trust, "_private", lambda step: False)  # whoever runs this may have a group of their own
+    yield Seen(monkeypatch, capfd, tmp_path)
+    while HELD:
+        os.close(HELD.pop())
+
+
+def matters(seen: Seen, command: str, name: str) -> None:
+    case = cases(command)[name]
+    for variable, value in case.env.items():
+        seen.patch.setenv(variable, value)
+    if name in ("root", "paths") and case.one == ("@plain",):
+        subjects = [plain(seen.tmp), rolled_back(seen.tmp / "b")]
+        answers = [seen.see(command, subject, ()) for subject in (subjects[0], subjects[1], subjects[0])]
+    else:
+        subject = case.prepare(seen.tmp)
+        if "--cached" in case.one:
+            seen.see(command, subject, case.one)
+        answers = [seen.see(command, subject, words) for words in (case.one, case.other, case.one)]
+    first, other, again = answers
+    assert first == again, "the same words say the same"
+    assert first != other, f"{name} changes nothing in {command}"
+
+
+WITNESSED = [(command, name) for command in NAMES for name in cases(command)]
+SHARED = [(command, name) for command, name in WITNESSED if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]]
+SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
+"""Flags that several commands take from one declaration: by default each is tried in one of them."""
+CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [pair for pair in WITNESSED if pair not in SHARED]
+
+
+@pytest.mark.parametrize(("command", "name"), CHEAP)
+def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
+    matters(seen, command, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "name"), [pair for pair in WITNESSED if pair not in CHEAP])
+def test_a_flag_matters_in_every_command(seen: Seen, command: str, name: str) -> None:
+    matters(seen, command, name)

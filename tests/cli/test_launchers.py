@@ -1,0 +1,522 @@
+"""Who started us: what each launcher's environment is taken for, under the real ones where they run here, and that no environment is an error.
+
+The Slurm environments were recorded from Slurm 22.05.8 (one node, task/none), those of Hydra from mpiexec.hydra of MPICH 4.0.2. What msrun, MindCluster and
+the Kubernetes controllers set is rewritten from their sources, named in each LAUNCHER.reference: they cannot run here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import warm
+from fixture_trees import tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckpt_tools.api import latest, plan
+from ckpt_tools.errors import UsageError
+from ckpt_tools.launchers import LAUNCHERS, Started, detect
+from ckpt_tools.launchers.slurm import _runs
+from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.selection import Selection
+
+NUMBERS = ("rank", "world_size", "local_rank", "local_world_size", "node", "nodes", "restart", "max_restarts")
+
+
+def env(text: str, **more: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split()) | more
+
+
+def numbers(started: Started | None) -> dict[str, int]:
+    assert started is not None
+    return {name: known.value for name in NUMBERS if (known := getattr(started, name)) is not None}
+
+
+def values(rank: int, world_size: int, **others: int) -> dict[str, int]:
+    return {"rank": rank, "world_size": world_size, **others}
+
+
+def refused(given_env: dict[str, str], launcher: str, *words: str, **left: int) -> Started:
+    """No rank; ``unclear`` names what was seen, ``hint`` what to do; the numbers that stay are ``left``."""
+    s = detect(given_env)
+    assert s is not None
+    assert (s.launcher, s.rank) == (launcher, None)
+    assert all(word in s.unclear for word in words), s.unclear
+    assert s.hint
+    assert numbers(s) == left
+    return s
+
+
+# -- torchrun ----------------------------------------------------------------------------------------------------------------------
+
+TORCHRUN = env(
+    "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=run-7 "
+    "TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_MAX_RESTARTS=32767"
+)
+
+
+def test_torchrun():
+    s = detect(TORCHRUN)
+    assert numbers(s) == values(5, 8, local_rank=1, local_world_size=4, node=1, nodes=2, restart=2, max_restarts=32767)
+    assert (s.launcher, s.job, s.job_from, s.unclear) == ("torchrun", "run-7", "TORCHELASTIC_RUN_ID", "")
+    assert s.rank == Known(5, "RANK (torchrun)")
+    assert s.world_size == Known(8, "WORLD_SIZE (torchrun)")
+
+
+def test_torchruns_default_id_is_none():
+    s = detect(TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"})
+    assert (s.job, s.job_from, s.rank.value) == ("", "", 5)
+
+
+def test_a_virtual_local_rank_is_no_local_rank():
+    s = detect(TORCHRUN | {"LOCAL_RANK": "0"})  # torchrun --virtual-local-rank
+    assert (s.rank.value, s.local_rank) == (5, None)
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+@pytest.mark.parametrize("value", [None, "", "x", "-1", "1.5", "٣", "99999999999"])
+def test_torchrun_without_a_number(name, value):
+    given_env = {k: v for k, v in TORCHRUN.items() if k != name} | ({} if value is None else {name: value})
+    refused(given_env, "torchrun", "TORCHELASTIC_RUN_ID=run-7", node=1, nodes=2, restart=2, max_restarts=32767)
+
+
+def test_numbers_that_contradict_each_other_are_not_used():
+    refused(TORCHRUN | {"RANK": "8"}, "torchrun", "RANK (torchrun) is 8", "8 of WORLD_SIZE", restart=2, max_restarts=32767)
+    refused(TORCHRUN | {"WORLD_SIZE": "0"}, "torchrun", "WORLD_SIZE", restart=2, max_restarts=32767)
+    refused(TORCHRUN | {"GROUP_RANK": "2"}, "torchrun", "GROUP_RANK (torchrun) is 2", restart=2, max_restarts=32767)
+    refused(TORCHRUN | {"LOCAL_WORLD_SIZE": "9"}, "torchrun", "LOCAL_WORLD_SIZE (torchrun) is 9", restart=2, max_restarts=32767)
+    refused(TORCHRUN | {"WORLD_SIZE": "999999999"}, "torchrun", "WORLD_SIZE (torchrun) is 999999999", restart=2, max_restarts=32767)
+
+
+def test_torchrun_under_srun_is_asked_first():
+    s = detect(SRUN | TORCHRUN)
+    assert (s.launcher, s.rank.value, s.world_size.value, s.job) == ("torchrun", 5, 8, "run-7")
+
+
+# -- msrun -------------------------------------------------------------------------------------------------------------------------
+
+MSRUN = env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 MS_NODE_ID=9 MS_SCHED_HOST=10.0.0.1 MS_SCHED_PORT=8118")
+NEWER_MSRUN = MSRUN | env("RANK_ID=9 RANK_SIZE=16 DEVICE_ID=1")
+MINDCLUSTER = env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 MS_LOCAL_WORKER=8 MS_NODE_RANK=1 MS_SERVER_NUM=0 MINDX_TASK_ID=4b7c")
+
+
+def test_msrun():
+    assert numbers(detect(MSRUN)) == values(9, 16)
+    assert detect(MSRUN).rank == Known(9, "MS_NODE_ID (msrun)")
+    assert numbers(detect(NEWER_MSRUN)) == values(9, 16, local_rank=1)
+    assert detect(MSRUN | {"DEVICE_ID": "1"}).local_rank is None  # somebody else's
+
+
+def test_msrun_in_a_pod_of_mindcluster():
+    s = detect(MINDCLUSTER | NEWER_MSRUN)
+    assert numbers(s) == values(9, 16, local_rank=1, local_world_size=8, node=1, nodes=2)
+    assert (s.job, s.job_from) == ("4b7c", "MINDX_TASK_ID")
+    refused(MINDCLUSTER, "msrun", "MS_NODE_RANK=1", "MS_NODE_ID", world_size=16, local_world_size=8, node=1, nodes=2)
+
+
+def test_the_scheduler_of_msrun_is_no_rank():
+    s = refused(NEWER_MSRUN | {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"}, "msrun", "MS_ROLE=MS_SCHED", world_size=16)
+    assert s.skip
+    assert not detect(MSRUN).skip
+
+
+def test_a_worker_without_a_node_rank_does_not_take_the_schedulers_rank_id():
+    refused(env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 RANK_ID=0 RANK_SIZE=16 DEVICE_ID=3"), "msrun", "RANK_ID=0", "MS_NODE_ID", world_size=16)
+
+
+# -- Slurm -------------------------------------------------------------------------------------------------------------------------
+
+_JOB = "SLURM_JOB_NAME=job.sh SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NODEID=0"
+BATCH = env(f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp")
+SRUN = env(
+    f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0,1,2,3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_PROCID=1 SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 "
+    "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp"
+)
+SUBMITTED_FROM_A_TASK = env(
+    f"SLURM_JOB_ID=9 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=3 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=3 "
+    "SLURM_STEP_TASKS_PER_NODE=3 SLURM_TASKS_PER_NODE=3"
+)
+SALLOC = env("SLURM_JOB_ID=3 SLURM_JOB_NAME=interactive SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2")
+INTERACTIVE_STEP = SALLOC | env(
+    "SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=4294967290 SLURM_STEPID=4294967290 SLURM_STEP_NUM_NODES=1 "
+    "SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_TASKS_PER_NODE=1"
+)
+ONE_TASK_PER_NODE = env(
+    "SLURM_JOB_ID=5 SLURM_JOB_NAME=train SLURM_GTIDS=1 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 "
+    "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)"
+)
+
+
+def test_a_task_of_srun():
+    s = detect(SRUN)
+    assert numbers(s) == values(1, 4, local_rank=1, local_world_size=4, node=0, nodes=1)
+    assert (s.launcher, s.job, s.job_from) == ("slurm", "1", "SLURM_JOB_ID")
+    assert (s.rank, s.world_size) == (Known(1, "SLURM_PROCID (slurm)"), Known(4, "SLURM_STEP_NUM_TASKS (slurm)"))
+
+
+def test_the_script_of_sbatch_is_no_task():
+    s = refused(BATCH, "slurm", "SLURM_PROCID=0", "script of sbatch", nodes=1)
+    assert s.job == "1"
+    refused(BATCH | {"SLURM_STEP_ID": "4294967291"}, "slurm", "SLURM_STEP_ID=4294967291", nodes=1)
+    refused(BATCH | {"SLURM_STEP_ID": "batch"}, "slurm", "SLURM_STEP_ID=batch", nodes=1)
+    refused(SUBMITTED_FROM_A_TASK, "slurm", "SLURM_GTIDS=0", "different steps")
+    from_a_shell = SRUN | env(
+        "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_GTIDS=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_NTASKS=8 SLURM_GPUS_ON_NODE=1"
+    )
+    refused(from_a_shell, "slurm", "SLURM_NTASKS=8", "different steps")  # sbatch within srun --pty bash
+    refused(SUBMITTED_FROM_A_TASK | {"SLURM_NTASKS": "2"}, "slurm", "SLURM_NTASKS=2", "SLURM_STEP_NUM_TASKS=3")
+
+
+def test_shells_of_an_allocation_are_no_tasks():
+    refused(SALLOC, "slurm", "SLURM_JOB_ID=3", "shell", nodes=1)
+    refused(INTERACTIVE_STEP, "slurm", "SLURM_STEP_ID=4294967290", "shell", nodes=1)
+    refused(INTERACTIVE_STEP | {"SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "bash"}, "slurm", "SLURM_JOB_NAME=bash", "shell", node=0, nodes=1)
+    assert detect(SRUN | {"SLURM_JOB_NAME": "interactive"}).rank.value == 1  # salloc, and four tasks in it
+
+
+def test_one_task_per_node_may_be_a_rank_or_start_ranks():
+    s = refused(ONE_TASK_PER_NODE, "slurm", "SLURM_PROCID=1", "one task per node", node=1, nodes=2)
+    assert '--rank "$SLURM_PROCID"' in s.hint
+    refused(ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "slurm", "SLURM_GPUS_ON_NODE=8", node=1, nodes=2)
+    assert numbers(detect(ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"})) == values(1, 2, local_rank=0, local_world_size=1, node=1, nodes=2)
+
+
+def test_tasks_per_node():
+    assert list(_runs("2(x3),1")) == [(2, 3), (1, 1)]
+    assert list(_runs("4")) == [(4, 1)]
+    assert [list(_runs(text)) for text in ("", "x", "2(x", "2(x3", "(x3)", "2(xx)", ",")] == [[]] * 7
+    uneven = SRUN | env("SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NNODES=4 SLURM_STEP_NUM_NODES=4")
+    last = detect(uneven | env("SLURM_NODEID=3 SLURM_PROCID=6 SLURM_LOCALID=0 SLURM_GTIDS=6"))
+    assert numbers(last) == values(6, 7, local_rank=0, local_world_size=1, node=3, nodes=4)
+    third = detect(uneven | env("SLURM_NODEID=2 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_GTIDS=4,5"))
+    assert numbers(third) == values(5, 7, local_rank=1, local_world_size=2, node=2, nodes=4)
+    asked = {k: v for k, v in SRUN.items() if "TASKS_PER_NODE" not in k} | {"SLURM_NTASKS_PER_NODE": "4"}
+    assert detect(asked).local_world_size == Known(4, "SLURM_NTASKS_PER_NODE (slurm)")
+
+
+def test_ids_of_slurm_jobs():
+    s = detect(SRUN | env("SLURM_ARRAY_JOB_ID=2 SLURM_ARRAY_TASK_ID=3 SLURM_RESTART_COUNT=1"))
+    assert (s.job, s.job_from) == ("2_3", "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID")
+    assert s.restart == Known(1, "SLURM_RESTART_COUNT (slurm)")
+    assert detect(BATCH | {"SLURM_RESTART_COUNT": "1"}).restart.value == 1  # the script and its tasks say the same
+
+
+def test_a_heterogeneous_job_counts_its_components():
+    refused(SRUN | {"SLURM_HET_SIZE": "2"}, "slurm", "SLURM_HET_SIZE=2", node=0, nodes=1)
+
+
+# -- MPI ---------------------------------------------------------------------------------------------------------------------------
+
+OPEN_MPI = env(
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=3"
+)
+HYDRA = env("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=8")
+
+
+def test_mpi():
+    assert numbers(detect(OPEN_MPI)) == values(3, 8, local_rank=1, local_world_size=2)  # nothing tells the node: NODE_RANK is none
+    assert numbers(detect(HYDRA)) == values(1, 2, local_rank=1, local_world_size=2, node=0, nodes=1)
+    assert numbers(detect({"PMIX_RANK": "3", "PMIX_NAMESPACE": "prterun-a-12@1"})) == {"rank": 3}
+    assert detect(OPEN_MPI).rank == Known(3, "OMPI_COMM_WORLD_RANK (mpi)")
+    refused(env("OMPI_COMM_WORLD_RANK=3"), "mpi", "OMPI_COMM_WORLD_RANK=3")
+    refused(env("PMIX_RANK=x"), "mpi", "PMIX_RANK=x")
+
+
+@pytest.mark.parametrize("around", [BATCH, ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}], ids=["first node", "daemon on another node"])
+def test_mpirun_in_a_slurm_job(around):
+    s = detect(around | OPEN_MPI)
+    assert (s.launcher, s.rank.value, s.world_size.value) == ("mpi", 3, 8)
+
+
+def test_srun_with_pmi():
+    assert detect(SRUN | env("PMI_RANK=1 PMI_SIZE=4 PMI_JOBID=1.1 PMI_FD=13 SLURM_MPI_TYPE=pmi2")).launcher == "slurm"
+    assert detect(SRUN | env("PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.1.0")).launcher == "slurm"
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------------------
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+
+def test_kubeflow_trainer():
+    s = refused(
+        POD | env("PET_NNODES=4 PET_NPROC_PER_NODE=8 PET_NODE_RANK=3 PET_MASTER_PORT=29500 JOB_COMPLETION_INDEX=3"),
+        "kubernetes", "PET_NODE_RANK=3", world_size=32, local_world_size=8, node=3, nodes=4,
+    )  # fmt: skip
+    assert s.world_size.provenance == "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)"
+    elastic = POD | env("PET_NNODES=1:3 PET_NPROC_PER_NODE=auto PET_RDZV_ID=j PET_MAX_RESTARTS=3")
+    s = refused(elastic, "kubernetes", "PET_NNODES=1:3", max_restarts=3)
+    assert (s.job, s.job_from) == ("j", "PET_RDZV_ID")
+    assert detect(elastic | TORCHRUN).launcher == "torchrun"
+
+
+def test_indexed_job():
+    s = refused(POD | env("JOB_COMPLETION_INDEX=2"), "kubernetes", "JOB_COMPLETION_INDEX=2", node=2)
+    assert '--rank "$JOB_COMPLETION_INDEX"' in s.hint
+
+
+def test_volcano_counts_pods():
+    index = POD | env("VC_TASK_INDEX=0 VK_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=3")
+    refused(index | env("RANK=1 WORLD_SIZE=4 MASTER_PORT=23456"), "kubernetes", "RANK=1", "WORLD_SIZE=4", "pods", node=1, nodes=4)
+    refused(index, "kubernetes", "VC_TASK_INDEX=0", "one task")  # an init container: master 0 or worker 0
+    refused(POD | env("VC_TASK_INDEX=2 VC_TRAIN_NUM=3"), "kubernetes", "VC_TASK_INDEX=2", node=2, nodes=3)
+    assert detect(index | TORCHRUN).rank.value == 5
+    deepspeed = detect(index | env("RANK=3 LOCAL_RANK=1 WORLD_SIZE=4"))
+    assert (deepspeed.launcher, deepspeed.rank.value, deepspeed.node) == ("bare", 3, None)
+    refused(index | env("RANK=1 LOCAL_RANK=x WORLD_SIZE=4"), "kubernetes", "VC_TASK_INDEX=0")  # not the plug-in's RANK: no pod either
+
+
+def test_pytorch_job():
+    refused(POD | env("RANK=1 WORLD_SIZE=4"), "kubernetes", "RANK=1, WORLD_SIZE=4", "pods")
+    refused(POD | env("RANK=1 WORLD_SIZE=4 LOCAL_RANK=x"), "bare", "LOCAL_RANK=x")
+
+
+def test_a_pod_of_mindcluster_for_pytorch():
+    pod = POD | env("RANK=1 WORLD_SIZE=16 LOCAL_WORLD_SIZE=8 LOCAL_RANK=0,1,2,3,4,5,6,7 MINDX_TASK_ID=4b7c")
+    s = refused(pod, "kubernetes", "LOCAL_RANK=0,1,2,3", world_size=16, local_world_size=8, node=1, nodes=2)
+    assert s.job == "4b7c"
+    assert detect(pod | TORCHRUN).rank.value == 5
+
+
+# -- bare --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_bare():
+    assert detect({}) is None
+    assert detect({"PATH": "/bin", "DEVICE_ID": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}) is None
+    assert detect({"CKPT_RANK": "3"}) == Started("bare", rank=Known(3, "CKPT_RANK (bare)"))
+    assert numbers(detect(env("RANK_ID=3 RANK_SIZE=8 DEVICE_ID=7"))) == values(3, 8)
+    deepspeed = env("RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 LOCAL_SIZE=2 CROSS_RANK=1 CROSS_SIZE=2")
+    assert numbers(detect(deepspeed)) == values(3, 4, local_rank=1, local_world_size=2, node=1, nodes=2)
+
+
+@pytest.mark.parametrize(
+    "alone", ["RANK=1", "RANK=1 WORLD_SIZE=2", "RANK=1 LOCAL_RANK=0", "RANK=x WORLD_SIZE=y", "RANK_ID=1", "RANK_ID=1 RANK_SIZE=z DEVICE_ID=1"]
+)
+def test_a_rank_alone_is_refused(alone):
+    refused(env(alone), "bare", *alone.split())
+
+
+def test_a_launcher_inside_an_allocation_counts():
+    s = detect(BATCH | env("RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 SLURM_RESTART_COUNT=2"))
+    assert (s.launcher, s.rank.value, s.job, s.job_from, s.restart.value) == ("bare", 3, "1", "SLURM_JOB_ID", 2)
+
+
+# -- every environment -------------------------------------------------------------------------------------------------------------
+
+VARIABLES = sorted({name for launcher in LAUNCHERS for name in launcher.variables} | {"VC_A_NUM", "SLURM_STEPID", "SLURM_JOBID"})
+ODD = (
+    "",
+    "0",
+    "1",
+    "2",
+    "7",
+    "-1",
+    "x",
+    "none",
+    "1:4",
+    "auto",
+    "2(x3),1",
+    "0,1",
+    "4294967290",
+    "9" * 30,
+    "\x1b[2J",
+    "\udc80",
+    "²",
+    "MS_SCHED",
+    "MS_WORKER",
+    "bash",
+    "1 ",
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(st.sampled_from(VARIABLES), st.sampled_from(ODD) | st.text(max_size=8), max_size=14))
+def test_no_environment_is_an_error(given_env):
+    for s in (detect(given_env), *(launcher.detect(given_env) for launcher in LAUNCHERS)):
+        if s is None:
+            continue
+        assert (s.rank is None) == bool(s.unclear) == bool(s.hint)
+        assert not (s.skip and s.rank)
+        assert bool(s.job) == bool(s.job_from)
+        for index, count in ((s.rank, s.world_size), (s.local_rank, s.local_world_size), (s.node, s.nodes)):
+            assert not (index and count) or 0 <= index.value < count.value
+        assert not (s.local_world_size and s.world_size) or s.local_world_size.value <= s.world_size.value
+        assert all(known.provenance.endswith(f"({s.launcher})") for name in NUMBERS if (known := getattr(s, name)) and name != "restart")
+        s.unclear.encode()  # can be printed
+
+
+class Recorder(dict[str, str]):
+    """An environment that notes what is asked for."""
+
+    def __init__(self, given_env: dict[str, str], asked: set[str]) -> None:
+        super().__init__(given_env)
+        self.asked = asked
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+def test_launchers_declare_what_they_read():
+    samples = [value for value in globals().values() if isinstance(value, dict) and all(isinstance(v, str) for v in value.values())]
+    more = (
+        env("PET_NNODES=4 PET_NPROC_PER_NODE=8"),
+        env("JOB_COMPLETION_INDEX=2"),
+        env("VC_TASK_INDEX=0 RANK=1"),
+        env("RANK=1 LOCAL_RANK=0,1"),
+        env("RANK_ID=1"),
+        env("SLURM_ARRAY_JOB_ID=1 SLURM_ARRAY_TASK_ID=1 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=1"),
+    )
+    assert [launcher.name for launcher in LAUNCHERS] == ["torchrun", "msrun", "slurm", "mpi", "kubernetes", "bare"]
+    for launcher in LAUNCHERS:
+        asked: set[str] = set()
+        for sample in (*samples, *more, env("RANK=1 LOCAL_RANK=0 WORLD_SIZE=2"), env("CKPT_RANK=1"), env("PMIX_RANK=1")):
+            launcher.detect(Recorder(sample, asked))
+        others = {"slurm": {"SLURM_JOBID", "SLURM_STEPID", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"}}  # older names, and whom it lets go first
+        assert asked - others.get(launcher.name, set()) == set(launcher.variables)
+        assert launcher.reference
+
+
+# -- real launchers ----------------------------------------------------------------------------------------------------------------
+
+QUIET = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+"""What a real launcher is started with: nothing that another one has set."""
+
+
+def read(path) -> dict:
+    return json.loads(path.read_text())["detected"]
+
+
+def test_real_mpirun(tmp_path):
+    mpirun = shutil.which("mpirun")
+    assert mpirun, "this test runs Open MPI: apt-get install openmpi-bin"
+    ask = f'exec "{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
+    done = subprocess.run(
+        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask], env=QUIET, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    said = [read(tmp_path / str(rank)) for rank in range(2)]
+    for rank, s in enumerate(said):
+        assert s["rank"] == {"value": rank, "provenance": "OMPI_COMM_WORLD_RANK (mpi)"}
+        assert [s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")] == [2, rank, 2, 0, 1]
+        assert (s["launcher"], s["unclear"]) == ("mpi", "")
+    assert said[0]["job"] == said[1]["job"] != ""
+
+
+def test_real_torchrun_with_a_restart(tmp_path):
+    ask = (
+        f'"{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '
+        'test "$RANK.$TORCHELASTIC_RESTART_COUNT" != 1.0'  # rank 1 dies in the first generation
+    )
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+    ]
+    done = subprocess.run(
+        [*torchrun, "--rdzv-id=job-7", "--monitor-interval=0.1", "--no-python", "sh", "-c", ask],
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        timeout=1000,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        s = read(tmp_path / f"{rank}.1")
+        assert s["rank"] == {"value": rank, "provenance": "RANK (torchrun)"}
+        assert [s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")] == [2, rank, 2, 0, 1]
+        assert [s[name]["value"] for name in ("restart", "max_restarts")] == [1, 1]
+        assert (s["job"], s["unclear"]) == ("job-7", "")
+    assert read(tmp_path / "1.0")["restart"]["value"] == 0
+
+
+# -- what is made of it ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    def put(given_env: dict[str, str]) -> None:
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given_env.items():
+            monkeypatch.setenv(name, value)
+
+    put({})
+    return put
+
+
+def test_latest_says_what_is_unclear(tmp_path, environment):
+    root = str(tree("tp", tmp_path))
+    with pytest.raises(UsageError, match=r"which rank is asking is unknown$"):
+        latest(root)
+    environment(BATCH)
+    with pytest.raises(UsageError, match=r"unknown: SLURM_JOB_ID=1, SLURM_PROCID=0, SLURM_NTASKS=4: the script of sbatch") as e:
+        latest(root)
+    assert "srun" in e.value.hint
+    assert latest(root, Selection(rank=1)).ranks[0].rank == 1  # --rank goes before everything
+    environment({"CKPT_RANK": "1"})
+    assert latest(root).ranks[0].rank == 1
+
+
+def test_latest_is_not_asked_by_msruns_scheduler(tmp_path, environment):
+    root = str(tree("tp", tmp_path))
+    environment(MSRUN | {"MS_ROLE": "MS_SCHED"})
+    with pytest.raises(UsageError, match=r"^MS_ROLE=MS_SCHED"):
+        latest(root)
+    assert latest(root, Selection(rank=0, world_size=plan(root, Selection(world_size=None)).saved_world_size)).ranks[0].rank == 0
+
+
+def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):
+    root = str(tree("tp", tmp_path))
+    world = plan(root).world_size
+    environment(
+        SRUN
+        | dict.fromkeys(("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"), str(world))
+        | {"SLURM_GTIDS": ",".join("0" * world), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    )
+    assert plan(root).topology["world_size"] == Known(world, "SLURM_STEP_NUM_TASKS (slurm)")
+    assert plan(root, Selection(world_size=world)).topology["world_size"].provenance == "--world-size"
+    environment(BATCH | {"SLURM_NTASKS": "999"})
+    assert plan(root).topology["world_size"].provenance == "world_size in the files"
+
+
+def ckpt(given_env: dict[str, str], *argv: str) -> str:
+    done = warm.completed(argv, QUIET | given_env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_command():
+    out = ckpt(TORCHRUN, "launchers")
+    assert re.search(r"^rank +5 +RANK \(torchrun\)$", out, re.MULTILINE)
+    assert re.search(r"^job +run-7 +TORCHELASTIC_RUN_ID$", out, re.MULTILINE)
+    answer = json.loads(ckpt(TORCHRUN, "launchers", "--json"))
+    assert set(answer["detected"]) == {f.name for f in dataclasses.fields(Started)}
+    assert answer["detected"]["nodes"] == {"value": 2, "provenance": "GROUP_WORLD_SIZE (torchrun)"}
+    first = answer["launchers"][0]
+    assert (first["name"], first["rank"], first["world_size"]) == ("torchrun", 5, 8)
+    out = ckpt(BATCH | {"SLURM_JOB_ID": "\x1b[2J"}, "launchers")
+    assert "unclear: SLURM_JOB_ID=" in out
+    assert "hint: " in out
+    assert "\x1b" not in out
+    assert json.loads(ckpt({}, "launchers", "--json"))["detected"] is None

@@ -1,0 +1,100 @@
+"""The levels beyond the checksums through the command: maps of bytes, keys, values; and that a file's answer says how deep it rests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warm
+from places import FORMAT_FILES
+
+from ckpt_tools.inspection.check import look
+from ckpt_tools.model.nouns import Level, Verdict
+
+KEYED = FORMAT_FILES / "mindspore_encrypted"
+
+
+def ckpt(*args: object) -> tuple[int, Any]:
+    done = warm.completed([*map(str, args), "--json"], os.environ)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_map_of_a_file_tiles_it_and_agrees_with_its_coverage() -> None:
+    path = FORMAT_FILES / "torch_zip/good/tiny.pt"
+    code, answer = ckpt("verify", path, "--explain-bytes")
+    [file] = answer["files"]
+    regions = file["regions"]
+    assert code == 0
+    assert [r["offset"] for r in regions] == [0, *(r["offset"] + r["length"] for r in regions[:-1])]
+    assert sum(r["length"] for r in regions) == path.stat().st_size
+    assert sum(r["length"] for r in regions if r["guard"] == "checksum") / path.stat().st_size == pytest.approx(file["coverage"], abs=1e-6)
+    assert "regions" not in ckpt("verify", path)[1]["files"][0]
+
+
+def keyed(tmp_path: Path) -> tuple[Path, Path]:
+    """An encrypted file, and a copy of its key: in a clone everybody can read that."""
+    own = next(KEYED.glob("*gcm*.key"))
+    key = tmp_path / own.name
+    key.write_bytes(own.read_bytes())
+    key.chmod(0o600)
+    return KEYED / "good" / own.name.removesuffix(".key"), key
+
+
+def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
+    path, key = keyed(tmp_path)
+    plain = ckpt("show", path)[1]
+    opened = ckpt("show", path, "--key-file", key)[1]
+    assert not plain["tensors"] and opened["tensors"]
+    assert {f["code"] for f in plain["findings"]} >= {"needs-key"}
+    other = tmp_path / "other.key"
+    other.write_bytes(b"0" * len(key.read_bytes()))
+    other.chmod(0o600)
+    code, answer = ckpt("verify", path, "--key-file", other)
+    assert (code, answer["files"][0]["verdict"]) == (5, "unknown")
+    assert [f["code"] for f in answer["files"][0]["findings"] if f["severity"] != "note"] == ["wrong-key"]
+
+
+@pytest.mark.parametrize("content", [b"", b"too short", b"x" * 33, None])
+def test_a_key_file_that_holds_no_key_is_said_without_showing_it(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "secret.key"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    code, answer = ckpt("verify", FORMAT_FILES / "mindspore_encrypted/good", "--key-file", path)
+    assert code == 2
+    assert "secret.key" in answer["error"]["message"]
+    assert not content or content.decode() not in json.dumps(answer)
+
+
+def test_a_line_end_after_the_key_is_no_part_of_it(tmp_path: Path) -> None:
+    path, key = keyed(tmp_path)
+    key.write_bytes(key.read_bytes() + b"\n")
+    assert ckpt("verify", path, "--key-file", key)[0] == 0
+
+
+def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
+    header = b'{"w":{"dtype":"F32","shape":[100],"data_offsets":[0,400]}}'
+    numbers = [0.5, -1.25] * 50
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
+    code, answer = ckpt("verify", path, "--level", "values")
+    assert (code, answer["files"][0]["level"], answer["summary"]["below_level"]) == (0, "values", 0)
+    assert answer["files"][0]["values"] == {"count": 100, "nan": 0, "inf": 0, "denormal": 0, "absurd": 0, "zeros": 0}
+    numbers[7] = float("nan")
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
+    answer = ckpt("verify", path, "--level", "values")[1]
+    assert (answer["verdict"], answer["files"][0]["values"]["nan"]) == ("suspect", 1)
+    [shown] = ckpt("show", path, "--level", "values")[1]["stats"]
+    assert (shown["name"], shown["nan"], shown["min"], shown["max"]) == ("w", 1, -1.25, 0.5)
+
+
+def test_what_cannot_be_looked_into_is_not_said_to_have_been(tmp_path: Path) -> None:
+    path = next((KEYED / "good").glob("aes-gcm.ckpt"))
+    shutil.copy(path, tmp_path)
+    report, _ = look(str(tmp_path / path.name), Level.LOAD)
+    assert (report.verdict, report.level) == (Verdict.OK, Level.CONTENT)

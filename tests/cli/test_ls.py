@@ -1,0 +1,336 @@
+"""`ckpt ls`: what --tree and --since show. On real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sample_results as sample
+import torch
+from places import FIXTURES
+from small_files import mindspore
+
+from ckpt_tools import cli, scan
+from ckpt_tools.cli.ls import moment
+from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.errors import UsageError
+from ckpt_tools.output import tree
+from ckpt_tools.output.table import FEW
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def demo(tmp_path, monkeypatch):
+    """The four-rank job: step 10 was saved two days ago, step 20 half an hour ago."""
+    for name in [n for n in os.environ if n.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    root = Path(shutil.copytree(FIXTURES / "demo", tmp_path / "demo"))
+    now = time.time()
+    for step, age in ((10, 48 * HOUR), (20, HOUR / 2)):
+        for f in (root / f"iter_00000{step}").rglob("*.pt"):
+            os.utime(f, (now - age, now - age))
+    return root
+
+
+def ls(capfd, *argv):
+    """(exit code, stdout, stderr) of ``ckpt ls``."""
+    capfd.readouterr()
+    code = cli.execute(["ls", *map(str, argv)])
+    return code, *capfd.readouterr()
+
+
+def steps(out):
+    return [c["step"] for c in json.loads(out)["checkpoints"]]
+
+
+TREE = """\
+checkpoint                             what      ranks            size     age
+.                                      megatron                992 KiB
+├─ step 20                             periodic  4/4           463 KiB  30 min
+│  ├─ mp_rank_00/model_optim_rng_0.pt  model     rank 0 tp=0   132 KiB  30 min
+│  ├─ mp_rank_01/model_optim_rng_1.pt  model     rank 1 tp=1   132 KiB  30 min
+│  ├─ mp_rank_00/model_optim_rng_2.pt  model     rank 2 tp=0   132 KiB  30 min
+│  └─ mp_rank_01/model_optim_rng_3.pt  model     rank 3 tp=1  66.1 KiB  30 min
+└─ step 10                             periodic  4/4           529 KiB     2 d
+   ├─ mp_rank_00/model_optim_rng_0.pt  model     rank 0 tp=0   132 KiB     2 d
+   ├─ mp_rank_01/model_optim_rng_1.pt  model     rank 1 tp=1   132 KiB     2 d
+   ├─ mp_rank_00/model_optim_rng_2.pt  model     rank 2 tp=0   132 KiB     2 d
+   └─ mp_rank_01/model_optim_rng_3.pt  model     rank 3 tp=1   132 KiB     2 d
+
+2 checkpoints
+"""
+
+
+def test_tree(demo, capfd):
+    newest = max(c.mtime_ns for c in scan(str(demo)).checkpoints)
+    assert tree.render(scan(str(demo)), now=newest / 1e9 + HOUR / 2) == TREE
+    code, out, err = ls(capfd, demo, "--tree")
+    assert (code, err) == (0, "")
+    assert [line.split("  ")[0] for line in out.splitlines()] == [line.split("  ")[0] for line in TREE.splitlines()]
+
+
+def test_every_run_and_every_file_is_in_the_tree(capfd):
+    root = FIXTURES / "layouts/mindspore/pangu/tree"
+    out = ls(capfd, root, "--tree")[1]
+    files = [p.name for p in root.rglob("*.ckpt")]
+    assert files
+    assert all(out.count(f"{name} ") == 1 for name in files)
+    assert "dying-gasp" in out
+
+
+def table(capfd, root):
+    """The header and the first row of ``ckpt ls``, cell by cell."""
+    lines = ls(capfd, root, "-q")[1].splitlines()
+    return [re.split(r"  +", line.strip()) for line in lines[:2]]
+
+
+@pytest.mark.parametrize(
+    ("case", "save", "label"), [("tensorflow/manager", "40", "save 40"), ("accelerate/auto", "2", "save 2")], ids=["tensorflow", "accelerate"]
+)
+def test_a_count_of_saves_is_no_count_of_restarts(capfd, case, save, label):
+    root = FIXTURES / "layouts" / case / "tree"
+    header, _ = table(capfd, root)
+    assert header[-1] == "save" and "restart" not in header
+    saves = {line.split()[-1] for line in ls(capfd, root, "-q")[1].splitlines()[1:-2]}
+    assert save in saves and saves == {str(c["generation"]) for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]}
+    drawn = ls(capfd, root, "--tree")[1]
+    assert f"─ {label} " in drawn and "restart" not in drawn and "unknown" not in drawn
+
+
+def test_restarts_are_called_so(tmp_path, capfd):
+    """MindSpore's K: at the same epoch and step it tells two attempts apart."""
+    for name in ("net-1_5.ckpt", "net_1-1_10.ckpt", "net_1-1_15.ckpt"):
+        (tmp_path / name).write_bytes(b"x")
+    header, row = table(capfd, tmp_path)
+    assert header[-1] == "restart" and "save" not in header and row[-1] in "01"
+    assert "─ epoch 1 step 10, restart 1 " in ls(capfd, tmp_path, "--tree")[1]
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        ("deepspeed/zero1", "2/–"),  # one file of model states, one of optimizer states for each of two data parallel ranks
+        ("deepspeed/pipeline", "2/–"),
+        ("deepspeed-universal/converted", "–/–"),
+        ("megatron/pp", "4/–"),
+        ("megatron/distopt_old", "2/–"),
+        ("megatron/ascend", "4/4"),
+        ("tensorflow/sharded", "–/–"),
+        ("orbax/ocdbt", "–/–"),
+        ("sharded-safetensors/transformers", "–/–"),
+        ("dcp/four", "4/4"),
+        ("hf-trainer/fsdp", "2/–"),  # random numbers of two ranks: a job of any number may load it
+        ("mindspore/resnet", "2/2"),
+    ],
+)
+def test_ranks_are_those_that_names_tell(capfd, case, ranks):
+    header, row = table(capfd, FIXTURES / "layouts" / case / "tree")
+    assert row[header.index("ranks")] == ranks
+
+
+@pytest.mark.parametrize("case", ["ocdbt", "zarr", "cut"])
+def test_the_size_of_an_orbax_checkpoint_is_that_of_its_directory(capfd, case):
+    root = FIXTURES / "layouts/orbax" / case / "tree"
+    answer = json.loads(ls(capfd, root, "--json")[1])
+    assert answer["checkpoints"] and answer["bare"] == answer["unrecognised"] == 0
+    for c in answer["checkpoints"]:
+        mine = [p for p in Path(c["path"]).rglob("*") if p.is_file()]
+        assert (c["files"], c["size"]) == (len(mine), sum(p.stat().st_size for p in mine))
+
+
+def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path, capfd):
+    """Data is told by its place alone: a number without a checkpoint, and the files of other layouts and trackers inside one, are none of it."""
+    shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
+    before = json.loads(ls(capfd, tmp_path, "--json")[1])
+    strangers = ["99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp"]
+    for name in (*strangers, "20/hf/model-00001-of-00002.safetensors", "20/hf/model.safetensors.index.json", "20/hf/latest"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "20/empty/empty").mkdir(parents=True)
+    after = json.loads(ls(capfd, tmp_path, "--json")[1])
+    sizes = [{c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"} for answer in (before, after)]
+    assert sizes[0] == sizes[1] and len(sizes[0]) == 2
+    assert {c["path"] for c in after["checkpoints"]} - sizes[0].keys() == {str(tmp_path / "20/hf")}
+    assert after["unrecognised"] == 2 and [f["path"] for f in after["findings"]] == [str(tmp_path / "20/default/d/x.tmp")]
+
+
+def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
+    """A file of MindSpore's in a directory of its own is what it is to a plan, whatever lies beside it."""
+    shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "20/own").mkdir()
+    (tmp_path / "20/own/notes.txt").write_bytes(b"x")
+    (tmp_path / "20/own/net.ckpt").write_bytes(mindspore(True, 0, step_num=7))
+    assert {(c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]} == {
+        ("orbax", 20),
+        ("orbax", 15),
+        ("mindspore", 7),
+    }
+
+
+def test_data_does_not_date_a_checkpoint(tmp_path, capfd):
+    """Its time is that of the files that verify and plan know by name, as in a plan."""
+    shutil.copytree(FIXTURES / "layouts/orbax/cut/tree", tmp_path, dirs_exist_ok=True)
+    for p in tmp_path.rglob("*"):
+        os.utime(p, (1_700_000_000 + 1000 * (p.parent.name == "d"),) * 2)
+    answer = json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
+    assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {1_700_000_000}
+
+
+def test_a_note_of_mindformers_is_no_other_file(tmp_path, capfd):
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0/net-1_5.ckpt").write_bytes(mindspore(True, 0, step_num=5))
+    (tmp_path / "rank_0/meta.json").write_text("{}")
+    assert json.loads(ls(capfd, tmp_path, "--json")[1])["unrecognised"] == 0
+
+
+def test_shards_are_no_ranks():
+    def parts(*coords):
+        return tuple(sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at) for i, at in enumerate(coords))
+
+    counted = [(("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))]
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted))) == 2
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),)))) is None
+    assert ranks_present(sample.checkpoint()) == 2
+
+
+def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_path, capfd):
+    """The name x.ckpt could be that of other layouts; once its content says that it is none of theirs, the .pt beside it is no less a checkpoint."""
+    for name in ("a.pt", "b.ckpt"):
+        torch.save({"step": 30}, tmp_path / name)
+    answer = json.loads(ls(capfd, tmp_path, "--json")[1])
+    assert sorted(os.path.basename(c["path"]) for c in answer["checkpoints"]) == ["a.pt", "b.ckpt"] and answer["bare"] == 0
+
+
+def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):
+    source = FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt"
+    ranks = FEW + 10
+    for rank in range(ranks):
+        (tmp_path / f"rank_{rank}").mkdir()
+        shutil.copyfile(source, tmp_path / f"rank_{rank}/net-1_4.ckpt")
+    out = ls(capfd, tmp_path, "--tree")[1]
+    assert out.count("net-1_4.ckpt") == FEW - 1
+    assert f"└─ {ranks - FEW + 1} more files (--verbose lists them)" in out
+    assert ls(capfd, tmp_path, "--tree", "-v")[1].count("net-1_4.ckpt") == ranks
+
+
+def test_names_cannot_steer_the_terminal(tmp_path, capfd):
+    shutil.copyfile(FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt", tmp_path / "n\x1b[2Jet-1_4.ckpt")
+    out = ls(capfd, tmp_path, "--tree")[1]
+    assert "\x1b" not in out
+    assert r"n\x1b[2Jet-1_4.ckpt" in out
+
+
+def test_a_tree_of_nothing(tmp_path, capfd):
+    code, out, _ = ls(capfd, tmp_path, "--tree")
+    assert (code, out) == (3, "\n0 checkpoints\n")
+    assert tree.render(scan(str(tmp_path)), color=False) == out
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        ("10m", []),
+        ("1h", [20]),
+        ("1h30m", [20]),
+        ("1d", [20]),
+        ("3d", [20, 10]),
+        ("2000-01-01", [20, 10]),
+        ("2000-01-01T08:00:00Z", [20, 10]),
+        ("2999-01-01", []),
+    ],
+)
+def test_since(demo, capfd, since, left):
+    code, out, _ = ls(capfd, demo, "--since", since, "--json")
+    assert (code, sorted(steps(out), reverse=True)) == (0 if left else 3, left)
+    assert ls(capfd, demo, "--since", since, "--tree")[1].count("periodic") == len(left)
+    assert ls(capfd, demo, "--since", since)[1].count("periodic") == len(left)
+
+
+def test_since_a_date(demo, capfd):
+    yesterday = datetime.now(timezone.utc) - timedelta(days=1)
+    assert steps(ls(capfd, demo, "--since", yesterday.isoformat(), "--json")[1]) == [20]
+    assert steps(ls(capfd, demo, "--since", f"{yesterday:%Y-%m-%d}", "--json")[1]) == [20]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("1h", 1e9 - 3600), ("90s", 1e9 - 90), (" 2d", 1e9 - 172800), ("2001-09-09T01:46:40Z", 1e9), ("2001-09-09T03:46:40+02:00", 1e9)],
+)
+def test_moments(text, wanted):
+    assert moment(text, 1e9) == wanted
+
+
+def test_a_date_without_a_zone_is_local_time():
+    assert moment("2024-05-01T12:00", 0.0) == time.mktime((2024, 5, 1, 12, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "20", "2024", "2h ago", "-2h", "2 weeks", "2024-13-01", "1e9", "nan", "9" * 400 + "d"])
+def test_what_is_no_time(demo, capfd, text):
+    with pytest.raises(UsageError):
+        moment(text, 1e9)
+    code, out, err = ls(capfd, demo, f"--since={text}")
+    assert (code, out) == (2, "")
+    assert "say 90m, 2h or 3d" in err
+
+
+def test_tree_is_for_people(demo, capfd):
+    code, _, err = ls(capfd, demo, "--tree", "--json")
+    assert code == 2
+    assert "leave one of them out" in err
+
+
+def test_filters_work_together(demo, capfd):
+    other = demo.parent / "other"
+    shutil.copytree(demo / "iter_0000020", other / "iter_0000030")
+    out = ls(capfd, demo.parent, "--run", "demo", "--tree", "--since", "1h")[1]
+    assert re.findall(r"step \d+", out) == ["step 20"]
+    assert "other" not in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"), [((), [20, 10]), (("--max-step", "19"), [10]), (("--max-step", "9"), []), (("--order", "mtime"), [20, 10])]
+)
+def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
+    code, out, _ = ls(capfd, demo, *flags, "--json")
+    assert (code, steps(out)) == (0 if left else 3, left)
+
+
+def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
+    for f in (demo / "iter_0000010").rglob("*.pt"):
+        os.utime(f)
+    assert [steps(ls(capfd, demo, *flags, "--json")[1]) for flags in ((), ("--order", "mtime"), ("--order", "step"))] == [
+        [10, 20],
+        [10, 20],
+        [20, 10],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["periodic", "dying-gasp", "best", "release"])
+def test_only_one_kind(capfd, kind):
+    root = FIXTURES / "layouts/mindspore/pangu/tree"
+    kinds = [c["kind"] for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]]
+    assert {"periodic", "dying-gasp"} == set(kinds)
+    code, out, _ = ls(capfd, root, "--kind", kind, "--json")
+    assert [c["kind"] for c in json.loads(out)["checkpoints"]] == [k for k in kinds if k == kind]
+    assert code == (0 if kind in kinds else 3)
+
+
+def test_a_step_that_only_contents_tell_is_filtered_too(tmp_path, capfd):
+    """A name without a global step (MindSpore's epoch and step in it): a plan reads it in the file, and so does --max-step."""
+    for epoch, done in ((1, 5), (2, 10)):
+        (tmp_path / f"net-{epoch}_5.ckpt").write_bytes(mindspore(True, 0, step_num=done, epoch_num=epoch))
+    listed = {most: json.loads(ls(capfd, tmp_path, "--max-step", most, "--json")[1])["checkpoints"] for most in (4, 5, 9, 10)}
+    assert {most: [c["epoch"] for c in found] for most, found in listed.items()} == {4: [], 5: [1], 9: [1], 10: [2, 1]}
+
+
+@pytest.mark.parametrize("flag", ["--settle", "--fault-ranks", "--fault-file"])
+def test_what_could_change_nothing_is_not_accepted(demo, capfd, flag):
+    code, _, err = ls(capfd, demo, flag, "1")
+    assert code == 2 and flag in err

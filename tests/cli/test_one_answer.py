@@ -1,0 +1,282 @@
+"""One question, one answer: plan, latest, hook, run and the Python API choose the same and end with the same exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_trees import CASES, below, damage, materialise, selection
+from one_question import COMMANDS, Answer, Asker
+from run_helpers import broken, broken_body, megatron, torchrun_env
+
+from ckpt_tools import Selection
+from ckpt_tools.planning import decision_log
+
+
+@pytest.fixture
+def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return Asker(monkeypatch, capfd, tmp_path / "state")
+
+
+# -- what was there at an earlier start ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", ["run", "hook"])
+def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(asker: Asker, tmp_path: Path, started: str) -> None:
+    """A file system that is not mounted looks like a first launch to whoever asks."""
+    root = megatron(tmp_path / "run")
+    assert asker.ask(started, root).step == 20
+    shutil.rmtree(root)
+    root.mkdir()
+    for flags in ((), ("--allow-none",)):
+        assert set(asker.everywhere(root, *flags, allow_none=bool(flags)).values()) == {Answer(4)}
+        assert f"an earlier start resumed from step 20 ({root}/iter_0000020)" in asker.err and "--allow-fresh" in asker.err
+    for answer in asker.everywhere(root, "--allow-fresh", allow_fresh=True).values():
+        assert (answer.code, answer.step, answer.path) == (0, None, None)
+
+
+def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
+    """Whoever only asked has started nothing, and has left nothing behind."""
+    root = megatron(tmp_path / "run")
+    assert {asker.ask(name, root).step for name in ("plan", "latest")} == {20}
+    assert not asker.state.exists()
+    shutil.rmtree(root)
+    root.mkdir()
+    assert {asker.ask(name, root, "--allow-none") for name in ("plan", "latest")} == {asker.ask("plan", root, "--allow-none")}
+
+
+def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
+    """The run that an earlier start was of is still there, and the question is about another."""
+    root = megatron(tmp_path / "runs/a").parent
+    asker.ask("run", root)
+    asked = Selection(plan_dir=str(asker.state))
+    for named in ({"run": "b"}, {"prefix": "b"}, {"layout": "dcp"}):
+        assert decision_log.earlier(str(root), replace(asked, **named)) is None
+    before = decision_log.earlier(str(root), asked)
+    assert before is not None and (before.step, before.path) == (20, str(root / "a/iter_0000020"))
+    shutil.rmtree(root)
+    assert decision_log.earlier(str(root), replace(asked, run="b")) == before
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("note", ["", "[]", "not json"])
+def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(asker: Asker, tmp_path: Path, name: str, note: str) -> None:
+    root = megatron(tmp_path / "run")
+    asker.ask("run", root)
+    (last,) = asker.state.glob("*/last.json")
+    shutil.rmtree(root)
+    root.mkdir()
+    last.write_text(note)
+    assert asker.ask(name, root, "--allow-none") == Answer(5)
+    assert str(last) in asker.err
+    last.unlink()
+    last.mkdir()
+    assert asker.ask(name, root, "--allow-none") == Answer(5)
+    assert asker.ask(name, root, "--allow-fresh").code == 0
+
+
+def test_a_fresh_start_although_checkpoints_exist(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    broken(root, 10)
+    broken(root, 20)
+    assert set(asker.everywhere(root, "--allow-none", allow_none=True).values()) == {Answer(4)}
+    for name, answer in asker.everywhere(root, "--allow-fresh", allow_fresh=True).items():
+        assert (answer.code, answer.path, len(answer.rejected)) == (0, None, 2), name
+
+
+def test_decisions_never_go_below_the_root(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    asker.state = root / "decisions"
+    assert set(asker.everywhere(root).values()) == {Answer(2)}
+
+
+# -- every layout's trees, as they are, damaged, and with times that nobody can believe ---------------------------------------------
+
+
+def flags(options: dict[str, Any]) -> list[object]:
+    """The JSON form of a Selection as a command's options."""
+    words: list[object] = []
+    for key, value in options.items():
+        if key == "replicas_all":
+            words += ["--replicas", "all"]
+        elif key == "replica_groups":
+            words += [w for role, groups in value.items() for w in ("--replica-groups", _groups(role, groups))]
+        else:
+            text = [] if value is True else [",".join(map(str, value)) if isinstance(value, list) else value]
+            words += [f"--{key.replace('_', '-')}", *text]
+    return words
+
+
+def _groups(role: str, groups: list[list[int]]) -> str:
+    return f"{role}{'=' if role else ''}{';'.join(','.join(map(str, group)) for group in groups)}"
+
+
+def _equal(times: dict[Path, int]) -> dict[Path, int]:
+    return dict.fromkeys(times, max(times.values()))
+
+
+def _reversed(times: dict[Path, int]) -> dict[Path, int]:
+    first, last = min(times.values()), max(times.values())
+    return {path: first + last - ns for path, ns in times.items()}
+
+
+def _future(times: dict[Path, int]) -> dict[Path, int]:
+    ahead = time.time_ns() + 86_400_000_000_000 - min(times.values())
+    return {path: ns + ahead for path, ns in times.items()}
+
+
+DOUBTS: tuple[Callable[[dict[Path, int]], dict[Path, int]], ...] = (_equal, _reversed, _future)
+
+
+def doubt(root: Path, change: Callable[[dict[Path, int]], dict[Path, int]]) -> None:
+    for path, ns in change({path: path.stat().st_mtime_ns for path in below(root)}).items():
+        os.utime(path, ns=(ns, ns))
+
+
+def asked() -> Iterator[Any]:
+    """(case, question): those with an expected answer, those about damage, and those about doubtful times, of every layout."""
+    for case in CASES:
+        expected = json.loads(case.read_text())
+        name = f"{case.parent.parent.name}-{case.parent.name}"
+        for key in ("plans", "verify"):
+            yield from (pytest.param(case, q, id=f"{name}-{key}-{i}") for i, q in enumerate(expected.get(key, ())))
+        yield from (pytest.param(case, {"times": change}, id=f"{name}-{change.__name__[1:]}") for change in DOUBTS)
+
+
+def prepared(case: Path, question: dict[str, Any], tmp_path: Path) -> Path:
+    root = materialise(case, tmp_path)
+    damage(root, question)
+    if "times" in question:
+        doubt(root, question["times"])
+    return Path(os.path.join(root, question.get("root", ".")))
+
+
+ASKED = list(asked())
+
+
+def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    options = question.get("options", {})
+    root = prepared(case, question, tmp_path)
+    answers = asker.everywhere(root, *flags(options), **{name: getattr(selection(options), name) for name in options})
+    assert len(set(answers.values())) == 1, answers
+
+
+@pytest.mark.parametrize(("case", "question"), ASKED[::13])
+def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    alike(asker, case, question, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "question"), [q for i, q in enumerate(ASKED) if i % 13])
+def test_all_answer_alike_to_every_question(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    alike(asker, case, question, tmp_path)
+
+
+@pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
+@pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])
+def test_all_answer_alike_whatever_the_tracker_says(asker: Asker, tmp_path: Path, newest: str, tracker: str | None) -> None:
+    """Times that agree with the steps, or not, or that tell nothing; a tracker that sides with either, with neither, or is not there."""
+    root = megatron(tmp_path / "run", steps=(10, 20, 30), world=1, tracker=False)
+    doubt(root, {"by-step": dict, "by-time": _reversed, "nobody-knows": _equal}[newest])
+    if tracker is not None:
+        (root / "latest_checkpointed_iteration.txt").write_text(tracker)
+    for words, named in (((), {}), (("--order", "step"), {"order": "step"}), (("--resume-from", "tracker"), {"resume_from": "tracker"})):
+        answers = asker.everywhere(root, *words, **named)
+        assert len(set(answers.values())) == 1, answers
+
+
+# -- what must not matter -----------------------------------------------------------------------------------------------------------
+
+FORMATS = {"plan": ("table", "json", "shell"), "latest": ("text", "json", "shell"), "hook": ("shell", "json", "slurm"), "run": ("text",)}
+TREES: dict[str, Callable[[Path], object]] = {
+    "sound": lambda root: None,
+    "an older one": lambda root: broken(root, 20),
+    "none usable": lambda root: [broken(root, step) for step in (10, 20)],
+    "in doubt": lambda root: doubt(root, _reversed),
+    "nothing": lambda root: [shutil.rmtree(entry) if entry.is_dir() else entry.unlink() for entry in root.iterdir()],
+    "not there": shutil.rmtree,
+}
+
+
+def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> None:
+    for name, formats in FORMATS.items():
+        words = [name, tmp_path, "--format", "?", *(["--", "train"] if name == "run" else [])]
+        assert asker.execute(*words)[2].splitlines()[0].endswith(f"not one of {', '.join(formats)}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("tree", TREES)
+def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, tmp_path: Path, tree: str, name: str) -> None:
+    root = megatron(tmp_path / "run")
+    TREES[tree](root)
+    right = asker.ask("plan", root)
+    for more in (("-q",), ("-v", "--explain"), ("--rank", "1")):
+        assert asker.ask(name, root, *more) == right, more
+    for output in FORMATS[name]:
+        for more in ((), ("-q", "--rank", "1")):
+            words = [name, root, "--plan-dir", asker.state, "--format", output, *more, *(["--", "train"] if name == "run" else [])]
+            asker.started = {}
+            code, out, _ = asker.execute(*words, *(["--rank", "0"] if name == "latest" and "--rank" not in more else []))
+            assert code == right.code, words
+            told = re.search(r"CKPT_STEP=(\d*)", out)
+            assert told is None or told[1] == str(right.step or ""), words
+            assert not asker.started or asker.started["CKPT_STEP"] == str(right.step), words
+
+
+def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    budgets = {
+        name: json.loads(asker.execute(name, root, "--plan-dir", asker.state, "--json", "--rank", "0")[1])["budget"]
+        for name in ("plan", "latest", "hook")
+    }
+    assert budgets == {"plan": None, "latest": None, "hook": 60}
+    broken_body(root)
+    for budget, code in (("0s", 20), ("1h", 10)):
+        answers = asker.everywhere(root, "--budget", budget, "--no-cache", budget=0.0 if budget == "0s" else 3600.0)
+        assert {a.step for a in answers.values()} == {code}, answers
+        assert len(set(answers.values())) == 1
+
+
+# -- narrowed to a rank, and strict -------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CKPT_RANK is what each process of a job has: whoever writes the plan of the job there must not write that of one rank."""
+    root = megatron(tmp_path / "run")
+    whole, one = (json.loads(asker.execute("plan", root, "--json", *words)[1]) for words in ((), ("--rank", "1")))
+    assert [r["rank"] for r in whole["ranks"]] == [0, 1] and one == {
+        **whole,
+        "ranks": whole["ranks"][1:],
+        "resume": one["resume"],
+        "bytes_read": one["bytes_read"],
+    }
+    assert {asker.execute(name, root, "--rank", "2")[0] for name in ("plan", "latest")} == {2}
+    monkeypatch.setenv("CKPT_RANK", "1")
+    assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
+
+
+def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    words, asked = ("--strict", "--no-cache", "--budget"), {"strict": True}
+    assert {a.step for a in asker.everywhere(root, *words, "1h", budget=3600.0, **asked).values()} == {20}
+    assert set(asker.everywhere(root, *words, "0s", budget=0.0, **asked).values()) == {Answer(5)}
+    assert "2 of the files to load could not be looked at as deeply as --level content asks" in asker.err
+
+
+@pytest.mark.parametrize("name", ["run", "hook"])
+def test_a_rank_outside_the_world_of_the_decision_does_not_start(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    root = megatron(tmp_path / "run")
+    for variable, value in torchrun_env(3, 4).items():
+        monkeypatch.setenv(variable, value)
+    assert asker.ask(name, root, "--worker", "--world-size", "2") == Answer(2)
+    assert "rank 3 is outside the world of 2 ranks" in asker.err

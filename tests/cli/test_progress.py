@@ -1,0 +1,99 @@
+"""Progress is true: how much there is to read is known before it is read, and nothing is said where nobody watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import small_files
+from places import LAYOUT_TREES
+from run_helpers import CLEAN, megatron
+
+from ckpt_tools import CkptError, Level, Selection, plan
+from ckpt_tools.cli.output import Output
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.storage import Identity
+
+TREES = [next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree" for layout in sorted(LAYOUT_TREES.iterdir())]
+
+
+def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[int, int]]:
+    """What progress said, in order."""
+    said: list[tuple[int, int]] = []
+    with suppress(CkptError):
+        ask(lambda done, total: said.append((done, total)))
+    return said
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
+def test_what_is_left_is_known(tree: Path) -> None:
+    """In every layout: what was read never exceeds what there is, and goes to its end."""
+    said = measured(lambda tell: plan(str(tree), Selection(jobs=1, allow_none=True, order="step"), progress=tell))
+    assert all(done <= total for done, total in said) and [d for d, _ in said] == sorted(d for d, _ in said)
+    assert not said or said[-1][0] == said[-1][1]
+
+
+def test_the_total_is_that_of_the_files_to_load(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", world=2)
+    sizes = [p.stat().st_size for p in sorted(root.glob("iter_0000020/*/*.pt"))]
+    said = measured(lambda tell: plan(str(root), Selection(jobs=1), progress=tell))
+    assert said[0][1] == sum(sizes) and said[0][0] < sum(sizes)
+    assert not measured(lambda tell: plan(str(root), Selection(level=Level.STRUCTURE), progress=tell))
+
+
+def test_what_an_earlier_run_has_read_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(Identity, "settled", lambda *_: True)  # or its files, a moment old, would be read again
+    root = megatron(tmp_path / "run", world=2)
+    first = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    again = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    assert first and all(done == total for done, total in again)
+
+
+def test_nothing_is_said_where_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress(Output("table")) as meter:
+        assert meter is None
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Path:
+    """A Trainer's checkpoint whose model has 6 GiB and takes no room on the disk."""
+    home = tmp_path / "run" / "checkpoint-10"
+    home.mkdir(parents=True)
+    for name, data in small_files.trainer(10).items():
+        (home / name).write_bytes(data)
+    size = 6 << 30
+    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(home / "model.safetensors", "wb") as f:
+        f.write(len(header).to_bytes(8, "little") + header)
+        f.truncate(8 + len(header) + size)
+    return home.parent
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tmp_path: Path) -> None:
+    more = ["--plan-dir", str(tmp_path / "plans"), "--", "true"] if command == "run" else []
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ckpt_tools", command, str(huge), *more]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=theirs, env={**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"}
+    ) as child:
+        os.close(theirs)
+        seen = b""
+        while b"/6.0 GiB" not in seen:
+            seen += os.read(ours, 1 << 16)  # raises when the command ends without having said it
+        child.send_signal(signal.SIGINT)
+        with suppress(OSError):  # it has ended
+            while os.read(ours, 1 << 16):
+                pass
+        assert child.wait() == 130
+    os.close(ours)

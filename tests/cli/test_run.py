@@ -1,0 +1,560 @@
+"""``ckpt run`` and ``ckpt hook`` as real processes: what the command sees, what keeps it from starting, and that all processes of a job get one decision."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import json
+import os
+import pty
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import LAYOUT_TREES
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
+
+from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.job.decision import read
+from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.files import locked
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run")
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    return tmp_path / "plans"
+
+
+def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, str]]:
+    assert done.returncode == 0, done.stderr
+    words, env = json.loads(done.stdout)
+    return words, env
+
+
+# -- what the command sees ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> None:
+    words, env = said(ckpt("run", root, "--plan-dir", plans, "--", *SAY, "--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x"))
+    assert words == ["--at=20", "--load", str(root), "--ckpt-step", "20", f"{root}/x"]
+    plan = json.loads(ckpt("plan", root, "--json").stdout)
+    assert env["CKPT_PATH"] == str(root) and env["CKPT_STEP"] == "20" and env["CKPT_RESUME"] == "1"
+    assert env["CKPT_FINGERPRINT"] == plan["fingerprint"]
+    decision = json.loads(Path(env["CKPT_PLAN"]).read_text())
+    assert decision["schema"] == "ckpt-tools/plan/v1" and decision["ranks"] == plan["ranks"] and decision["decision"]["root"] == str(root)
+    assert decision["budget"] == 60  # of a hook, unless --budget says otherwise
+
+
+def test_first_launch(tmp_path: Path, plans: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert ckpt("run", tmp_path / "run", "--plan-dir", plans, "--", *SAY).returncode == 3
+    inherited = {"CKPT_STEP": "99", "CKPT_PATH": "/old", "CKPT_EPOCH": "3"}
+    words, env = said(
+        ckpt("run", tmp_path / "run", "--allow-none", "--plan-dir", plans, "--", *SAY, "a", "{ckpt.args}", "{ckpt.step}b", env=inherited)
+    )
+    assert words == ["a", "b"]
+    assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")  # nothing shines through
+
+
+def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
+    shutil.copytree(LAYOUT_TREES / "deepspeed", tmp_path / "all")
+    tree = next(p.parent for p in sorted((tmp_path / "all").rglob("latest")))
+    done = ckpt("run", tree, "--plan-dir", plans, "--", *SAY)
+    if done.returncode == 2:  # several runs or topologies are for other tests
+        pytest.fail(done.stderr)
+    _, env = said(done)
+    assert env["CKPT_LOAD_DIR"] == str(tree) and env["CKPT_TAG"]
+
+
+def test_exit_codes_signals_and_streams_are_the_commands_own(root: Path, plans: Path) -> None:
+    start = ["run", root, "--plan-dir", plans, "--"]
+    done = ckpt(*start, "sh", "-c", "echo out; echo err >&2; exit 37")
+    assert (done.returncode, done.stdout) == (37, "out\n") and "err" in done.stderr
+    assert ckpt(*start, "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
+    ignored = ckpt(*start, "sh", "-c", "grep SigIgn /proc/self/status").stdout.split()[1]
+    assert int(ignored, 16) & (1 << (signal.SIGPIPE - 1)) == 0  # Python ignores it; its child must not inherit that
+    words = [*CKPT, *map(str, start), "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=CLEAN) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        process.terminate()
+        assert process.wait(1000) == 9  # exec: the pid that the launcher knows is the command
+
+
+def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) -> None:
+    path = {"PATH": "/usr/bin:/bin"}  # a PATH with a directory that is closed to us has another answer
+    done = ckpt("run", root, "--plan-dir", plans, "--", "no-such-command-here", env=path)
+    assert done.returncode == 127 and "cannot be started" in done.stderr and done.stdout == ""
+    (tmp_path / "plain").write_text("no program")
+    assert ckpt("run", root, "--plan-dir", plans, "--", tmp_path / "plain").returncode == 126
+    done = ckpt("run", root)
+    assert done.returncode == 2 and "hint: write it after --" in done.stderr
+
+
+@pytest.mark.parametrize(("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "say {ckpt.path}")])
+def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
+    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY, word)
+    assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
+
+
+# -- what keeps it from starting -----------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
+    for step in (10, 20):
+        broken(root, step)
+    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+    assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
+    for step in (10, 20):  # which files, for who reads this at night
+        assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
+    assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2  # the error and its hint
+    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-fresh", "--", *SAY))
+    assert env["CKPT_RESUME"] == "0"
+
+
+def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
+    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    shutil.rmtree(root)
+    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY)
+    assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
+    for more in (("--allow-missing",), ()):  # the directory is gone, or is the empty mount point
+        if not more:
+            root.mkdir()
+        done = ckpt("run", root, "--plan-dir", plans, "--allow-none", *more, "--", *SAY)
+        assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
+    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))
+    assert env["CKPT_RESUME"] == "0"
+
+
+def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
+    assert ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert ckpt("run", loop, "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+    done = ckpt("run", root, "--require-mount", "--plan-dir", plans, "--", *SAY)
+    mounted = os.stat(root).st_dev != os.stat("/").st_dev
+    assert done.returncode == (0 if mounted else 5), done.stderr
+    if not mounted:
+        assert "nothing is mounted" in done.stderr
+
+
+def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path) -> None:
+    megatron(root, steps=(30,), tracker=False)
+    path = root / "iter_0000030/mp_rank_01/model_optim_rng.pt"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    os.utime(root / "iter_0000030/mp_rank_00/model_optim_rng.pt")
+    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    _, env = said(done)
+    assert env["CKPT_STEP"] == "20" and "iter_0000030" in done.stderr
+
+
+def test_a_tracker_that_sides_with_step_is_a_question(root: Path, plans: Path) -> None:
+    for path in root.glob("iter_0000010/*/*"):
+        os.utime(path)  # older step, newer file
+    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    assert done.returncode == 2 and "--order" in done.stderr and done.stdout == ""
+    assert said(ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY))[1]["CKPT_STEP"] == "20"
+    assert said(ckpt("run", root, "--plan-dir", plans, "--order", "mtime", "--", *SAY))[1]["CKPT_STEP"] == "10"
+    (root / "latest_checkpointed_iteration.txt").write_text("10")
+    assert said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))[1]["CKPT_STEP"] == "10"
+
+
+def test_a_clock_in_the_future_is_said(root: Path, plans: Path) -> None:
+    ahead = time.time() + 7200
+    for path in root.glob("iter_0000020/*/*"):
+        os.utime(path, (ahead, ahead))
+    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    assert said(done)[1]["CKPT_STEP"] == "20" and "mtime-in-future" in done.stderr
+
+
+def test_decisions_never_lie_below_the_root(root: Path) -> None:
+    done = ckpt("run", root, "--plan-dir", root / "plans", "--", *SAY)
+    assert done.returncode == 2 and not (root / "plans").exists()
+
+
+# -- the file itself -------------------------------------------------------------------------------------------------------------------
+
+
+def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
+    def small() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+
+    line = [*CKPT, "run", root, "--plan-dir", plans, "--no-cache", "--", *SAY]
+    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, preexec_fn=small, check=False)
+    assert done.returncode == 5 and "could not be written" in done.stderr and "--plan-dir" in done.stderr
+    assert list(plans.rglob("*.json*")) == []
+    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
+    env = {**CLEAN, **torchrun_env(0, 2, job="j")}
+    process = subprocess.Popen(
+        [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"], env=env, stderr=subprocess.DEVNULL
+    )
+    time.sleep(delay)
+    process.kill()
+    process.wait()
+    for path in plans.rglob("*.json"):
+        json.loads(path.read_text())
+    _, seen = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, job="j")))
+    assert seen["CKPT_STEP"] == "20"
+
+
+def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: Path) -> None:
+    first = ckpt("hook", root, "--plan-dir", plans, "--format", "json")
+    env = json.loads(first.stdout)["env"]
+    assert ckpt("latest", "--rank", 1, env=env).returncode == 0
+    path = root / "iter_0000020/mp_rank_01/model_optim_rng.pt"
+    path.write_bytes(path.read_bytes())
+    done = ckpt("latest", "--rank", 1, env=env)
+    assert done.returncode == 5 and "changed since" in done.stderr and done.stdout == ""
+    assert ckpt("latest", "--rank", 0, env=env).returncode == 0  # each rank answers for its own
+    assert ckpt("hook", "--read", "--rank", 1, env=env).stdout == "(exit 5)\n"
+
+
+def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        with pytest.raises(CannotLook, match="deciding for more than"), locked(str(lock), 0.2):
+            pass
+        holder.kill()
+    with locked(str(lock), 5):
+        pass
+
+
+def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
+    """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
+
+    def start(rank: int) -> subprocess.CompletedProcess[str]:
+        return ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(rank, 2, job="j"))
+
+    seen = said(start(0))[1]
+    plan = Path(seen["CKPT_PLAN"])
+    plan.write_text("{")
+    done = start(1)
+    assert done.returncode == 5 and str(plan) in done.stderr and "rank-0 may have started by it" in done.stderr and "rm -r" in done.stderr
+    shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
+    again = said(start(1))[1]
+    assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
+    for text in ("", "[1]", '{"schema": "other"}', "\0"):
+        (tmp_path / "x.json").write_text(text)
+        done = ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "x.json")})
+        assert done.returncode == 5 and "no decision of ckpt" in done.stderr
+    assert ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "gone.json")}).returncode == 5
+
+
+STATE = ("last.json", "1.json", "1.taken", "")
+"""What the second process of a job looks at below the directory of decisions; "" is the directory of the key itself."""
+FAULTS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG)
+
+
+@pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.parametrize("what", STATE)
+def test_a_state_that_cannot_be_read_is_never_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int) -> None:
+    """An earlier start, or a decision that others follow, must not be forgotten because of an error: exit 5 that names it, and nothing is decided."""
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
+    path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
+    path = path.rstrip("/")
+
+    def failing(real: Any) -> Any:
+        def call(at: Any, *more: Any, **named: Any) -> Any:
+            if at == path or (at == os.path.basename(path) and named.get("dir_fd") is not None):
+                raise OSError(number, os.strerror(number), at)
+            return real(at, *more, **named)
+
+        return call
+
+    for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open")):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+
+    def decide() -> Any:
+        pytest.fail("decided anew")
+
+    def ask() -> object:
+        return decisions.last() if what == "last.json" else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
+
+    with pytest.raises(CannotLook, match=re.escape(path)):
+        ask()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
+def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
+    decisions = Decisions(str(plans), str(root))
+    assert decisions.last() is None
+    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
+    earlier = decisions.last()
+    assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20") and abs(earlier.decided_at - time.time()) < 600
+    note = Path(decisions.directory, "last.json")
+    note.write_text(text)
+    with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
+        decisions.last()
+    assert "--allow-fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
+
+
+def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
+    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    shutil.rmtree(root)
+    root.mkdir()
+    (note,) = plans.rglob("last.json")
+    note.write_text("{")
+    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+    assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
+    assert said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))[1]["CKPT_RESUME"] == "0"
+
+
+# -- one job, one decision -----------------------------------------------------------------------------------------------------------
+
+
+def workers(root: Path, plans: Path, world: int, restart: int = 0, job: str = "j", *more: str) -> list[dict[str, str]]:
+    def one(rank: int) -> dict[str, str]:
+        return said(ckpt("run", root, "--worker", "--plan-dir", plans, *more, "--", *SAY, env=torchrun_env(rank, world, restart, job)))[1]
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(one, range(world)))
+
+
+def test_workers_of_a_generation_share_a_decision_and_the_next_one_decides_anew(root: Path, plans: Path) -> None:
+    first = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j")))[1]
+    megatron(root, steps=(30,))
+    late = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[1]
+    assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
+    assert {w["CKPT_STEP"] for w in workers(root, plans, 2, restart=1)} == {"30"}
+
+
+def test_a_rank_that_comes_twice_is_of_a_later_generation(root: Path, plans: Path) -> None:
+    """torchrun restarts its workers without counting when nodes come and go."""
+    assert {w["CKPT_STEP"] for w in workers(root, plans, 2)} == {"20"}
+    megatron(root, steps=(30,))
+    again = workers(root, plans, 2)
+    assert {w["CKPT_STEP"] for w in again} == {"30"} and len({w["CKPT_PLAN"] for w in again}) == 1
+
+
+def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans: Path) -> None:
+    """The same rendezvous id, restart count 0, and a generation that died before all of its ranks had come."""
+    start = " ".join([*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "true"])
+    subprocess.run(["sh", "-c", f"{start}; true"], env={**CLEAN, **torchrun_env(0, 2, 0, "j")}, check=True, stderr=subprocess.DEVNULL)
+    megatron(root, steps=(30,))
+    assert said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[1]["CKPT_STEP"] == "30"
+
+
+def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
+    root = megatron(tmp_path / "many", world=8)
+
+    def start(rank: int) -> dict[str, str]:
+        env = {**torchrun_env(rank, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}
+        return said(ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env))[1]
+
+    with ThreadPoolExecutor(64) as pool:
+        seen = list(pool.map(start, range(64)))
+    assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
+    decision = read(seen[0]["CKPT_PLAN"])
+    assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
+
+
+def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_path: Path) -> None:
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    tried: list[int] = []
+
+    def fail() -> Any:
+        tried.append(1)
+        time.sleep(0.5)
+        raise NoneUsable("nothing is good", "look at it")
+
+    def ask(member: str) -> str:
+        with pytest.raises(NoneUsable, match="nothing is good"):
+            decisions.once("k", member, unique=True, timeout=1000, make=fail, about={})
+        return "failed"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
+    assert len(tried) == 1
+    decided = decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: {"checkpoint": None}, about={})
+    assert not decided.found  # a later start tries again
+
+
+def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:
+    said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j")))
+    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--max-step", 10, "--", *SAY, env=torchrun_env(1, 2, 0, "j"))
+    assert done.returncode == 2 and "different questions" in done.stderr
+
+
+def test_a_worker_without_a_launcher(root: Path, plans: Path) -> None:
+    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY)
+    assert done.returncode == 2 and "ckpt launchers" in done.stderr
+    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env={"RANK": "1"})
+    assert done.returncode == 2 and "RANK" in done.stderr
+
+
+def test_several_nodes_need_a_way_to_agree(root: Path, tmp_path: Path) -> None:
+    line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "--node-rank=0", "--rdzv-id=j", "train.py"]
+    done = ckpt("run", root, "--", *line)
+    assert done.returncode == 2 and "--plan-dir" in done.stderr and "--agree" in done.stderr
+    done = ckpt("run", root, "--worker", "--", *SAY, env=torchrun_env(0, 2, 0, "j", local=1))
+    assert done.returncode == 2 and "--plan-dir" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["torchrun", "--max_restarts", "3", "train.py"],
+        ["torchrun", "--nproc-per-node", "2", "--max-restarts=32767", "train.py"],
+        [sys.executable, "-m", "torch.distributed.run", "--max-r", "1", "train.py"],
+        ["torchrun", "--nnodes=1:2", "train.py"],
+    ],
+)
+def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: list[str]) -> None:
+    done = ckpt("run", root, "--", *line)
+    assert done.returncode == 2 and re.search(r"hint: .* --no-python ckpt run \S+ --worker -- python -u train.py", done.stderr), done.stderr
+
+
+def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_options(root: Path, plans: Path) -> None:
+    assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
+    done = ckpt(
+        "run",
+        root,
+        "--plan-dir",
+        plans,
+        "--",
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node=2",
+        "train.py",
+        "--max_restarts",
+        "3",
+        env={"PATH": "/nowhere"},
+    )
+    assert done.returncode == 127  # it would have been started
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> dict[str, str]:
+    """A stand-in of that name that only says what it sees: here the command line is what counts, test_run_torchrun.py starts the real one."""
+    path = tmp_path / "bin/torchrun"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
+
+
+def nodes(root: Path, plans: Path, env: dict[str, str], *more: str, rdzv: str = "--rdzv-id=same") -> list[dict[str, str]]:
+    def one(n: int) -> dict[str, str]:
+        line = ["torchrun", "--nnodes=2", f"--node-rank={n}", "--nproc-per-node=1", rdzv, "train.py"]
+        return said(ckpt("run", root, "--plan-dir", plans, "--timeout", "1000", *more, "--", *line, env=env))[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+def test_two_launchers_that_share_a_directory(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    first = nodes(root, plans, torchrun)
+    assert {n["CKPT_STEP"] for n in first} == {"20"} and len({n["CKPT_FINGERPRINT"] for n in first}) == 1
+    megatron(root, steps=(30,))
+    again = nodes(root, plans, torchrun)  # the same rendezvous id, as a requeued job has it
+    assert {n["CKPT_STEP"] for n in again} == {"30"}
+
+
+def test_an_id_of_this_start_alone_needs_no_meeting(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    """With --job the first to come decides, and the other may come much later."""
+    line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
+    first = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 0, "--", *line, env=torchrun))[1]
+    megatron(root, steps=(30,))
+    late = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 1, "--", *line, env=torchrun))[1]
+    assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
+    assert said(ckpt("run", root, "--plan-dir", plans, "--job", "start-2", "--node", 1, "--", *line, env=torchrun))[1]["CKPT_STEP"] == "30"
+
+
+def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+    line = ["torchrun", "--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--rdzv-id=same", "train.py"]
+    done = ckpt("run", root, "--plan-dir", plans, "--timeout", "1", "--", *line, env=torchrun)
+    assert done.returncode == 5 and "node 1 did not come" in done.stderr and done.stdout == ""
+
+
+# -- hooks, and who reads the decision ---------------------------------------------------------------------------------------------------
+
+
+def test_scripts_with_set_e(root: Path, plans: Path) -> None:
+    script = f'set -euo pipefail\neval "$({" ".join(CKPT)} hook {root} --plan-dir {plans} "$@")"\necho "step $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'
+
+    def bash(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", "-c", script, "x", *more], env=CLEAN, capture_output=True, text=True, timeout=1000, check=False)
+
+    assert bash().stdout == f"step 20 resume 1 path {root}\n"
+    for step in (10, 20):
+        broken(root, step)
+    done = bash()
+    assert (done.returncode, done.stdout) == (4, "")  # the eval itself fails
+
+
+def test_a_task_prolog_only_reads(root: Path, plans: Path) -> None:
+    env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
+    before = sorted(plans.rglob("*"))
+    done = ckpt("hook", "--read", "--format", "slurm", "--rank", 1, env=env)
+    assert done.returncode == 0 and "export CKPT_STEP=20\n" in done.stdout
+    assert all(re.fullmatch(r"export \w+=.*", line) for line in done.stdout.splitlines())
+    assert sorted(plans.rglob("*")) == before
+    assert ckpt("hook", "--read").returncode == 2  # without a decision
+
+
+def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_path: Path) -> None:
+    env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
+    megatron(root, steps=(30,))
+    mine = root / "iter_0000020/mp_rank_01/model_optim_rng.pt"
+    assert ckpt("latest", "--rank", 1, env=env).stdout == f"{mine}\n"
+    assert ckpt("latest", root, "--rank", 1, env=env).stdout == f"{mine}\n"
+    assert ckpt("latest", env={**env, **torchrun_env(1, 2)}).stdout == f"{mine}\n"
+    body = json.loads(ckpt("latest", "--rank", 1, "--json", env=env).stdout)
+    assert [r["rank"] for r in body["ranks"]] == [1] and body["resume_step"] == 20
+    assert "CKPT_STEP=20" in ckpt("latest", "--rank", 1, "--format", "shell", env=env).stdout
+    other = megatron(tmp_path / "other", steps=(5,))
+    assert "iter_0000005" in ckpt("latest", other, "--rank", 1, env=env).stdout  # another question
+    done = ckpt("latest", "--rank", 7, env=env)
+    assert done.returncode == 2 and "outside the world" in done.stderr
+    assert ckpt("latest", env=env).returncode == 2  # which rank?
+
+
+def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
+    ours, theirs = pty.openpty()
+    start = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "sh", "-c", "test -t 1 && test -t 2 && echo terminal"]
+    done = subprocess.run(start, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000, check=False)
+    os.close(theirs)
+    assert done.returncode == 0
+    text = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "terminal" in text and "resume from step 20" in text
+    quiet = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
+    def state() -> list[tuple[str, int, int]]:
+        return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in [root, *root.rglob("*")])
+
+    before = state()
+    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    workers(root, plans, 2)
+    assert state() == before
+
+
+def test_the_question_of_a_decision_is_checked_before_the_lock(root: Path) -> None:
+    with pytest.raises(UsageError, match="lies inside"):
+        Decisions(str(root / "below"), str(root))

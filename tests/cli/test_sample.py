@@ -1,0 +1,434 @@
+"""``ckpt verify --sample`` and ``--max-duration``: what is read, what is remembered of it, and what is said about the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import warm
+from dask_cluster import Cluster, alone
+from large_runs import megatron, part, settle
+from places import FIXTURES
+from safetensors.torch import save_file
+
+from ckpt_tools import errors
+from ckpt_tools.api import verify
+from ckpt_tools.checksum import blocks
+from ckpt_tools.model.answers import Sample, Verification
+from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.output import json as emit
+from ckpt_tools.reading.engines import Engine
+from ckpt_tools.storage import Identity
+
+ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))[::6]]
+MiB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as small as the fixtures' files allow."""
+    monkeypatch.setattr(blocks, "LEAST", 64)
+    monkeypatch.setattr(blocks, "MIB", 4096)
+
+
+def one(path: Path, tensors: int = 12, size: int = MiB) -> Path:
+    """A file of ``tensors`` records of ``size`` bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(tensors)
+    torch.save({"step": 3, "model": {f"layer{i}": torch.randn(size // 4, generator=generator) for i in range(tensors)}}, path)
+    return path
+
+
+def flip(path: Path) -> None:
+    """A bit in the middle of the third record; the modification time is set back."""
+    was = path.stat()
+    with path.open("r+b") as f:
+        f.seek(5 * MiB // 2)
+        byte = f.read(1)[0]
+        f.seek(5 * MiB // 2)
+        f.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def asked(root: Path, **more: Any) -> Verification:
+    return verify([str(root)], cache=True, **more)
+
+
+def sampled(root: Path, **more: Any) -> Sample:
+    sample = asked(root, **more).sample
+    assert sample is not None
+    return sample
+
+
+def findings(*results: Verification) -> set[tuple[str, str, str]]:
+    return {(f.report.path, x.code, x.message) for r in results for f in r.files for x in f.report.findings}
+
+
+# -- parts of the whole --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
+def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small: None) -> None:
+    """Good and damaged files of every format: what structure shows in every part, damage of contents in the part that has it."""
+    whole, parts = verify([str(root)]), [verify([str(root)], sample=f"{n}/3") for n in (1, 2, 3)]
+    copies = {row for row in findings(whole) if row[1] == "same-content"}  # whole files are compared only when all is read
+    assert findings(*parts) == findings(whole) - copies
+    samples = [p.sample for p in parts if p.sample]
+    assert sum(s.bytes_read for s in samples) == samples[0].bytes and sum(s.blocks_read for s in samples) <= samples[0].blocks
+    broken = {f.report.path for f in whole.files if f.report.verdict is Verdict.BROKEN and not copies}
+    assert {f.report.path for p in parts for f in p.files if f.report.verdict is Verdict.BROKEN} >= broken
+    assert all(p.summary.below_level == whole.summary.below_level for p in parts)
+
+
+def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    plain = json.loads(emit.render(asked(root)))
+    for share in ("1/1", "100%", "1GiB"):
+        answer = json.loads(emit.render(asked(root, sample=share)))
+        sample = answer.pop("sample")
+        assert sample["bytes_read"] == sample["bytes"] > 4 * MiB and sample["files_read"] == sample["files"] == 4 and sample["never"] == 0
+        answer["summary"]["seconds"] = plain["summary"]["seconds"]
+        answer["summary"]["bytes_read"] = plain["summary"]["bytes_read"]  # where bytes are counted, the structure may have been read twice
+        assert answer == plain
+    assert "sample" not in plain
+
+
+def test_a_part_of_a_tree_with_many_blocks_is_about_its_share(tmp_path: Path) -> None:
+    one(tmp_path / "run/large.pt", 40)
+    for i in range(24):
+        one(tmp_path / f"run/small{i}.pt", 2, MiB // 2)
+    settle()
+    samples = [sampled(tmp_path / "run", sample=f"{n}/4") for n in range(1, 5)]
+    assert all(0.12 < s.bytes_read / s.bytes < 0.4 for s in samples), [s.bytes_read for s in samples]
+    assert sum(s.bytes_read for s in samples) == samples[0].bytes and samples[3].never == 0
+
+
+def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> None:
+    file = one(tmp_path / "run/a.pt")
+    flip(file)
+
+    def hit() -> list[int]:
+        return [n for n in (1, 2, 3) if "crc-mismatch" in {row[1] for row in findings(verify([str(tmp_path / "run")], sample=f"{n}/3"))}]
+
+    first = hit()
+    assert len(first) == 1
+    one(tmp_path / "run/0.pt", 3)
+    one(tmp_path / "run/zz/b.pt", 3)
+    os.rename(tmp_path / "run", tmp_path / "elsewhere")
+    (tmp_path / "run").symlink_to("elsewhere")
+    assert hit() == first
+
+
+def test_bytes_without_a_checksum_are_sampled_too(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    save_file({"w": torch.randn(2500, 4099)}, tmp_path / "run/model.safetensors")
+    with open(tmp_path / "run/model.safetensors", "r+b") as f:
+        f.seek(20 * MiB + 4096)
+        f.write(bytes(8192))
+    parts = [asked(tmp_path / "run", sample=f"{n}/5") for n in range(1, 6)]
+    assert [p.sample.blocks for p in parts if p.sample] == [39] * 5  # of 1 MiB
+    assert sum("zero-pages" in {row[1] for row in findings(p)} for p in parts) == 1
+    assert [f.report.level for f in parts[0].files] == [Level.STRUCTURE]
+
+
+# -- how much, and what comes first ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [("25%", 0.25, 0.34), ("3MB", 3e6 / 12.6e6, 0.34), ("1", 0.01, 0.09), ("0.001%", 0.01, 0.09)])
+def test_at_least_what_was_asked_and_no_more_than_a_block_over(tmp_path: Path, share: str, least: float, most: float) -> None:
+    one(tmp_path / "run/a.pt")
+    s = sampled(tmp_path / "run", sample=share)
+    assert least <= s.bytes_read / s.bytes <= most and s.files_read == 0
+
+
+def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
+    for name in "abcd":
+        one(tmp_path / f"run/{name}.pt", 3)
+    settle()
+    runs = [sampled(tmp_path / "run", sample="25%") for _ in range(8)]
+    left = [s.never for s in runs]
+    assert left == sorted(left, reverse=True) and left[0] > 0 and left[4] == 0
+    assert [s.oldest_ns is None for s in runs[:2]] == [True, True]
+    times = [s.oldest_ns for s in runs[4:]]
+    assert all(times) and times == sorted(set(times))  # each run takes what is oldest, so the oldest gets younger every time
+
+
+def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", size=2 * MiB)
+    settle()
+    asked(root, sample="1/3")
+    asked(root, sample="2/3")
+    s = sampled(root, sample="3/3")
+    assert s.never == 0
+    part(root, 1).write_bytes(part(root, 0).read_bytes())  # another file: nothing is known of it
+    settle()
+    s = sampled(root, sample="2/3")  # not the turn of that file
+    assert s.never == 1
+    asked(root)
+    assert sampled(root, sample="2/3").never == 0
+
+
+def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
+    for name in "abcdefgh":
+        one(tmp_path / f"run/{name}.pt", 1)
+    seen = set()
+    for _ in range(30):
+        result = verify([str(tmp_path / "run")], sample="1")
+        seen |= {f.report.path for f in result.files if f.report.level is Level.CONTENT}
+        assert result.sample is not None and result.sample.never == 7
+    assert len(seen) > 3
+    assert not (tmp_path / "cache").exists()
+
+
+def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    asked(root)
+    result = asked(root, sample="50%", max_age=1000.0)
+    assert result.sample is not None and result.sample.bytes == 0
+    assert {f.report.level for f in result.files} == {Level.CONTENT}
+
+
+def test_half_a_look_is_no_verdict_on_the_whole(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    size = one(root / "a.pt").stat().st_size
+    settle()
+    assert [f.report.level for f in asked(root, sample="1/2").files] == [Level.STRUCTURE]
+    assert asked(root, max_age=1000.0).summary.bytes_read >= size  # nothing is kept that would answer it
+    assert asked(root, max_age=1000.0).summary.bytes_read < size / 2
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_damage_comes_first_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "run"
+    for name in "abc":
+        one(root / f"{name}.pt")
+    flip(root / "b.pt")
+    settle()
+    found = [asked(root, sample=f"{n}/2") for n in (1, 2)]
+    assert sorted(r.verdict.value for r in found) == ["broken", "ok"]
+    for _ in range(3):  # its own turn comes last, and a block at a time is read
+        again = asked(root, sample="1")
+        assert again.verdict is Verdict.BROKEN and again.sample is not None and again.sample.blocks_read == 1
+        assert [(f.report.verdict, f.report.level) for f in again.files if f.report.path.endswith("b.pt")] == [(Verdict.BROKEN, Level.STRUCTURE)]
+
+
+def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A medium that decays: nothing about the file changes but its bytes."""
+    monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
+    monkeypatch.setattr(Identity, "of", classmethod(lambda cls, s: cls(s.st_size, s.st_mtime_ns, 1, s.st_ino, s.st_dev)))
+    file = one(tmp_path / "run/a.pt")
+    asked(tmp_path / "run")
+    flip(file)
+    assert asked(tmp_path / "run", max_age=1000.0).verdict is Verdict.OK  # the verdict from before
+    assert {asked(tmp_path / "run", sample=f"{n}/2").verdict for n in (1, 2)} == {Verdict.OK, Verdict.BROKEN}
+    assert asked(tmp_path / "run", max_age=1000.0).verdict is Verdict.BROKEN
+
+
+# -- time ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_next_run_goes_on_where_the_time_was_over(tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]) -> None:
+    root = tmp_path / "run"
+    one(root / "large.pt", 16)
+    settle()
+    runs = []
+    while not runs or runs[-1].never:
+        runs.append(sampled(root, max_duration=60.0, jobs=jobs, progress=enough_for(5 * MiB)))
+        assert runs[-1].stopped and runs[-1].bytes_read <= 6 * MiB and len(runs) < 8
+    assert [16 - s.never for s in runs[:-1]] == [
+        sum(s.blocks_read for s in runs[: i + 1]) for i in range(len(runs) - 1)
+    ]  # no block twice before all had a turn
+
+
+def test_a_file_that_was_begun_goes_before_others(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+    for name in "abcd":
+        one(tmp_path / f"run/{name}.pt", 6)
+    settle()
+    asked(tmp_path / "run", max_duration=60.0, jobs=1, progress=enough_for(4 * MiB))
+    result = asked(tmp_path / "run", max_duration=60.0, jobs=1, progress=enough_for(4 * MiB))
+    assert result.sample is not None and result.sample.never == 24 - 2 * 3
+    done = asked(tmp_path / "run", sample=f"{24 - 6 - 6 * 2}MiB", jobs=1)
+    assert done.sample is not None and done.sample.never <= 12
+
+
+def test_with_time_enough_all_is_read(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    result = asked(root, max_duration=3600.0)
+    assert result.sample is not None and not result.sample.stopped and result.sample.files_read == 4
+    assert {f.report.level for f in result.files} == {Level.CONTENT} and result.summary.below_level == 0
+    assert asked(root, max_age=1000.0).summary.bytes_read < MiB  # so it is kept
+
+
+def test_both_bound(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+    root = tmp_path / "run"
+    one(root / "large.pt", 16)
+    s = sampled(root, sample="1/2", max_duration=3600.0)
+    assert s.blocks_read == 8 and not s.stopped
+    s = sampled(root, sample="1/2", max_duration=60.0, jobs=1, progress=enough_for(4 * MiB))
+    assert 0 < s.blocks_read < 5 and s.stopped
+
+
+def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+    file = one(tmp_path / "run/a.pt", 4)
+    with file.open("r+b") as f:
+        f.seek(MiB // 2)
+        f.write(b"?")
+    result = asked(tmp_path / "run", max_duration=60.0, jobs=1, progress=enough_for(2 * MiB))
+    assert result.verdict is Verdict.BROKEN and result.sample is not None and result.sample.blocks_read < 4
+
+
+def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+    notes = list[str]()
+    root = tmp_path / "run"
+    one(root / "huge.pt", 1, 8 * MiB)
+    for name in "abc":
+        one(root / f"{name}.pt", 2)
+    settle()
+    runs = list[Sample]()
+    while sum(s.never == 1 for s in runs) < 6:
+        runs.append(sampled(root, max_duration=60.0, jobs=1, progress=enough_for(3 * MiB), note=notes.append))
+        assert len(runs) < 20
+    assert sum(s.blocks_read > 0 for s in runs[-5:]) > 1  # the others are checked again, although it never was
+    assert len(notes) == sum(s.blocks_read == 0 for s in runs) > 0 and all("give more time" in n for n in notes)
+
+
+def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    one(root / "a.pt", 12)
+    settle()
+
+    def interrupt(done: int, total: int) -> None:
+        if done > 5 * MiB:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(root, max_duration=60.0, jobs=1, progress=interrupt)
+    assert sampled(root, sample="1").never == 12 - 4 - 1  # the blocks before the one in which it came, and the one that is read now
+
+
+# -- the command -----------------------------------------------------------------------------------------------------------------------
+
+
+def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
+    done = warm.completed(["verify", *words], {**os.environ, **env})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    flip(one(root / "a.pt"))
+    settle()
+    answers = {}
+    for n in (1, 2):
+        code, out, _ = ckpt(str(root), "--json", "--strict", "--sample", f"{n}/2")
+        answers[code] = json.loads(out)
+    assert set(answers) == {0, 1}
+    assert answers[0]["summary"]["below_level"] == 0 and answers[0]["files"][0]["level"] == "structure"
+    sample = answers[0]["sample"]
+    assert sample["asked"] in ("1/2", "2/2") and sample["max_duration"] is None and (sample["files"], sample["files_read"]) == (1, 0)
+    code, out, _ = ckpt(str(root), CKPT_SAMPLE="50%", CKPT_MAX_DURATION="1h")
+    assert code == 1 and "(sample 50%, within 60 min), 0 files of 1 to the end; 1 block of 12 never checked so far" in out
+    code, out, _ = ckpt(str(root), "--format", "jsonl", "--sample", "50%")
+    assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 12
+
+
+@pytest.mark.parametrize("words", [("--sample", "1/2"), ("--max-duration", "1h")])
+@pytest.mark.parametrize("level", ["presence", "structure", "values", "load"])
+def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str], level: str) -> None:
+    code, out, err = ckpt(str(tmp_path), *words, "--level", level)
+    assert (code, out) == (2, "") and f"level {level}" in err and "say --level content" in err
+
+
+def test_a_share_that_is_none(tmp_path: Path) -> None:
+    code, _, err = ckpt(str(tmp_path), "--sample", "3/2")
+    assert code == 2 and "1/2 to 2/2" in err
+    with pytest.raises(errors.UsageError):
+        verify([str(tmp_path)], sample="most")
+
+
+def test_the_configuration_file(tmp_path: Path) -> None:
+    one(tmp_path / "run/a.pt", 2)
+    (tmp_path / "ckpt.toml").write_text('sample = "1/2"\nmax-duration = "1h"\n')
+    done = warm.completed(["verify", "run", "--json"], os.environ, cwd=tmp_path)
+    sample = json.loads(done.stdout)["sample"]
+    assert (sample["asked"], sample["max_duration"], sample["blocks_read"]) == ("1/2", 3600.0, 1)
+
+
+# -- engines ---------------------------------------------------------------------------------------------------------------------------
+
+
+def by_engine(root: Path, **more: Any) -> Verification:
+    with ThreadPoolExecutor(3) as threads:
+        return asked(root, engine=Engine(threads, "threads"), **more)
+
+
+def told(result: Verification) -> Any:
+    answer = json.loads(emit.render(result))
+    for name in ("seconds", "bytes_read"):
+        del answer["summary"][name]
+    del answer["sample"]["oldest"]
+    return answer
+
+
+@pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
+def test_an_engine_reads_the_same_part(root: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for share in ("1/2", "2/2", "100%"):
+        monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "a"))
+        here = told(asked(root, sample=share))
+        monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "b"))
+        assert told(by_engine(root, sample=share)) == here
+
+
+def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough_for: Callable[[int], Any]
+) -> None:
+    from ckpt_tools.reading import work_units
+
+    monkeypatch.setattr(work_units, "UNIT", MiB)
+    one(tmp_path / "run/a.pt", 40)
+    settle()
+    runs = []
+    while not runs or runs[-1].never:
+        result = by_engine(tmp_path / "run", max_duration=60.0, progress=enough_for(4 * MiB))
+        assert result.sample is not None and result.sample.stopped and 0 < result.sample.blocks_read < 30 and result.verdict is Verdict.OK
+        runs.append(result.sample)
+        assert len(runs) < 15
+    assert len(runs) > 1
+
+
+def test_dask_reads_a_part(tmp_path: Path) -> None:
+    one(tmp_path / "run/large.pt", 24)
+    flip(one(tmp_path / "run/small.pt", 3))
+    (tmp_path / "dask").mkdir()
+    cluster = Cluster(tmp_path / "dask")
+    try:
+        codes = []
+        for n in (1, 2, 3):
+            words = ("verify", str(tmp_path / "run"), "--sample", f"{n}/3", "--json", "-q")
+            here, there = alone(*words, cache=str(tmp_path / "own")), cluster.run(*words, unit=4 * MiB)
+            mine, theirs = json.loads(here[1]), json.loads(there[1])
+            assert mine["files"] == theirs["files"] and here[0] == there[0], there[2]
+            assert {**mine["sample"], "oldest": 0} == {**theirs["sample"], "oldest": 0}
+            codes.append(here[0])
+        assert sorted(codes) == [0, 0, 1]
+        read = sum(length for rows in cluster.reads().values() for _, _, length in rows)
+        assert read == mine["sample"]["bytes"]  # by the workers: each byte of contents once
+    finally:
+        cluster.close()

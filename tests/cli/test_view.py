@@ -1,0 +1,523 @@
+"""``--view``: a tree of links in which an unmodified loader finds the chosen checkpoint and nothing else; for every plan of fixtures/layouts."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from fixture_trees import CASES, QUESTIONS, selection, setup
+from real_loaders import load_dcp, load_torch, tensors
+from run_helpers import ckpt
+
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job import Decision, Taken
+from ckpt_tools.job.decision import body_of
+from ckpt_tools.job.view import build
+from ckpt_tools.job.view_inspect import MARKER
+from ckpt_tools.layouts import LAYOUTS, user
+from ckpt_tools.layouts.common.own_name import named_for
+from ckpt_tools.model.nouns import Checkpoint, Kind, LoadPlan, Part, Severity
+
+CKPT = [sys.executable, "-m", "ckpt_tools"]
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}
+
+
+def picture(root: Path) -> dict[str, object]:
+    """Everything about a tree that a builder could change."""
+    out: dict[str, object] = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        st = path.lstat()
+        said = (
+            os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else sorted(os.listdir(path))
+        )
+        out[str(path)] = (said, st.st_mtime_ns, st.st_ctime_ns, st.st_mode, st.st_ino)
+    return out
+
+
+def links(view: Path) -> dict[str, str]:
+    return {str(p.relative_to(view)): os.readlink(p) for p in sorted(view.rglob("*")) if p.is_symlink()}
+
+
+def content(made: LoadPlan) -> tuple[dict[int, list[tuple[str, str]]], list[tuple[str, str]]]:
+    """What every rank loads: (role, real file)."""
+    ranks = {r.rank: sorted((f.role, os.path.realpath(f.path)) for f in r.files) for r in made.ranks}
+    return ranks, sorted((f.role, os.path.realpath(f.path)) for f in made.shared)
+
+
+def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, LoadPlan]:
+    path = next(c for c in CASES if c.parts[-3:-1] == (layout, case))
+    return setup(path, json.loads(path.read_text())["plans"][index], tmp_path)
+
+
+@pytest.mark.parametrize(("case", "question"), QUESTIONS)
+def test_a_plan_of_the_view_is_the_plan_and_its_files_load(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    root, made = setup(case, question, tmp_path)
+    before, view = picture(root), tmp_path / "view"
+    told = build(made, str(view))
+    assert picture(root) == before
+    assert made.checkpoint is not None
+    assert scan(str(view)).checkpoints and len({(c.step, c.epoch, c.kind) for c in scan(str(view)).checkpoints}) == 1
+    # what was ruled out or asked about other steps does not concern a view; a save interval would take a lone checkpoint for another kind
+    options = {k: v for k, v in question.get("options", {}).items() if k not in ("run", "resume_from", "max_step", "save_interval", "fault_ranks")}
+    again = plan(str(view), selection(options | {"world_size": made.world_size} if made.ranks else options))
+    assert again.checkpoint is not None
+    assert (again.checkpoint.epoch, again.checkpoint.layout) == (made.checkpoint.epoch, made.checkpoint.layout)
+    # only its siblings tell the step of a breakpoint file, and a view has none
+    lone = made.checkpoint.layout == "mindspore" and made.checkpoint.kind is Kind.DYING_GASP
+    assert again.resume_step in ((made.resume_step, None) if lone else (made.resume_step,))
+    assert content(again) == content(made)
+    # every rank has links of its own, in the order of its files
+    assert {int(r): [os.readlink(p) for p in paths] for r, paths in told["view"]["ranks"].items()} == {
+        r.rank: [f.path for f in r.files] for r in made.ranks
+    }
+    assert [os.readlink(p) for p in told["view"]["shared"]] == [f.path for f in made.shared]
+    for word in (told["resume"]["path"], *told["resume"]["args"], *told["resume"]["env"].values()):
+        if word and word.startswith("/"):
+            assert word.startswith(f"{view}"), word
+            assert os.path.exists(word) or os.path.exists(f"{word}.index")
+    flags = [w for w in told["resume"]["args"] if not w.startswith("/")]
+    assert flags == [w for w in made.resume.args if not w.startswith("/")] or (told["resume"]["path"] is None and not flags)
+    assert os.path.exists(told["view"]["checkpoint"]) or os.path.exists(f"{told['view']['checkpoint']}.index")
+    assert all(os.path.isabs(target) and os.path.exists(target) for target in links(view).values())
+    loaders_read(view, made, told)
+
+
+def loaders_read(view: Path, made: LoadPlan, told: dict[str, Any]) -> None:
+    """The tracker names the checkpoint, and the real loaders of torch and safetensors read what lies in the view."""
+    result = verify([str(view)])
+    alarms = {
+        (f.code, p)
+        for p, f in [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+        if f.severity is Severity.ERROR
+    }
+    codes = {code for code, _ in alarms}
+    # content that names its writer contradicts the name under which another rank loads it
+    stood_in = any(f.substituted for r in made.ranks for f in r.files)
+    assert codes <= ({"rank-mismatch"} if stood_in else set()) | {f.code for f in made.warnings}, alarms
+    assert not {"stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"} & {f.code for f in result.findings}
+    files = [*told["view"]["shared"], *(p for paths in told["view"]["ranks"].values() for p in paths)]
+    formats = {r.report.path: r.report.format for r in result.files}
+    for home in {os.path.dirname(p) for p in files if formats[p] == "dcp"}:
+        assert any(t.numel() for t in tensors(load_dcp(home)))
+    for path in files:
+        if formats[path] in ("torch_zip", "torch_legacy", "torch_tar"):
+            load_torch(path)
+        elif formats[path] == "safetensors":
+            assert safetensors.torch.load_file(path)
+
+
+def test_every_view_has_all_layouts() -> None:
+    assert {case.values[0].parent.parent.name for case in QUESTIONS} == {layout.name for layout in LAYOUTS}
+
+
+# ---- names and trackers
+
+
+OWN = user.load(
+    [
+        {"name": "own", "tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]},
+        {"name": "named", "tracker": "newest", "tracker_holds": "name", "piece": [{"template": "s{step}/r{rank}.pt"}]},
+    ]
+)
+user.use(())  # for the tests of other modules
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *OWN], ids=lambda layout: layout.name)
+def test_a_written_tracker_is_read_as_what_it_was(layout: Any) -> None:
+    if layout.tracker is None:
+        return
+    assert layout.read_tracker is not None
+    for name in ("model.ckpt-7", 'a"b\\c-7', "modèle-7", "x y-7"):
+        part = Part(f"/r/{name}/{name}.index", layout.name, layout.pieces[0].name, "model", ".", f"/r/{name}", f"/r/{name}", step=7)
+        for kind in Kind:
+            c = Checkpoint(layout.name, ".", kind, (part,), part.home, 0, 7)
+            said = layout.tracked(c)
+            assert layout.read_tracker(layout.write_tracker(said)) == (said if said != "release" or layout.name.startswith("megatron") else None)
+
+
+NAMES = [
+    ("mindio-ttp", "tft", "/r/tft_saved_checkpoints-step_9/rank_1/ttp_rank_1-3_1.ckpt", 12, {}, "tft_saved_checkpoints-step_9/rank_12/ttp_rank_12-3_1.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_3/pangu3-2_4.ckpt", 0, {"prefix": "pangu"}, "rank_0/pangu0-2_4.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_3/net_rank_3-2_4.ckpt", 0, {"prefix": "net"}, "rank_0/net_rank_0-2_4.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_3/net_rank_3_1-2_4.ckpt", 0, {"prefix": "net_rank_3"}, "rank_0/net_rank_0_1-2_4.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_3/net3-2_4.ckpt", 0, {"prefix": "net3"}, "rank_0/net3-2_4.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_3/net_1-2_4.ckpt", 0, {"prefix": "net"}, "rank_0/net_1-2_4.ckpt"),
+    ("mindspore", "model_rank", "/r/rank_03/net-2_4.ckpt", 1, {"prefix": "net"}, "rank_01/net-2_4.ckpt"),
+    ("megatron", "model_rank", "/r/iter_0000010/mp_rank_01/model_optim_rng_3.pt", 1, {}, "iter_0000010/mp_rank_01/model_optim_rng_1.pt"),
+    ("megatron", "model_rank", "/r/iter_0000010/mp_rank_10_002/model_optim_rng_3.pt", 1, {"at": {"tp": 3, "pp": 0}}, "iter_0000010/mp_rank_03_000/model_optim_rng_1.pt"),
+    ("pytorch-sample", "checkpoint", "/r/rank_0/checkpoint.pth.tar", 7, {}, "rank_7/checkpoint.pth.tar"),
+    ("mindspore", "model", "/r/net-2_4.ckpt", 7, {}, None),
+    ("deepspeed", "model", "/r/global_step4/mp_rank_00_model_states.pt", 7, {}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "piece", "path", "rank", "more", "expected"), NAMES)
+def test_the_name_of_another_rank(name: str, piece: str, path: str, rank: int, more: dict[str, Any], expected: str | None) -> None:
+    layout = next(one for one in LAYOUTS if one.name == name)
+    part = Part(
+        path, name, piece, "model", ".", "/r", prefix=more.get("prefix", ""), rank=int(m[1]) if (m := re.search(r"/rank_(\d+)/", path)) else 3
+    )
+    assert named_for(layout.piece(piece), part, rank, more.get("at")) == expected
+
+
+def test_a_substituted_rank_has_its_own_name(tmp_path: Path) -> None:
+    root, made = tree("mindio-ttp", "tft", tmp_path)
+    told = build(made, str(tmp_path / "v"))
+    home = "tft_saved_checkpoints-step_11"
+    assert links(tmp_path / "v") == {
+        f"{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt": str(root / home / f"rank_{of}" / f"ttp_rank_{of}-3_1.ckpt") for r, of in enumerate((2, 1, 2, 1))
+    }
+    assert told["resume"]["path"] is None and told["view"]["checkpoint"] == str(tmp_path / "v" / home)
+    body = {**body_of(made), **told}
+    decision = Decision("/plan.json", body)
+    assert Taken(decision, 3).paths == [str(tmp_path / "v" / home / "rank_3" / "ttp_rank_3-3_1.ckpt")] == [decision.path_of(3)]
+    assert decision.path_of(None) == str(tmp_path / "v" / home)
+    assert [f["path"] for f in decision.files(3)] == [str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")]  # what is re-checked
+
+
+def test_what_goes_with_a_checkpoint_is_there(tmp_path: Path) -> None:
+    root, made = tree("hf-trainer", "trainer", tmp_path)
+    home = root / "checkpoint-20"
+    (home / "chat_template.jinja").write_text("{{ x }}")
+    (home / "global_step20").mkdir()
+    (home / "global_step20" / "note.txt").write_text("of the optimizer")
+    (home / "latest").write_text("global_step20")
+    (home / "half.tmp").write_text("")
+    (home / "away").symlink_to(tmp_path)
+    (home / "dangling").symlink_to(tmp_path / "nowhere")
+    build(made, str(tmp_path / "v"))
+    names = {str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() or p.name == "away"} - {"half.tmp"}
+    names = {n for n in names if not n.startswith("away/")}
+    assert set(links(tmp_path / "v")) == {f"checkpoint-20/{n}" for n in names} and {"latest", "config.json"} <= names
+    assert sorted(p.name for p in (tmp_path / "v").iterdir()) == [MARKER, "checkpoint-20"]  # no tracker: this framework has none
+
+
+def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) -> None:
+    root, made = tree("sharded-safetensors", "transformers", tmp_path)
+    (root / "1_Pooling").mkdir()
+    (root / "1_Pooling" / "config.json").write_text("{}")
+    (root / "checkpoint-5").mkdir()
+    (root / "checkpoint-5" / "trainer_state.json").write_text("{}")
+    build(made, str(tmp_path / "v"))
+    assert {"config.json", "1_Pooling/config.json"} <= set(links(tmp_path / "v"))
+    assert not (tmp_path / "v" / "checkpoint-5").exists()
+
+
+@pytest.mark.parametrize(("layout", "case"), [("hf-trainer", "trainer"), ("megatron", "distopt")])
+def test_what_could_not_be_looked_at_is_never_left_out(layout: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stat and each listing that a builder asks for fails once: the view is the whole one, or none."""
+    root, made = tree(layout, case, tmp_path / "in")
+    assert made.checkpoint is not None
+    Path(made.checkpoint.parts[0].home, "note.txt").write_text("goes with it")
+    (root / "dlrover_latest.txt").write_text("20")  # beside it
+    ask, whole, calls = {"stat": os.stat, "scandir": os.scandir}, tmp_path / "whole", list[tuple[str, str]]()
+
+    def hooked(call: str, bad: str | None) -> Any:
+        def answer(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = str(path)
+            if name.startswith(f"{tmp_path}/in/"):
+                calls.append((call, name))
+                if name == bad:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+            return ask[call](path, *args, **kwargs)
+
+        return answer
+
+    def built(view: Path, failing: tuple[str, str]) -> dict[str, str]:
+        with monkeypatch.context() as m:
+            for call in ask:
+                m.setattr(os, call, hooked(call, failing[1] if call == failing[0] else None))
+            build(made, str(view))
+        return links(view)
+
+    expected = built(whole, ("", ""))
+    for i, failing in enumerate(asked := list(dict.fromkeys(calls))):
+        said, got = "", dict[str, str]()
+        try:
+            got = built(tmp_path / f"v{i}", failing)
+        except CannotLook as e:
+            said = str(e)
+        assert failing[1] in said if said else got == expected, failing
+    assert asked
+
+
+def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
+    root, made = tree("tensorflow", "sharded", tmp_path)
+    (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
+    build(made, str(tmp_path / "v"))
+    assert (tmp_path / "v" / "checkpoint").read_text() == 'model_checkpoint_path: "model.ckpt-300"\nall_model_checkpoint_paths: "model.ckpt-300"\n'
+    assert "model.ckpt-300.meta" in links(tmp_path / "v")
+    root, made = tree("mindspore", "pangu", tmp_path / "m")
+    for r in range(4):
+        (root / f"rank_{r}" / "meta.json").write_text("{}")
+    assert made.checkpoint is not None
+    build(made, str(tmp_path / "w"))
+    said = json.loads((tmp_path / "w" / "rank_2" / "meta.json").read_text())
+    assert (tmp_path / "w" / "rank_2" / said["last_ckpt_file"]).exists()
+    assert (said["last_epoch"], said["last_step"]) == (made.checkpoint.epoch, made.checkpoint.step_in_epoch)
+
+
+def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
+    """With --agree every node has the ranks of all in its plan, and only its own files on its disk."""
+    _, made = tree("mindio-ttp", "tft", tmp_path)
+    assert made.checkpoint is not None
+    mine = tuple(p for p in made.checkpoint.parts if p.rank == 1)
+    next(Path(p.path) for p in made.checkpoint.parts if p.rank == 2).unlink()
+    ranks = tuple(replace(r, files=tuple(replace(f, node="here" if f.source_rank == 1 else "there") for f in r.files)) for r in made.ranks)
+    told = build(replace(made, checkpoint=replace(made.checkpoint, parts=mine), ranks=ranks), str(tmp_path / "v"))
+    assert sorted(told["view"]["ranks"]) == ["1", "3"] and len(links(tmp_path / "v")) == 2
+    decision = Decision("/plan.json", {**body_of(replace(made, ranks=ranks)), **told})
+    decision.check([1, 3])
+    assert decision.links(0) == []
+
+
+# ---- what must never happen
+
+
+def test_it_is_never_built_in_or_around_the_root(tmp_path: Path) -> None:
+    root, made = tree("megatron", "tp", tmp_path)
+    before = picture(tmp_path)
+    (outside := tmp_path.parent / f"{tmp_path.name}-out").mkdir()
+    (outside / "in").symlink_to(root)
+    (outside / "dir").mkdir()
+    (outside / "link").symlink_to(outside / "dir")
+    for bad in (
+        root,
+        root / "view",
+        root / "iter_0000030",
+        tmp_path,
+        outside / "in",
+        outside / "in" / "view",
+        outside / "link",
+        root / "x" / ".." / "view",
+    ):
+        with pytest.raises(UsageError) as caught:
+            build(made, str(bad))
+        assert caught.value.exit_code == 2
+    assert picture(tmp_path) == before
+    assert sorted(p.name for p in outside.iterdir()) == ["dir", "in", "link"]
+
+
+def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
+    _, made = tree("megatron", "tp", tmp_path / "r")
+    (view := tmp_path / "v").mkdir()
+    build(made, str(view))  # an empty directory is nobody's
+    (view / "iter_0000040").mkdir()
+    (view / "iter_0000040" / "saved.pt").write_text("the job saves into its view")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="was not put there by ckpt"):
+            build(made, str(view))
+    assert (view / "iter_0000040" / "saved.pt").read_text() and (view / "iter_0000030").is_dir()
+    for name, content in (("full/x", "mine"), ("marked/" + MARKER, "{}"), ("listed/" + MARKER, '{"schema": "ckpt-tools/view/v1"}')):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UsageError, match="no view that ckpt has built"):
+            build(made, str((tmp_path / name).parent))
+        assert (tmp_path / name).read_text() == content
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="is a file"):
+        build(made, str(tmp_path / "file"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "full", "listed", "marked", "r", "v"]
+
+
+def test_what_was_put_there_meanwhile_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's directory takes the place between the look and the swap."""
+    from ckpt_tools.job import view_swap
+
+    _, made = tree("megatron", "tp", tmp_path / "r")
+    view = tmp_path / "v"
+    for exchange in (view_swap._exchanged, lambda a, b: False):
+        monkeypatch.setattr(view_swap, "_exchanged", exchange)
+        monkeypatch.setattr(view_swap, "holds", lambda *_: False)
+        view.mkdir()
+        (view / "precious").write_text("x")
+        with pytest.raises(UsageError, match="no view that ckpt has built"):
+            build(made, str(view))
+        assert (view / "precious").read_text() == "x" and sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
+        (view / "precious").unlink()
+        view.rmdir()
+        view.write_text("a file")
+        with pytest.raises(CannotLook):
+            build(made, str(view))
+        assert view.read_text() == "a file" and sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
+        view.unlink()
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_another_choice_replaces_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+    """Also where directories cannot be exchanged in one step, as on NFS."""
+    from ckpt_tools.job import view_swap
+
+    if not exchange:
+        monkeypatch.setattr(view_swap, "_exchanged", lambda a, b: False)
+    root, made = tree("megatron", "tp", tmp_path)
+    view = tmp_path / "v"
+    build(made, str(view))
+    first = view.stat().st_ino
+    build(made, str(view))
+    assert view.stat().st_ino == first  # the same again is left alone
+    decision = Decision("/plan.json", {**body_of(made), **build(made, str(view))})
+    decision.check()
+    older = plan(str(root), selection({"max_step": 20}))
+    build(older, str(view))
+    assert {n.split("/")[0] for n in links(view)} == {"iter_0000020"} and (view / "latest_checkpointed_iteration.txt").read_text() == "20"
+    with pytest.raises(CannotLook, match="cannot be looked at"):
+        decision.check()
+    (view / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt").unlink()
+    build(older, str(view))
+    assert len(links(view)) == 2
+    (view / "latest_checkpointed_iteration.txt").write_text("30")
+    build(older, str(view))
+    assert len(links(view)) == 2 and (view / "latest_checkpointed_iteration.txt").read_text() == "20"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tree", "v"]
+
+
+BUILDER = """
+import sys
+from ckpt_tools.job.view import build
+from ckpt_tools.api import plan
+from ckpt_tools.model.selection import Selection
+made = [plan(sys.argv[1], Selection(max_step=step)) for step in (20, 30)]
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(int(sys.argv[3])):
+    build(made[i % 2 if sys.argv[4] == "both" else 1], sys.argv[2])
+"""
+
+
+def builder(root: Path, view: Path, times: int, which: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", BUILDER, str(root), str(view), str(times), which]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN)
+
+
+@pytest.mark.parametrize("which", ["same", "both"])
+def test_many_builders_at_once_end_with_one_whole_view(tmp_path: Path, which: str) -> None:
+    root, _ = tree("megatron", "tp", tmp_path)
+    before = picture(root)
+    started = [builder(root, tmp_path / "v", 30, which) for _ in range(4)]
+    for one in started:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda one: one.communicate("go\n", timeout=1000), started))
+    assert [one.returncode for one in started] == [0] * 4, ended
+    homes = {n.split("/")[0] for n in links(tmp_path / "v")}
+    assert homes == {"iter_0000030"} and len(links(tmp_path / "v")) == 2
+    assert (tmp_path / "v" / "latest_checkpointed_iteration.txt").read_text() == "30"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tree", "v"] and picture(root) == before
+
+
+def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
+    root, made = tree("megatron", "tp", tmp_path)
+    before, seen = picture(root), 0
+    for i in range(60):
+        if seen >= 3:
+            break
+        one = builder(root, tmp_path / "v", 100_000, "both")
+        assert one.stdout is not None and one.stdin is not None and one.stdout.readline() == "ready\n"
+        one.stdin.write("go\n")
+        one.stdin.flush()
+        time.sleep(0.02 + 0.003 * i)
+        one.send_signal(signal.SIGKILL)
+        one.communicate(timeout=1000)
+        seen += len(list(tmp_path.glob("v.*.tmp")))
+        if (tmp_path / "v").exists():
+            assert len({n.split("/")[0] for n in links(tmp_path / "v")}) == 1 and len(links(tmp_path / "v")) == 2
+    build(made, str(tmp_path / "v"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tree", "v"] and picture(root) == before
+    assert seen, "no builder was killed while it built: what is cleaned up was not tested"
+
+
+def test_a_view_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    _, made = tree("megatron", "tp", tmp_path)
+    with pytest.raises(CannotLook, match="could not be built") as caught:
+        build(made, "/proc/nothing/view")
+    assert "--view" in caught.value.hint
+
+
+def test_a_rank_without_a_name_is_refused(tmp_path: Path) -> None:
+    """A user's own template in which nothing says the rank."""
+    from ckpt_tools.layouts import BY_NAME
+
+    _, made = tree("pytorch-sample", "imagenet", tmp_path)
+    assert made.checkpoint is not None
+    parts = tuple(p._replace(layout="deepspeed", piece="model_any") for p in made.checkpoint.parts)
+    odd = replace(made, checkpoint=replace(made.checkpoint, layout="deepspeed", parts=parts))
+    assert BY_NAME["deepspeed"].piece("model_any")
+    with pytest.raises(UsageError, match="no view can be made"):
+        build(odd, str(tmp_path / "v"))
+    assert not (tmp_path / "v").exists()
+
+
+# ---- the command
+
+
+def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return ckpt("run", *words, env=env)
+
+
+SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"
+
+
+def test_the_command_is_told_the_view(tmp_path: Path) -> None:
+    """The newest checkpoint is broken: the view holds the one before it alone, and the tracker says so."""
+    root, _ = tree("megatron", "tp", tmp_path)
+    newest = next((root / "iter_0000030").rglob("*.pt"))
+    newest.chmod(0o644)
+    with newest.open("r+b") as f:
+        f.truncate(1000)
+    before, view = picture(root), tmp_path / "v"
+    options = [str(root), "--view", str(view), "--plan-dir", str(tmp_path / "plans"), "--settle", "0"]
+    done = run(*options, "--", sys.executable, "-c", SHOW, "{ckpt.args}", "at={ckpt.path}")
+    assert done.returncode == 0, done.stderr
+    words, env = json.loads(done.stdout)
+    assert words == ["--load", str(view), "--ckpt-step", "20", f"at={view}"] and env["CKPT_PATH"] == str(view) and env["CKPT_STEP"] == "20"
+    assert sorted(p.name for p in view.iterdir()) == [MARKER, "iter_0000020", "latest_checkpointed_iteration.txt"]
+    assert (view / "latest_checkpointed_iteration.txt").read_text() == "20" and picture(root) == before
+    code = "import torch, sys; print(torch.load(sys.argv[1] + '/iter_0000020/mp_rank_00/model_optim_rng.pt', weights_only=False)['iteration'])"
+    loaded = run(*options, "--", sys.executable, "-W", "ignore", "-c", code, "{ckpt.path}")
+    assert loaded.returncode == 0 or "No module named" in loaded.stderr, loaded.stderr
+    inside = run(str(root), "--view", str(root / "v"), "--plan-dir", str(tmp_path / "plans"), "--", "true")
+    assert inside.returncode == 2 and "lies inside" in inside.stderr and not (root / "v").exists()
+
+
+def test_a_failed_rank_finds_its_replica_under_its_own_name(tmp_path: Path) -> None:
+    root, _ = tree("mindio-ttp", "tft", tmp_path)
+    view, home = tmp_path / "v", "tft_saved_checkpoints-step_11"
+    options = [
+        str(root),
+        "--view",
+        str(view),
+        "--plan-dir",
+        str(tmp_path / "plans"),
+        "--replica-groups",
+        "0,2;1,3",
+        "--fault-ranks",
+        "0,3",
+        "--world-size",
+        "4",
+    ]
+    done = run(*options, "--", sys.executable, "-c", SHOW, "{ckpt.path}")
+    assert done.returncode == 0, done.stderr
+    words, env = json.loads(done.stdout)
+    assert words == [str(view / home)] and env["CKPT_RESUME"] == "1"
+    assert os.readlink(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt") == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")
+    decided = {"CKPT_PLAN": env["CKPT_PLAN"]}
+    latest = [ckpt("latest", "--rank", r, env=decided) for r in range(4)]
+    assert [r.stdout for r in latest] == [f"{view}/{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt\n" for r in range(4)], latest
+    body = json.loads(ckpt("latest", "--rank", 3, "--json", env=decided).stdout)
+    assert body["view"]["ranks"] == {"3": [str(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]}
+    assert body["ranks"][0]["files"][0]["path"] == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")

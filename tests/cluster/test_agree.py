@@ -1,0 +1,316 @@
+"""``--agree``: nodes with disks of their own come to one checkpoint, or all fail. Two real processes, each with a directory as its disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import broken, megatron
+from two_nodes import WORLD, Nodes, free_port
+
+from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.job.boards import Files
+from ckpt_tools.job.exchange import Meeting
+
+
+def together(answers: list[tuple[int, dict[str, str], str]]) -> dict[str, str]:
+    """What both nodes saw, which must be the same checkpoint."""
+    assert [code for code, _, _ in answers] == [0, 0], answers
+    keys = ("CKPT_STEP", "CKPT_FINGERPRINT", "CKPT_RESUME")
+    first, second = ([env[k] for k in keys] for _, env, _ in answers)
+    assert first == second
+    return answers[0][1]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    return Nodes(tmp_path)
+
+
+def test_both_disks_are_sound(nodes: Nodes) -> None:
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "20"
+    for n, (_, env, _) in enumerate(answers):
+        plan = json.loads(Path(env["CKPT_PLAN"]).read_text())
+        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(nodes.disks[n])
+        assert len({f["node"] for r in plan["ranks"] for f in r["files"]}) == 2
+        assert plan["ranks"][3]["files"][0]["path"].startswith(str(nodes.disks[1]))
+
+
+def test_through_torch(nodes: Nodes) -> None:
+    broken(nodes.disks[1], 20, 3)
+    answers = nodes.run(meet=f"127.0.0.1:{free_port()}")
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert all("step 20" in err and "truncated" in err for _, _, err in answers)  # also on the node whose own disk is fine
+
+
+def test_what_is_broken_on_one_node_is_given_up_by_all(nodes: Nodes) -> None:
+    broken(nodes.disks[0], 20, 1)
+    assert together(nodes.run())["CKPT_STEP"] == "10"
+    broken(nodes.disks[1], 10, 2)
+    assert [code for code, _, _ in nodes.run()] == [4, 4]
+
+
+def outcomes(answer: tuple[int, dict[str, str], str]) -> tuple[list[tuple[int, str]], list[dict[str, Any]]]:
+    """(step, outcome) of every candidate, and the findings of those that were rejected, as one node's decision records them."""
+    plan = json.loads(Path(answer[1]["CKPT_PLAN"]).read_text())
+    assert [(r["step"], r["path"]) for r in plan["rejected"]] == [(c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"]
+    return [(c["step"], c["outcome"]) for c in plan["candidates"]], [f for r in plan["rejected"] for f in r["findings"]]
+
+
+def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1] / "iter_0000020")
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "10"
+    for n, answer in enumerate(answers):
+        steps, findings = outcomes(answer)
+        assert steps == [(20, "rejected"), (10, "chosen")]
+        assert [f["code"] for f in findings] == ["missing-part"] and "#1 has no part of it" in findings[0]["message"]
+        assert findings[0]["path"] == str(nodes.disks[n] / "iter_0000020") and "iter_0000020 (periodic, step 20) is not usable" in answer[2]
+    assert [code for code, _, _ in nodes.run("--no-fallback")] == [6, 6]
+
+
+def test_outcomes_are_recorded_as_they_were(tmp_path: Path) -> None:
+    """Each node finds another candidate broken; the decision of both has both, with the file and the node of each."""
+    nodes = Nodes(tmp_path, steps=(10, 20, 30, 40))
+    broken(nodes.disks[0], 40, 1)
+    broken(nodes.disks[1], 30, 2)
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "20"
+    for answer in answers:
+        steps, findings = outcomes(answer)
+        assert steps == [(40, "rejected"), (30, "rejected"), (20, "chosen"), (10, "not looked at")]
+        assert {(f["code"], f["path"]) for f in findings if f["code"] == "truncated"} == {
+            ("truncated", str(nodes.disks[0] / "iter_0000040/mp_rank_01/model_optim_rng.pt")),
+            ("truncated", str(nodes.disks[1] / "iter_0000030/mp_rank_02/model_optim_rng.pt")),
+        }
+        assert all("#0: " in f["message"] or "#1: " in f["message"] for f in findings)
+
+
+def test_a_failed_decision_names_every_candidate(nodes: Nodes) -> None:
+    broken(nodes.disks[0], 20, 1)
+    broken(nodes.disks[1], 10, 2)
+    assert [code for code, _, _ in nodes.run()] == [4, 4]
+    written = [json.loads(p.read_text()) for p in nodes.shared.rglob("1.json")]
+    assert len(written) == 2
+    assert all([(c["step"], c["outcome"]) for c in plan["candidates"]] == [(20, "rejected"), (10, "rejected")] for plan in written)
+
+
+def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
+    together(nodes.run())
+    for disk in nodes.disks:
+        shutil.rmtree(disk)
+        disk.mkdir()
+    for code, _, err in nodes.run("--allow-none"):
+        assert code == 4 and "an earlier start resumed from step 20" in err
+    assert together(nodes.run("--allow-fresh"))["CKPT_RESUME"] == "0"
+
+
+def test_one_disk_is_empty(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].mkdir()
+    answers = nodes.run("--allow-none")
+    assert [code for code, _, _ in answers] == [4, 4] and all("no checkpoint at all" in err for _, _, err in answers)
+
+
+def test_all_disks_are_empty(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, steps=())
+    assert [code for code, _, _ in nodes.run()] == [3, 3]
+    assert together(nodes.run("--allow-none"))["CKPT_RESUME"] == "0"
+
+
+def test_a_disk_that_cannot_be_looked_at_fails_all(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].symlink_to(nodes.disks[1])
+    answers = nodes.run()
+    assert [code for code, _, _ in answers] == [5, 5] and "node 1" in answers[0][2]
+
+
+def test_different_questions(nodes: Nodes) -> None:
+    running = [nodes.start(0), nodes.start(1, "--max-step", "10")]
+    out = [(p.communicate(timeout=1000), p.returncode) for p in running]
+    assert [code for _, code in out] == [2, 2] and all("different questions" in err for (_, err), _ in out)
+
+
+@pytest.mark.parametrize("skew", [-40 * 86400, 3000, 40 * 86400])
+def test_clocks_that_are_off(nodes: Nodes, skew: int) -> None:
+    """Of each node the order is right; across nodes only differences over the same nodes count."""
+    for path in nodes.disks[1].rglob("*.pt"):
+        at = path.stat().st_mtime + skew
+        os.utime(path, (at, at))
+    assert together(nodes.run())["CKPT_STEP"] == "20"
+
+
+def test_a_node_that_never_comes(nodes: Nodes) -> None:
+    with nodes.start(0, "--timeout", "1") as alone:
+        _, err = alone.communicate(timeout=1000)
+    assert alone.returncode == 5 and "node 1 did not come" in err
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_node_that_dies_fails_the_other(nodes: Nodes, who: int) -> None:
+    """Stopped before it could answer, then killed: the other one ends with a clear error, and starts nothing."""
+    doomed = nodes.start(who)
+    time.sleep(0.1)
+    os.kill(doomed.pid, signal.SIGSTOP)
+    with nodes.start(1 - who, "--timeout", "2") as other:
+        out, err = other.communicate(timeout=1000)
+    doomed.kill()
+    doomed.communicate()
+    assert other.returncode == 5 and out == "" and "no agreement within 2 s" in err
+
+
+def test_what_an_earlier_start_left_is_not_trusted(nodes: Nodes) -> None:
+    assert together(nodes.run())["CKPT_STEP"] == "20"
+    with nodes.start(1, "--timeout", "1") as alone:  # comes, and gives up
+        alone.communicate(timeout=1000)
+    for n, disk in enumerate(nodes.disks):
+        megatron(disk, steps=(30,), world=WORLD, ranks=(2 * n, 2 * n + 1))
+    assert together(nodes.run())["CKPT_STEP"] == "30"
+
+
+@pytest.fixture
+def carrier(tmp_path: Path) -> str:
+    script = tmp_path / "bring.sh"
+    script.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/brought\nexec cp "$2" "$3"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path) -> None:
+    """Rank 2 was moved to node 1 after a repair; its file stayed on node 0."""
+    lost = nodes.disks[1] / "iter_0000020/mp_rank_02"
+    shutil.move(lost, nodes.disks[0] / "iter_0000020/mp_rank_02")
+    answers = nodes.run()
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert all("on-other-node" in err or "step 20" in err for _, _, err in answers)
+    plan = json.loads(Path(answers[0][1]["CKPT_PLAN"]).read_text())
+    assert "on-other-node" in {f["code"] for r in plan["rejected"] for f in r["findings"]}
+    answers = nodes.run("--transfer", carrier)
+    assert together(answers)["CKPT_STEP"] == "20"
+    plan = json.loads(Path(answers[1][1]["CKPT_PLAN"]).read_text())
+    brought = plan["ranks"][2]["files"][0]["path"]
+    assert (
+        not brought.startswith(str(nodes.disks[1]))
+        and Path(brought).read_bytes() == (nodes.disks[0] / "iter_0000020/mp_rank_02/model_optim_rng.pt").read_bytes()
+    )
+    assert (tmp_path / "brought").read_text().count("\n") == 1
+    assert not lost.exists()  # the disk itself is not written
+
+
+def test_a_transfer_that_brings_garbage_or_fails(nodes: Nodes, tmp_path: Path) -> None:
+    shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
+    bad = tmp_path / "bad.sh"
+    for body, why in {"head -c 100 $2 > $3": "", "exit 3": "bad.sh ended with 3", "kill -9 $$": "killed by signal 9", "true": "No such file"}.items():
+        bad.write_text(f"#!/bin/sh\n{body}\n")
+        bad.chmod(0o755)
+        answers = nodes.run("--transfer", str(bad))
+        assert together(answers)["CKPT_STEP"] == "10"
+        for answer in answers:  # the reason is told on both nodes
+            steps, findings = outcomes(answer)
+            assert steps == [(20, "rejected"), (10, "chosen")] and findings
+            assert not why or any(f["code"] == "on-other-node" and why in f["message"] for f in findings)
+
+
+def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
+    shutil.copytree(nodes.disks[1], nodes.disks[0], dirs_exist_ok=True)  # node 0 keeps a copy of all
+    shutil.rmtree(nodes.disks[1])
+    nodes.disks[1].mkdir()
+    assert together(nodes.run("--transfer", carrier))["CKPT_STEP"] == "20"
+
+
+def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(nodes: Nodes, carrier: str) -> None:
+    """A file that is not there any more on the node that had it may be of another attempt: what was brought of it before is not used."""
+    test_a_new_node_gets_everything(nodes, carrier)
+    shutil.rmtree(nodes.disks[0] / "iter_0000020/mp_rank_03")
+    answers = nodes.run("--transfer", carrier)
+    assert together(answers)["CKPT_STEP"] == "10"
+    assert outcomes(answers[0])[0] == [(20, "rejected"), (10, "chosen")]
+
+
+def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
+    """As it is in real life: every node mounts its own disk in the same place, here in mount namespaces of their own."""
+    root = tmp_path / "scratch"
+    root.mkdir()
+    real = list(nodes.disks)
+    nodes.disks = [root, root]
+    inside = [["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", f'mount --bind {disk} {root} && exec "$@"', "x"] for disk in real]
+    running = [nodes.start(n, inside=inside[n]) for n in range(2)]
+    out = [(p.communicate(timeout=1000), p.returncode) for p in running]
+    seen = together([(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out])
+    assert seen["CKPT_STEP"] == "20"
+
+
+# -- the meeting itself ------------------------------------------------------------------------------------------------------------------
+
+MEET = """
+import sys
+from ckpt_tools.job.boards import Files
+from ckpt_tools.job.exchange import meeting
+from ckpt_tools.job.reported import Round, only
+from ckpt_tools.settings.checked_json import whole
+from ckpt_tools.errors import CkptError
+sums = Round(only({"n": whole, "from": whole}), only({"sum": whole}))
+try:
+    with meeting(Files(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])) as m:
+        for n in range(int(sys.argv[5])):
+            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)}, sums)
+        print(got["sum"])
+except CkptError as e:
+    print(type(e).__name__, e)
+"""
+
+
+def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", MEET, str(tmp_path / "m"), str(i), "9", "60", "5"], stdout=subprocess.PIPE, text=True)
+        for i in range(9)
+    ]
+    assert {p.communicate(timeout=1000)[0] for p in running} == {f"{9 * 400 + 36}\n"}
+    left = [name for name in os.listdir(tmp_path / "m") if "." in name and not name.startswith(("join.", "offer"))]
+    assert len(left) <= 20  # a session does not stay behind
+
+
+def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
+    def member(i: int) -> str:
+        m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
+        m.join()
+
+        def conclude(values: object) -> dict[str, object]:
+            raise NoneUsable("nothing", "look")
+
+        with pytest.raises(NoneUsable) as raised:
+            m.exchange({}, conclude)
+        return f"{raised.value} {raised.value.hint}"
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(member, range(3))) == {"nothing look"}
+
+
+def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
+    from ckpt_tools.job.exchange import failure
+
+    def member(i: int) -> str:
+        m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
+        m.join()
+        with pytest.raises(UsageError) as raised:
+            m.exchange(failure(UsageError("what?", "say")) if i == 2 else {}, lambda values: {})
+        return str(raised.value)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(member, range(3))) == {"node 2: what?"}
+
+
+def test_a_board_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotLook):
+        Files(str(tmp_path / "file/below"))

@@ -1,0 +1,160 @@
+"""Every block of shell in docs/hooks.md, taken out and run as it stands; and what the page says about options, snippets and exit codes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import run_helpers
+from hook_job import Job, free_port
+from places import DOCS
+from slurm_cluster import needs
+
+from ckpt_tools.cli.hook_install import snippets
+from ckpt_tools.errors import BY_EXIT_CODE
+from ckpt_tools.job.pruning import KEPT_DAYS
+from ckpt_tools.settings import resolve
+
+PAGE = (DOCS / "hooks.md").read_text()
+BLOCKS = dict(re.findall(r"<!-- tested: ([\w-]+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
+ARGS = ["--load", "{root}", "--ckpt-step", "10"]
+PROCESSES = {"bare": 1, "script": 1, "srun": 2, "torchrun": 2, "torchrun-restarts": 2, "msrun": 3, "mpi": 2}
+"""Blocks that start a training, and how many processes of it."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
+    if name == "mpi":
+        needs("mpirun")
+    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    stand_ins = ["srun"] if shutil.which("msrun") else ["srun", "msrun"]
+    env = {
+        "ROOT": str(job.root),
+        "PLANS": str(job.tmp / "plans"),
+        "PORT": str(free_port()),
+        **mpi,
+        **({"SLURM_JOB_ID": "7"} if name == "srun" else {}),
+        **more,
+    }
+    return job.bash(BLOCKS[name], job.env(*stand_ins, **env))
+
+
+def test_every_block_of_shell_is_run() -> None:
+    assert len(re.findall(r"```(?:sh|bash)\n", PAGE)) == len(BLOCKS)
+    assert set(BLOCKS) == {*PROCESSES, "agree", "secret", "transfer", "view", "decision"}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_block_resumes(job: Job, name: str) -> None:
+    job.holds("older")
+    done = run(job, name)
+    assert done.returncode == 0, done.stderr
+    told = job.resumed(PROCESSES[name], "10")
+    if "{ckpt.args}" in BLOCKS[name]:
+        assert all(t["args"] == [w.replace("{root}", str(job.root)) for w in ARGS] for t in told)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_block_starts_fresh_on_a_first_launch(job: Job, name: str) -> None:
+    done = run(job, name)
+    assert done.returncode == 0, done.stderr
+    assert all(t["args"] == [] for t in job.resumed(PROCESSES[name], ""))
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_block_stops_when_none_is_usable(job: Job, name: str) -> None:
+    """With the exit codes that the page says: ckpt's own, but for launchers that have only one of their own."""
+    job.holds("unusable")
+    done = run(job, name)
+    assert done.returncode == (1 if name in ("torchrun-restarts", "msrun") else 4), done.stderr
+    logs = "".join(log.read_text() for log in job.cwd.glob("msrun_log/worker_*.log"))
+    assert "none is usable" in done.stderr + logs
+    assert job.told == []
+
+
+def test_nodes_agree(job: Job) -> None:
+    pytest.importorskip("torch")
+    (job.tmp / "script.sh").write_text(BLOCKS["agree"])
+    common = {"ROOT": "ckpt", "FIRST": "127.0.0.1", "PORT": str(free_port()), "START": "start-1"}
+    nodes = []
+    for i in range(2):
+        disk = job.cwd / f"node-{i}"
+        run_helpers.megatron(disk / "ckpt", ranks=[i])
+        shutil.copy(job.cwd / "train.py", disk)
+        env = job.env(NODE=str(i), **common)
+        nodes.append(subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL))
+    assert [p.wait(timeout=1000) for p in nodes] == [0, 0]
+    job.resumed(2, "20", plans=2)
+
+
+def test_the_secret_of_the_page_is_one(job: Job) -> None:
+    from ckpt_tools.job import secret
+
+    assert run(job, "secret").returncode == 0
+    assert len(secret.read(str(job.tmp / "home/.ckpt-secret"))) >= secret.LEAST
+
+
+def test_the_transfer_command_gets_node_path_and_target(job: Job) -> None:
+    """scp is a stand-in that copies on this machine."""
+    assert run(job, "transfer").returncode == 0
+    (job.tmp / "stand-ins/scp").write_text('#!/bin/sh\n[ "$1" = -q ] && exec cp "${2#host:}" "$3"\n')
+    (job.tmp / "stand-ins/scp").chmod(0o755)
+    (job.tmp / "there").write_text("part")
+    subprocess.run([job.tmp / "home/bring", "host", job.tmp / "there", job.tmp / "here"], env=job.env(), check=True)
+    assert (job.tmp / "here").read_text() == "part"
+
+
+def test_the_view_holds_the_chosen_one_alone(job: Job) -> None:
+    job.holds("older")
+    done = run(job, "view")
+    assert done.returncode == 0, done.stderr
+    (told,) = job.resumed(1, "10")
+    view = job.tmp / "home/view"
+    assert told["CKPT_PATH"] == str(view) and told["args"] == ["--load", str(view)]
+    assert [p.name for p in view.glob("iter_*")] == ["iter_0000010"]
+    assert (view / "latest_checkpointed_iteration.txt").read_text() == "10"
+
+
+def test_the_decision_can_be_looked_at(job: Job) -> None:
+    job.holds("older")
+    done = run(job, "decision", CKPT_WORLD_SIZE="2")
+    assert done.returncode == 0, done.stderr
+    assert '"resume_step": 10' in done.stdout and "decided_at" in done.stdout
+    assert done.stdout.splitlines()[-1] == str(job.root / "iter_0000010/mp_rank_00/model_optim_rng.pt")
+
+
+def test_what_the_page_names_is_there() -> None:
+    known = set(re.findall(r"--[a-z][a-z-]+", "".join(run_helpers.ckpt(*c, "--help").stdout for c in (("run",), ("hook",), ("plan",)))))
+    others = {
+        "--max-restarts",
+        "--max_restarts",
+        "--no-python",
+        "--nnodes",
+        "--nproc-per-node",
+        "--standalone",
+        "--rdzv-id",
+        "--load",
+        "--save",
+        "--ckpt-step",
+        "--kill-on-bad-exit",
+    }
+    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join", "--from-literal"}
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
+    assert used - others <= known, used - others - known
+    table = PAGE.partition("## Which form")[2].partition("\n**")[0]
+    assert set(snippets()) == {w for row in re.findall(r"\|([^|]*)\|$", table, re.MULTILINE) for w in re.findall(r"`([\w-]+)`", row)}
+    for code in (*BY_EXIT_CODE, 0, 70, 126, 127, 130, 143):
+        assert re.search(rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE), code
+    assert f"After {KEPT_DAYS} days" in PAGE
+    assert all(
+        v.name in PAGE or v.flag in PAGE
+        for v in resolve.ENV
+        if v.key in ("plan-dir", "agree", "secret-file", "view", "transfer", "allow-fresh", "require-mount")
+    )

@@ -1,0 +1,118 @@
+"""``ckpt run`` with the real torchrun: a job that is killed while it saves, whose newest checkpoint rots, and that comes back with the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from training_script import uninterrupted
+
+BIN = Path(sys.executable).parent
+STEPS = 8
+
+
+class Job:
+    """One training job below ``tmp``: its checkpoints, its logs, and how it is started."""
+
+    def __init__(self, tmp: Path, processes: int) -> None:
+        self.root, self.log, self.plans, self.processes = tmp / "ckpt", tmp / "log", tmp / "plans", processes
+        self.root.mkdir()
+        self.log.mkdir()
+        self.script = [str(SUPPORT / "training_script.py"), "--save", str(self.root), "--steps", str(STEPS), "--notes", str(self.log)]
+
+    def torchrun(self, *options: str) -> list[str]:
+        return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={self.processes}", *options]
+
+    def ckpt(self, *options: str) -> list[str]:
+        return [str(BIN / "ckpt"), "run", str(self.root), "--plan-dir", str(self.plans), *options]
+
+    def start(self, *words: str, fault: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        full = {**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault, "FAULT_RANK": str(self.processes - 1), **env}
+        return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """What every start of rank 0 wrote; all ranks must have written the same steps and the same decision."""
+        told = [[json.loads(line) for line in (self.log / f"rank-{r}.jsonl").read_text().splitlines()] for r in range(self.processes)]
+        shared = ("generation", "resumed", "CKPT_PLAN", "CKPT_STEP", "CKPT_FINGERPRINT")
+        for rank in told[1:]:
+            assert [[s.get(k) for k in shared] for s in rank] == [[s.get(k) for k in shared] for s in told[0]]
+        return told[0]
+
+    @property
+    def weights(self) -> list[object]:
+        return [json.loads((self.log / f"final-{r}.json").read_text()) for r in range(self.processes)]
+
+
+PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+
+
+def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes(tmp_path: Path) -> None:
+    """Started as usual: with them the weights of jobs that came back are compared."""
+    job = Job(tmp_path, 2)
+    done = job.start(*job.torchrun(), *job.script)
+    assert done.returncode == 0, done.stderr
+    assert job.weights == uninterrupted(2, STEPS)
+
+
+@PROCESSES
+def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
+    """Killed in the save of step 6, while step 4 rots: torchrun restarts the workers, and they go on from step 2."""
+    job = Job(tmp_path, processes)
+    worker = job.ckpt("--worker", "--allow-none", "--settle", "0")
+    done = job.start(
+        *job.torchrun("--max-restarts=2", "--no-python"), *worker, "--", sys.executable, *job.script, "{ckpt.args}", fault="0:6:corrupt-and-kill"
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
+    assert job.starts[0]["CKPT_RESUME"] == "0" and job.starts[1]["CKPT_RESUME"] == "1"
+    assert job.starts[0]["CKPT_PLAN"] != job.starts[1]["CKPT_PLAN"]
+    assert job.weights == uninterrupted(processes, STEPS)
+
+
+@PROCESSES
+def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
+    """The whole job dies in the save of step 6; the next start goes on from step 4."""
+    job = Job(tmp_path, processes)
+    line = [*job.torchrun(), *job.script, "{ckpt.args}"]
+    died = job.start(*job.ckpt("--allow-none"), "--", *line, fault="0:6:kill-in-save")
+    assert died.returncode == 1, died.stderr  # torchrun's own code, passed on
+    assert (job.root / "iter_0000006").is_dir() and not (job.log / "final-0.json").exists()
+    done = job.start(*job.ckpt(), "--", *line)
+    assert done.returncode == 0, done.stderr
+    assert [s["resumed"] for s in job.starts] == [0, 4]
+    assert job.weights == uninterrupted(processes, STEPS)
+    assert "iter_0000006" in done.stderr or "step 6" in done.stderr  # what was passed over is said
+
+
+def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
+    """A requeued job often keeps its rendezvous id and begins again with restart count 0."""
+    job = Job(tmp_path, 2)
+    line = [
+        *job.torchrun("--rdzv-id=same", "--no-python"),
+        *job.ckpt("--worker", "--allow-none", "--settle", "0"),
+        "--",
+        sys.executable,
+        *job.script,
+        "{ckpt.args}",
+    ]
+    assert job.start(*line, fault="0:4:kill-in-save").returncode == 1
+    assert job.start(*line).returncode == 0
+    assert [s["resumed"] for s in job.starts] == [0, 2]
+
+
+def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2)
+    line = [*job.torchrun("--max_restarts", "3"), *job.script]
+    done = job.start(*job.ckpt("--allow-none"), "--", *line)
+    assert done.returncode == 2 and done.stdout == ""
+    hint = done.stderr.rpartition("anew with: ")[2].strip()
+    path = f"{BIN}:{os.environ['PATH']}"
+    assert subprocess.run(["bash", "-c", hint], env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, timeout=1000, check=False).returncode == 0
+    assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]

@@ -1,0 +1,419 @@
+"""``ckpt verify --scheduler``: the answer is that of one machine, whoever reads; workers die, engines go, file systems are not mounted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dask_cluster import Cluster, alone, without_time
+from places import FIXTURES
+from run_helpers import CLEAN
+from slurm_cluster import needs
+
+from ckpt_tools import Level, api
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.output import json as emit
+from ckpt_tools.reading import engines, work_units, worker
+from ckpt_tools.reading.engines import Engine
+
+ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
+KEYS = sorted(FIXTURES.glob("formats/mindspore_encrypted/*.key"))
+MiB = 1 << 20
+
+
+class Threads(ThreadPoolExecutor):
+    """An engine whose workers are threads here. ``before`` is called with the files of a unit before it is worked on; what was sent is kept as a pickle."""
+
+    def __init__(self, before: Callable[[Any], object] = lambda _: None) -> None:
+        super().__init__(3)
+        self.before, self.sent = before, list[bytes]()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.sent.append(pickle.dumps(args))
+        self.before(args[1])
+        return super().submit(fn, *args, **kwargs)
+
+
+def asked(root: Path, level: Level = Level.CONTENT, before: Callable[[Any], object] = lambda _: None, **more: Any) -> str:
+    with Threads(before) as threads:
+        return without_time(emit.render(api.verify([str(root)], level, engine=Engine(threads, "threads"), **more)))
+
+
+def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
+    return without_time(emit.render(api.verify([str(root)], level, **more)))
+
+
+def big(path: Path, megabytes: int = 64) -> Path:
+    torch.manual_seed(1)
+    torch.save({"step": 3, "model": {f"layer{i}": torch.randn(megabytes, 4096) for i in range(64)}}, path)
+    return path
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1]))
+
+
+# ---- the same answer
+
+
+@pytest.mark.parametrize("unit", [200, work_units.UNIT])
+@pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
+def test_every_fixture_has_the_same_report(root: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and looked at whole."""
+    monkeypatch.setattr(work_units, "UNIT", unit)
+    assert asked(root) == alike(root)
+
+
+@pytest.mark.parametrize("level", [Level.PRESENCE, Level.STRUCTURE, Level.VALUES])
+@pytest.mark.parametrize("name", ["torch_zip", "dcp", "tf_bundle", "mindspore_ckpt"])
+def test_other_levels(name: str, level: Level) -> None:
+    assert asked(FIXTURES / "formats" / name, level) == alike(FIXTURES / "formats" / name, level)
+
+
+@pytest.mark.parametrize("megabytes", [1, 3])
+def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no checksum covers."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setattr(work_units, "UNIT", megabytes * MiB)
+    torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "a.pt")
+    torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "b.pt")
+    flip(tmp_path / "b.pt", 70 * MiB)
+    save_file({"w": torch.randn(1000, 4099)}, tmp_path / "c.safetensors")
+    with open(tmp_path / "c.safetensors", "r+b") as f:
+        f.seek(8 * MiB)
+        f.write(bytes(8192))
+    text = asked(tmp_path)
+    assert text == alike(tmp_path) and [c in text for c in ("crc-mismatch", "zero-pages")] == [True, True]
+
+
+def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "run").mkdir()
+    file = big(tmp_path / "run/model.pt", 1)
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    import time
+
+    time.sleep(0.15)  # a file changed just before it is read is not kept
+    sent = []
+    for _ in range(2):
+        with Threads() as threads:
+            result = api.verify([str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0)
+        sent.append((len(threads.sent), result.summary.bytes_read > file.stat().st_size // 2, result.summary.ok))
+    assert sent == [(1, True, 1), (0, False, 1)]
+
+
+# ---- what is sent
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("dcp", ".distcp"), ("tf_bundle", ".data-00000-of-00001"), ("ocdbt", "")])
+def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, suffix: str) -> None:
+    """What the index says of them goes with them; only what adds up over files stays here."""
+    looks: dict[str, int] = {}
+
+    def note(files: Any) -> None:
+        looks.update({path: len(claims) for kind, path, *_, claims in files if kind == "look"})
+
+    asked(FIXTURES / "formats" / name / "good", before=note)
+    assert sum(claims > 0 and path.endswith(suffix) for path, claims in looks.items()) > 1
+    looks.clear()
+    asked(FIXTURES / "formats" / "safetensors_index" / "good", before=note)
+    assert looks and not any(looks.values())
+
+
+def _plain(value: object) -> bool:
+    return all(map(_plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
+
+
+@pytest.mark.parametrize("unit", [200, work_units.UNIT])
+def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_units, "UNIT", unit)
+    sent = list[bytes]()
+    for root in (FIXTURES / "formats", FIXTURES / "layouts", FIXTURES / "formats" / "tf_bundle" / "good"):
+        with Threads() as threads:
+            api.verify([str(root)], engine=Engine(threads, "threads"))
+        sent += threads.sent
+    assert len(sent) > 2 and all(_plain(pickle.loads(data)) for data in sent)
+    assert not any(b"Crc32c" in data for data in sent)  # which one thread would have to feed; its ranges are sent
+    assert unit > 200 or any(b"CRC32C" in data for data in sent)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda p: p.name)
+def test_a_key_is_never_sent(tmp_path: Path, key: Path) -> None:
+    file = next(p for p in (key.parent / "good").iterdir() if p.name == key.name.removesuffix(".key"))
+    (tmp_path / "key").write_bytes(key.read_bytes())
+    (key := tmp_path / "key").chmod(0o600)
+    with Threads() as threads:
+        result = api.verify([str(file)], engine=Engine(threads, "threads"), key_file=str(key))
+    assert without_time(emit.render(result)) == alike(file, key_file=str(key)) and result.verdict.value in ("ok", "suspect")
+    assert not any(key.read_bytes() in data for data in threads.sent)
+
+
+# ---- files that change, and machines that see others
+
+
+def once(do: Callable[[], object]) -> Callable[[Any], None]:
+    """Does it when the first unit with ranges goes out."""
+    left = [do]
+
+    def before(files: Any) -> None:
+        if left and files[0][0] == "read":
+            left.pop()()
+
+    return before
+
+
+def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(work_units, "UNIT", MiB)
+    return big(tmp_path / "model.pt", 4)
+
+
+def codes(text: str) -> tuple[str, list[str]]:
+    file = json.loads(text.replace('bytes_read": ', 'bytes_read": ').replace(", , ", ", "))["files"][0]
+    return file["verdict"], [f["code"] for f in file["findings"]]
+
+
+def test_changed_after_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ranges(monkeypatch, tmp_path)
+    assert codes(asked(tmp_path, before=once(lambda: os.truncate(file, file.stat().st_size - 100)))) == ("unknown", ["in-use"])
+
+
+def test_replaced_by_another_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ranges(monkeypatch, tmp_path)
+    other = big(tmp_path / "new", 3)
+    assert codes(asked(tmp_path, before=once(lambda: os.replace(other, file)))) == ("unknown", ["in-use"])
+
+
+def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
+    file = big(tmp_path / "model.pt", 1)
+    text = asked(tmp_path, before=lambda _: file.unlink(missing_ok=True))
+    assert codes(text) == ("unknown", ["unreadable"]) and '"No such file or directory"' in text
+
+
+def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ranges and whole: it is neither ok nor broken."""
+    file, real = ranges(monkeypatch, tmp_path), worker.LocalSource
+
+    class Older(real):  # type: ignore[misc, valid-type]
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            self.stat = os.stat(FIXTURES)
+
+    monkeypatch.setattr(worker, "LocalSource", Older)
+    verdict, found = codes(text := asked(tmp_path))
+    assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
+    monkeypatch.setattr(worker, "LocalSource", real)
+    monkeypatch.setattr(work_units, "UNIT", 1 << 40)
+    look = worker.look
+
+    def older(path: str, *args: Any, **more: Any) -> Any:
+        shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
+        report, anatomy = look(str(copy), *args, **more)
+        return report, anatomy
+
+    monkeypatch.setattr(worker, "look", older)
+    verdict, found = codes(text := asked(tmp_path))
+    assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
+
+
+def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big(tmp_path / "model.pt", 1)
+    monkeypatch.setattr(worker, "__version__", "0.0.9")
+    with pytest.raises(CannotLook, match=r"has ckpt-tools 0\.0\.9"):
+        asked(tmp_path)
+
+
+def test_a_defect_of_ours_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big(tmp_path / "model.pt", 1)
+    monkeypatch.setattr(worker, "look", lambda *_, **__: [].pop())
+    with pytest.raises(CannotLook, match="IndexError"):
+        asked(tmp_path)
+
+
+# ---- Dask
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("dask"))
+    yield made
+    made.close()
+
+
+def test_dask_gives_the_same_bytes(cluster: Cluster, tmp_path: Path) -> None:
+    """Real processes over all fixtures, with whole files and with ranges; both workers read."""
+    for unit in (100_000, 256 << 20):
+        for root in ("formats", "layouts"):
+            words = ("verify", str(FIXTURES / root), "--json", "--quiet", "--no-cache")
+            here = alone(*words, cache=str(tmp_path))
+            there = cluster.run(*words, unit=unit)
+            assert there[0] == here[0] and without_time(there[1]).splitlines() == without_time(here[1]).splitlines(), there[2]
+    assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
+
+
+def test_one_file_is_read_by_several_workers_and_every_byte_once(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, READ_RATE="60e6")
+    try:
+        (tmp_path / "run").mkdir()
+        file = big(tmp_path / "run/model.pt", 48)
+        words = ("verify", str(file), "--json", "--quiet", "--no-cache")
+        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, unit=8 * MiB)
+        assert (there[0], without_time(there[1])) == (here[0], without_time(here[1]))
+        shares = [sum(n for _, _, n in reads) for reads in cluster.reads().values()]
+        size = file.stat().st_size
+        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MiB  # the rest is structure
+    finally:
+        cluster.close()
+
+
+def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, READ_RATE="30e6")
+    try:
+        (tmp_path / "run").mkdir()
+        file = big(tmp_path / "run/model.pt", 48)
+        flip(file, 20 * MiB)
+        words = ("verify", str(file), "--json", "--quiet", "--no-cache")
+        here = alone(*words, cache=str(tmp_path))
+        process = cluster.begin(*words, unit=8 * MiB)
+        cluster._until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
+        victim = cluster.workers[0]
+        victim.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=1000)
+        reads = cluster.reads()
+        assert 0 < sum(n for _, _, n in reads[victim.pid]) < file.stat().st_size // 2, "it was not in the middle"
+        assert (process.returncode, without_time(out)) == (1, without_time(here[1])), err
+        assert '"crc-mismatch"' in out
+        # it had begun what the other then read from the start: only the answer counts it once
+        assert sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MiB
+    finally:
+        cluster.close()
+
+
+def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Path) -> None:
+    """Neither is ok, neither stops the others."""
+    cluster = Cluster(tmp_path, workers=5, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
+    try:
+        for name in ("good", "poison", "elsewhere"):
+            (tmp_path / "run" / name).mkdir(parents=True)
+            big(tmp_path / "run" / name / "model.pt", 3)  # larger than what is read at once
+        for unit in (256 << 20, 1_560_000):  # whole, and in units of which each ends a worker
+            code, out, err = cluster.run("verify", str(tmp_path / "run/poison"), str(tmp_path / "run/elsewhere"), "--json", "--no-cache", unit=unit)
+            assert code == 5 and "files" in out, err + out
+            said = {Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]]) for f in json.loads(out)["files"]}
+            assert said["poison"][0] == "unknown" and "every worker that read it died" in said["poison"][1][-1]
+            host = os.uname().nodename
+            assert said["elsewhere"][0] == "unknown" and f"No such file or directory on {host}" in said["elsewhere"][1][-1]
+            assert 0 < sum(w.poll() is None for w in cluster.workers) < 5
+        code, out, err = cluster.run("verify", str(tmp_path / "run/good"), "--json", "--no-cache")
+        assert code == 0, err
+    finally:
+        cluster.close()
+
+
+def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, READ_RATE="5e6")
+    try:
+        (tmp_path / "run").mkdir()
+        big(tmp_path / "run/model.pt", 48)
+        words = ("verify", str(tmp_path / "run"), "--json", "--no-cache")
+        process = cluster.begin(*words, unit=8 * MiB)
+        cluster._until(lambda: len(cluster.reads()) == 2)
+        cluster.scheduler.kill()
+        out, err = process.communicate(timeout=1000)
+        assert process.returncode == 5 and "is gone" in err and "without --scheduler" in err
+        assert json.loads(out)["error"]["exit_code"] == 5
+        code, _, err = cluster.run(*words)
+        assert code == 5 and "no Dask scheduler answers" in err
+    finally:
+        cluster.close()
+
+
+def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, workers=0)
+    try:
+        big(tmp_path / "model.pt", 1)
+        code, _, err = cluster.run("verify", str(tmp_path / "model.pt"), "--no-cache", grace=1.0)
+        assert code == 5 and "has had no worker" in err and "start workers" in err
+    finally:
+        cluster.close()
+
+
+# ---- MPI
+
+
+def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProcess[str]:
+    needs("mpirun")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    env = {**CLEAN, "PATH": os.environ["PATH"], "PYTHONPATH": str(FIXTURES.parent), "CKPT_CACHE_DIR": str(tmp), "OMP_NUM_THREADS": "1"}
+    line = ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "mpi4py.futures", "-m", "ckpt_tools", *words]
+    return subprocess.run([*line, "--scheduler", "mpi"], env=env, capture_output=True, text=True, timeout=1000)
+
+
+def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    big(tmp_path / "run/good.pt", 16)
+    for root, code in ((FIXTURES / "formats/torch_zip", 1), (FIXTURES / "layouts/dcp", 0), (tmp_path / "run", 0)):
+        words = ("verify", str(root), "--json", "--quiet", "--no-cache")
+        here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
+        assert here[0] == code
+        assert (there.returncode, without_time(there.stdout)) == (code, without_time(here[1])), there.stderr
+
+
+def test_mpi_outside_mpirun_says_how() -> None:
+    code, _, err = alone("verify", str(FIXTURES), "--scheduler", "mpi", cache="/nowhere")
+    assert code == 2 and "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools" in err
+
+
+# ---- what is not there
+
+
+@pytest.mark.parametrize(("name", "scheduler", "extra"), [("distributed", "tcp://127.0.0.1:1", "dask"), ("mpi4py", "mpi", "mpi")])
+def test_a_missing_package_is_named(name: str, scheduler: str, extra: str) -> None:
+    script = f"import sys; sys.modules[{name!r}] = None; from ckpt_tools.cli import main; main()"
+    words = [sys.executable, "-c", script, "verify", str(FIXTURES), "--scheduler", scheduler]
+    done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 2 and f"pip install 'ckpt-tools[{extra}]'" in done.stderr
+
+
+@pytest.mark.parametrize("scheduler", ["nonsense", "tcp://", "file:{tmp}/none.json", "file:{tmp}/bad.json"])
+def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("[]")
+    code, _, err = alone("verify", str(FIXTURES), "--scheduler", scheduler.format(tmp=tmp_path), cache=str(tmp_path))
+    assert code == (5 if "none" in scheduler else 2) and "hint:" in err and "Traceback" not in err
+
+
+def test_threads_are_the_default_and_load_nothing() -> None:
+    script = (
+        "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q', *sys.argv[2:]])\n"
+        "print([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py', 'resource', 'ckpt_tools.reading.scheduler')], file=sys.stderr)"
+    )
+    for more in ([], ["--scheduler", "threads"]):
+        words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
+        done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
+        assert done.stderr.endswith("[]\n"), done.stderr
+
+
+def test_the_setting_may_come_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
+    from ckpt_tools.settings import resolve
+
+    (tmp_path / "ckpt.toml").write_text('scheduler = "file:cluster.json"\n')
+    assert resolve.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"] == f"file:{tmp_path}/cluster.json"
+    env = {"CKPT_SCHEDULER": "tcp://10.0.0.1:8786"}
+    assert resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"] == env["CKPT_SCHEDULER"]
+    with engines.engine("threads") as none:
+        assert none is None

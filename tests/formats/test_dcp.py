@@ -1,0 +1,575 @@
+"""torch.distributed.checkpoint and Megatron-core's integrity.json: what the laws of test_formats.py cannot say."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import json
+import math
+import pickle
+import random
+import struct
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_files
+from helpers import Fixture, bad, look
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools import checksum
+from ckpt_tools.api import plan, verify
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.format import structure
+from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.dcp import byte_map, dcp
+from ckpt_tools.formats.json_files import mcore_integrity
+from ckpt_tools.formats.safetensors import dcp_sharding
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Box, Finding, Guard, Tensor, Verdict
+from ckpt_tools.storage import BytesSource
+
+GOOD = FORMAT_FILES / "dcp" / "good"
+
+
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("make_dcp", FORMAT_FILES.parent / "make_dcp.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make = _script()
+STEP, CHUNK, _ = make.entries(GOOD / "no_collectives" / "__0_0.distcp")  # an object, and a float32 tensor of shape (4, 3)
+
+
+def read(data: bytes) -> tuple[Anatomy, list[Finding]]:
+    anatomy = Anatomy()
+    return anatomy, look(data, dcp.FORMAT, anatomy)
+
+
+def codes(found: list[Finding]) -> set[str]:
+    return {f.code for f in bad(found)}
+
+
+def member(anatomy: Anatomy, name: str, data: bytes) -> tuple[Anatomy, list[Finding]]:
+    out, source = Anatomy(), BytesSource(data)
+    found = list(structure(source, out, anatomy.members[name].check))
+    return out, found + [finding("crc-mismatch", s.what) for s, _ in checksum.mismatches(source, out.sums, jobs=1)]
+
+
+def save(path: Path, files: dict[str, bytes]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+
+
+def one(name: str = "a", **more: Any) -> bytes:
+    """A .metadata of one tensor of one chunk."""
+    return make.metadata({name: ("float32", (4, 3), {(0, 0): (4, 3)})}, [], {(name, (0, 0)): ("__0_0.distcp", 0, len(CHUNK))}, **more)
+
+
+# --- what real files say
+
+
+def test_tensors_and_scalars_of_a_sharded_save() -> None:
+    whole, found = read((GOOD / "sharded" / ".metadata").read_bytes())
+    assert bad(found) == []
+    shapes = {t.name: (t.dtype, t.shape, t.offset) for t in whole.tensors}
+    assert shapes["model.a"] == ("float32", (7, 3), None)
+    assert shapes["model.b"] == ("bfloat16", (2, 6), None)
+    assert shapes["model.none"] == ("float32", (0, 3), None)
+    assert {"model.a", "step", "scheduler.last_epoch"} <= whole.keys
+    assert whole.metadata["dcp_version"] == "1.0.0"
+    chunks, scalars = [], {}
+    for path, claim in whole.members.items():
+        assert claim.whole
+        part, found = member(whole, path, (GOOD / "sharded" / path).read_bytes())
+        assert bad(found) == []
+        chunks += [(t.name, t.shape) for t in part.tensors]
+        scalars |= part.metadata
+    assert {("model.a", (4, 3)), ("model.a", (3, 3)), ("model.b", (2, 3)), ("model.one_row", (0, 2)), ("model.scalar", ())} <= set(chunks)
+    assert (scalars["step"], scalars["lr"], scalars["name"], scalars["scheduler.last_epoch"]) == (20, 0.1, "run", 3)
+
+
+def test_a_tensors_offset_is_that_of_its_first_element() -> None:
+    anatomy, _ = read((GOOD / "single" / ".metadata").read_bytes())
+    data = (GOOD / "single" / "__0_0.distcp").read_bytes()
+    part, _ = member(anatomy, "__0_0.distcp", data)
+    (w,) = [t for t in part.tensors if t.name == "model.w"]
+    assert w.offset is not None
+    values = struct.unpack_from(f"<{w.nbytes // 4}f", data, w.offset)
+    assert len(values) == 21
+    assert all(0 < abs(v) < 10 for v in values)
+
+
+def test_every_checksum_names_its_entry() -> None:
+    anatomy, _ = read((GOOD / "items" / ".metadata").read_bytes())
+    part, _ = member(anatomy, "__0_0.distcp", (GOOD / "items" / "__0_0.distcp").read_bytes())
+    assert "'model.w': archive/data/0" in {s.what for s in part.sums}
+
+
+def test_torchs_own_classes_need_no_trust() -> None:
+    for path in GOOD.rglob("*.metadata"):
+        assert "needs-trust" not in {f.code for f in read(path.read_bytes())[1]}
+
+
+def test_no_byte_of_a_data_file_is_without_guard() -> None:
+    for path in [*GOOD.glob("single/*.distcp"), *GOOD.glob("sharded/*.distcp")]:
+        regions = Fixture(path).regions()
+        assert sum(r.length for r in regions if r.guard is not Guard.UNPROTECTED) == path.stat().st_size
+
+
+# --- what other versions write
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_is_read(protocol: int) -> None:
+    data = one(protocol=protocol)
+    assert dcp.FORMAT.magic(data[:64])
+    anatomy, found = read(data)
+    assert bad(found) == []
+    assert list(anatomy.members) == ["__0_0.distcp"]
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_members_of_enumerations_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
+    """As Python 3.11.0 to 3.11.3 pickles them, and so Debian 12: ``getattr(class, name)`` in place of ``class(value)``."""
+    encoding = importlib.import_module("torch.distributed.checkpoint.metadata")._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(encoding, "__reduce_ex__", lambda self, _: (getattr, (type(self), self._name_)))
+    save(tmp_path, small_files.dcp(10))
+    metadata = (tmp_path / ".metadata").read_bytes()
+    assert b"getattr" in metadata and b"TORCH_CONTIGUOUS_FORMAT" in metadata
+    assert bad(read(metadata)[1]) == [] and {f.report.verdict for f in verify([str(tmp_path)]).files} == {Verdict.OK}
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    old = pickle.dumps(pickle.loads(metadata), protocol=protocol)
+    assert b"getattr" in old and bad(read(old)[1]) == []
+    for name in (b"TORCH_CONTIGUOUS_FORMAX", b"__class________________"):
+        assert {"bad-header"} <= {f.code for f in bad(read(metadata.replace(b"TORCH_CONTIGUOUS_FORMAT", name))[1])}
+
+
+def put_class(module: str, name: str, **attributes: Any) -> Any:
+    """A class in a module of its own; torch_names, which is at work when this is called, restores the modules."""
+    sys.modules[module] = types.ModuleType(module)
+    out = type(name, (), {"__module__": module, "__qualname__": name, **attributes})
+    setattr(sys.modules[module], name, out)
+    return out
+
+
+def test_the_classes_and_attributes_of_torch_2_0_are_known() -> None:
+    def edit(known: dict[str, Any], root: Any) -> None:
+        module = "torch.distributed._shard.sharded_tensor.metadata"
+        values = root.state_dict_metadata["a"].properties.values
+        old = put_class(module, "TensorProperties", __getstate__=lambda _: (*values[:3], 0, False), __setstate__=None)
+        root.state_dict_metadata["a"].properties = old()
+        del root.planner_data
+
+    found = read(one(edit=edit))[1]
+    assert {f.code for f in found} == {"not-checksummed"}
+
+
+def test_the_attributes_that_megatron_adds_are_fine() -> None:
+    def edit(known: dict[str, Any], root: Any) -> None:
+        root.mcore_data = {"a": {"nd_reformulated_orig_global_shape": (4, 3)}}
+        root.all_local_plans = [put_class("torch.distributed.checkpoint.planner", "SavePlan")()]
+
+    assert {f.code for f in read(one(edit=edit))[1]} == {"not-checksummed"}
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_the_path_of_the_save_needs_no_trust(module: str) -> None:
+    def edit(known: dict[str, Any], root: Any) -> None:
+        path = put_class(module, "PosixPath", __reduce__=lambda self: (type(self), ("/", "x")))
+        root.storage_meta = known["StorageMeta"](checkpoint_id=path(), save_id=make.UUID, load_id=None, modules=[])
+
+    assert {f.code for f in read(one(edit=edit))[1]} == {"not-checksummed"}
+
+
+def test_a_rank_alone_may_hold_a_part_of_each_tensor() -> None:
+    tensors = {n: ("float32", (8, 3), {(4, 0): (4, 3)}) for n in ("a", "b")}
+    places = {(n, (4, 0)): ("__1_0.distcp", i * 900, 900) for i, n in enumerate(tensors)}
+    assert bad(read(make.metadata(tensors, [], places))[1]) == []
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "optimizer__12_3.distcp"])
+def test_a_data_file_needs_its_index(name: str) -> None:
+    rank = name.partition("__")[2].partition("_")[0]
+    assert dcp.FORMAT.index_of(name) == (".metadata", f"__{rank}.metadata")
+
+
+def test_a_data_file_of_another_writer_needs_an_index_too() -> None:
+    assert dcp.FORMAT.index_of("weights.distcp") == (".metadata",)
+    assert dcp.FORMAT.index_of("common.pt") == ()
+    assert dcp.FORMAT.index_of(".metadata") == ()
+
+
+# --- whole directories
+
+
+def test_an_unused_writers_empty_file_is_no_damage(tmp_path: Path) -> None:
+    save(tmp_path, {p.name: p.read_bytes() for p in (GOOD / "single").iterdir()} | {"__0_1.distcp": b""})
+    seen = verify([str(tmp_path)], settle=0)
+    assert not [f for entry in seen.files for f in entry.report.findings if f.severity == 2]
+    assert seen.verdict is not Verdict.BROKEN
+
+
+def test_a_swap_of_entries_of_different_type_is_seen(tmp_path: Path) -> None:
+    meta = make.metadata(
+        {"a": ("float32", (4, 3), {(0, 0): (4, 3)}), "b": ("bfloat16", (4, 3), {(0, 0): (4, 3)})},
+        [],
+        {("a", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)), ("b", (0, 0)): ("__0_0.distcp", len(CHUNK), len(CHUNK))},
+    )
+    save(tmp_path, {".metadata": meta, "__0_0.distcp": CHUNK * 2})
+    (entry,) = [e for e in verify([str(tmp_path)], settle=0).files if e.report.path.endswith("distcp")]
+    assert {f.code for f in entry.report.findings} == {"tensor-size"}
+    assert "'b' is float32 [4, 3] here" in entry.report.findings[0].message
+
+
+@pytest.mark.parametrize("at", range(0, len(CHUNK), 97))
+def test_a_hole_punched_into_a_data_file_is_seen(at: int) -> None:
+    anatomy, _ = read(one())
+    data = CHUNK[:at] + bytes(64) + CHUNK[at + 64 :]
+    if data[: len(CHUNK)] != CHUNK:
+        assert bad(member(anatomy, "__0_0.distcp", data[: len(CHUNK)])[1])
+
+
+# --- chunks
+
+
+def cut(shape: tuple[int, ...], rng: random.Random, pieces: int) -> list[Box]:
+    """Boxes made by cutting a shape again and again: they tile it."""
+    boxes = [Box((0,) * len(shape), shape)]
+    for _ in range(pieces):
+        i = rng.randrange(len(boxes))
+        b = boxes[i]
+        dims = [d for d in range(len(shape)) if b.stop[d] - b.start[d] > 1]
+        if not dims:
+            continue
+        d = rng.choice(dims)
+        at = rng.randrange(b.start[d] + 1, b.stop[d])
+        boxes[i : i + 1] = [Box(b.start, (*b.stop[:d], at, *b.stop[d + 1 :])), Box((*b.start[:d], at, *b.start[d + 1 :]), b.stop)]
+    rng.shuffle(boxes)
+    return boxes
+
+
+def cells(b: Box) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(a, z) for a, z in zip(b.start, b.stop, strict=True)))
+
+
+SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
+
+
+@settings(max_examples=300, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 40))
+def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> None:
+    assert untiled(shape, cut(shape, random.Random(seed), pieces)) is None
+
+
+@settings(max_examples=500, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 20), edits=st.integers(1, 3))
+def test_tiling_agrees_with_counting_cells(shape: tuple[int, ...], seed: int, pieces: int, edits: int) -> None:
+    rng = random.Random(seed)
+    boxes = cut(shape, rng, pieces)
+    for _ in range(edits):  # move, drop, double, stretch
+        i, d = rng.randrange(len(boxes)), rng.randrange(len(shape))
+        b = boxes[i]
+        what = rng.randrange(4)
+        if what == 0 and len(boxes) > 1:
+            del boxes[i]
+        elif what == 1:
+            boxes.append(b)
+        elif what == 2:
+            boxes[i] = Box(b.start, (*b.stop[:d], b.stop[d] + 1, *b.stop[d + 1 :]))
+        else:
+            boxes[i] = Box((*b.start[:d], max(0, b.start[d] - 1), *b.start[d + 1 :]), b.stop)
+    counted: dict[tuple[int, ...], int] = {}
+    for b in boxes:
+        for c in cells(b):
+            counted[c] = counted.get(c, 0) + 1
+    exact = all(v == 1 for v in counted.values()) and set(counted) == set(cells(Box((0,) * len(shape), shape)))
+    found = untiled(shape, boxes)
+    assert exact == (found is None) or (found is not None and found.kind == "complex")
+    if found and found.kind == "overlap":
+        assert max(counted.values()) > 1
+    if found and found.kind == "hole":
+        assert len(counted) < math.prod(shape)
+
+
+def test_empty_chunks_may_lie_anywhere_inside() -> None:
+    full = Box((0, 0), (3, 2))
+    assert untiled((3, 2), [full, Box((3, 0), (3, 2)), Box((1, 1), (1, 2))]) is None
+    assert untiled((3, 2), [full, Box((4, 0), (4, 2))]) == ("bounds", 1)
+    assert untiled((0, 2), [Box((0, 0), (0, 2))]) is None
+    assert untiled((0, 3), [Box((0, 0), (0, 2))]) == ("hole", -1)
+    assert untiled((), [Box((), ())]) is None
+    assert untiled((), []) == ("hole", -1)
+    assert untiled((), [Box((), ()), Box((), ())]) == ("overlap", 1)
+
+
+def _grid(n: int, m: int) -> list[Box]:
+    return [Box((3 * i, 5 * j), (3 * i + 3, 5 * j + 5)) for i in range(n) for j in range(m)]
+
+
+def _ranges(n: int, m: int) -> list[Box]:
+    """Megatron's flattened ranges: a grid of fragments, each cut differently along its last axis."""
+    out = []
+    for i in range(n):
+        at = [0, *sorted(random.Random(i).sample(range(1, 10_000), m - 1)), 10_000]
+        out += [Box((i, a), (i + 1, b)) for a, b in itertools.pairwise(at)]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("shape", "boxes", "kind"),
+    [
+        ((900, 500), _grid(300, 100), None),
+        ((900, 500), _grid(300, 100)[1:], "hole"),
+        ((300, 10_000), _ranges(300, 100), None),
+        ((30_000, 1), [Box((i, 0), (30_000, 1)) for i in range(30_000)], "overlap"),
+        ((30_000, 30_000), [Box((i, i), (i + 2, i + 2)) for i in range(29_999)], ("overlap", "complex")),
+        ((300, 300), [Box((i % 200, i // 200), (i % 200 + 90, i // 200 + 90)) for i in range(30_000)], ("overlap", "complex")),
+        ((1 << 60, 1 << 60), [Box((0, 0), (1 << 60, 1 << 60))] * 30_000, "overlap"),
+    ],
+)
+def test_many_chunks_take_no_time(shape: tuple[int, ...], boxes: list[Box], kind: Any) -> None:
+    began = time.process_time()
+    found = untiled(shape, boxes)
+    assert (found.kind if found else None) in (kind if isinstance(kind, tuple) else (kind,))
+    assert time.process_time() - began < 30
+
+
+# --- hostile indexes
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"),
+        ("builtins", "eval"),
+        ("torch.distributed.checkpoint.filesystem", "os.system"),
+        ("pathlib", "Path.unlink"),
+        ("pathlib", "os.system"),
+    ],
+)
+def test_the_modules_of_a_metadata_excuse_nothing(module: str, name: str) -> None:
+    call = b"".join(b"\x8c" + bytes([len(t)]) + t.encode() for t in (module, name)) + b"\x93)R0"  # STACK_GLOBAL, EMPTY_TUPLE, REDUCE, POP
+    found = read(b"\x80\x04" + one()[11:-1] + call + b".")[1]  # without its frame
+    assert {f.code for f in bad(found)} == {"unsafe-pickle"}
+
+
+def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
+    n = 5000
+    places = {(f"t{i}", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)) for i in range(n)}
+    data = make.metadata({f"t{i}": ("float32", (4, 3), {(0, 0): (4, 3)}) for i in range(n)}, [], places)
+    began = time.process_time()
+    anatomy, found = read(data)
+    assert "bad-header" in codes(found)
+    part, found = member(anatomy, "__0_0.distcp", CHUNK)
+    assert not part.sums
+    assert time.process_time() - began < 30
+
+
+def test_the_findings_of_a_broken_index_are_few() -> None:
+    places = {(f"t{i}", (0, 0)): ("__0_0.distcp", i, 1) for i in range(3000)}
+    found = read(make.metadata({}, [], places))[1]
+    assert len(found) < 60
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_random_save_is_whole_and_every_flip_in_its_values_is_seen(data: st.DataObject) -> None:
+    rng = random.Random(data.draw(st.integers(0, 1 << 30)))
+    names = [f"m.{i}" for i in range(rng.randrange(1, 5))]
+    files: dict[str, bytes] = {}
+    places: dict[Any, Any] = {}
+    tensors: dict[str, Any] = {}
+    for name in names:
+        n = rng.randrange(1, 4)
+        tensors[name] = ("float32", (4 * n, 3), {(4 * i, 0): (4, 3) for i in range(n)})
+        for i in range(n):
+            path = f"__{rng.randrange(3)}_0.distcp"
+            places[name, (4 * i, 0)] = (path, len(files.get(path, b"")), len(CHUNK))
+            files[path] = files.get(path, b"") + CHUNK
+    path = rng.choice(list(files))
+    places["step", None] = (path, len(files[path]), len(STEP))
+    files[path] += STEP
+    planner = {n: tuple(n.split(".")) for n in [*tensors, "step"]}
+    anatomy, found = read(make.metadata(tensors, ["step"], places, planner=planner, version="1.0.0"))
+    assert bad(found) == []
+    for name, content in files.items():
+        part, found = member(anatomy, name, content)
+        assert bad(found) == []
+        assert sum(t.nbytes for t in part.tensors) == 48 * sum(p == name for (_, at), (p, _, _) in places.items() if at is not None)
+        at = rng.randrange(len(content))
+        flipped = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+        source, out = BytesSource(flipped), Anatomy()
+        found = list(structure(source, out, anatomy.members[name].check))
+        assert bad(found) or list(checksum.mismatches(source, out.sums, jobs=1))
+
+
+# --- integrity.json
+
+
+def _set(tmp_path: Path) -> Path:
+    for p in (FORMAT_FILES / "mcore_integrity" / "good" / "iter_0000020").iterdir():
+        (tmp_path / p.name).write_bytes(p.read_bytes())
+    return tmp_path
+
+
+def test_every_listed_file_is_covered_whole(tmp_path: Path) -> None:
+    seen = verify([str(_set(tmp_path))], settle=0)
+    covered = {Path(e.report.path).name: e.report.coverage for e in seen.files}
+    assert covered.pop("integrity.json", 0.0) == 0.0
+    assert len(covered) == 4
+    assert set(covered.values()) == {1.0}
+    assert seen.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "common.pt", "metadata.json"])
+def test_any_change_of_a_listed_file_is_seen(tmp_path: Path, name: str) -> None:
+    path = _set(tmp_path) / name
+    data, found = path.read_bytes(), []
+    for at in range(0, len(data), 211):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        seen = verify([str(tmp_path)], settle=0)
+        found += [f for e in seen.files if Path(e.report.path).name == name for f in bad(list(e.report.findings))[:1]]
+    assert len(found) == len(range(0, len(data), 211))
+
+
+def test_an_empty_file_may_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "__0_1.distcp").write_bytes(b"")
+    listed = {"algorithm": "sha256", "files": {"__0_1.distcp": hashlib.sha256().hexdigest()}}
+    (tmp_path / "integrity.json").write_text(json.dumps(listed, indent=2))
+    assert not [f for e in verify([str(tmp_path)], settle=0).files for f in bad(list(e.report.findings))]
+
+
+@pytest.mark.parametrize("text", ['{"schema_version": 1}', "{}", '{"violations": [], "ok": true}'])
+def test_another_programs_integrity_json_is_left_alone(text: str) -> None:
+    anatomy = Anatomy()
+    assert bad(look(text.encode(), mcore_integrity.FORMAT, anatomy)) == []
+    assert anatomy.members == {}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=12), st.binary(max_size=8), min_size=1, max_size=5),
+    st.sampled_from([2, 4, None]),
+)
+def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int | None) -> None:
+    anatomy = Anatomy()
+    listed = {"algorithm": "sha256", "files": {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}}
+    found = look(json.dumps(listed, indent=indent).encode(), mcore_integrity.FORMAT, anatomy)
+    assert bad(found) == []
+    assert set(anatomy.members) == set(files)
+    for name, data in files.items():
+        for content, good in ((data, True), (data + b"x", False)):
+            out, source = Anatomy(), BytesSource(content)
+            found = list(structure(source, out, anatomy.members[name].check))
+            assert good is not bool(bad(found) or list(checksum.mismatches(source, out.sums, jobs=1)))
+
+
+def test_a_map_of_very_many_places_ends() -> None:
+    places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
+    data = b"\x80\x04" + places * 2 + b"."
+    anatomy = Anatomy(regions=[])
+    byte_map.explain(data, anatomy, (), (), sizes=False)
+    regions = regions_of(anatomy, len(data))
+    assert len(regions) < 2 * byte_map.MAX_SPOTS + 3
+    assert regions[-1].guard is Guard.UNPROTECTED
+    assert regions[-1].length > len(data) // 3
+
+
+class Searched(bytes):
+    """Text that counts how far it was searched."""
+
+    steps = 0
+
+    def find(self, sub: bytes, start: int = 0) -> int:  # type: ignore[override]
+        at = super().find(sub, start)
+        self.steps += (len(self) if at < 0 else at + len(sub)) - start
+        return at
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
+    names = [f"__{n}_0.distcp" for n in range(5000)]
+    lines = [json.dumps(n).replace("_", "\\u005f" if escaped else "_") + ': "0"' for n in names]
+    text = Searched(('{"algorithm": "sha256", "files": {' + ", ".join(lines) + "}}").encode())
+    found = list(mcore_integrity._listed(json.loads(text)["files"], text, Anatomy()))
+    assert len(found) == len(names)
+    assert text.steps < (21 if escaped else 1) * len(text)
+    assert escaped or [f.offset for f in found[:20]] == [text.index(f'"{n}"'.encode()) for n in names[:20]]
+
+
+# --- the Hugging Face writer's sharding info
+
+
+def _info(text: str, *tensors: Tensor) -> tuple[dict[str, Box], list[Finding]]:
+    boxes, found = {}, []
+    for item in dcp_sharding.offsets(text, tensors, 8):
+        if isinstance(item, Finding):
+            found.append(item)
+        else:
+            boxes[item[0]] = item[1]
+    return boxes, found
+
+
+W = Tensor("w", "float32", (4, 3), 48)
+
+
+def test_sharding_info_places_each_tensor() -> None:
+    assert _info('{"w": {"saved_offsets": [4, 0]}}', W) == ({"w": Box((4, 0), (8, 3))}, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "{}", '{"w": 1}', '{"w": {}}', '{"w": {"saved_offsets": [4]}}', '{"w": {"saved_offsets": [4, -1]}}', '{"w": {"saved_offsets": [4, 1.5]}}',
+     '{"v": {"saved_offsets": [4, 0]}}', '{"w": {"saved_offsets": [4, 0]}, "x": {"saved_offsets": [0]}}', '{"w": {"saved_offsets": [4, true]}}'],
+)  # fmt: skip
+def test_damaged_sharding_info_is_seen(text: str) -> None:
+    assert "bad-header" in codes(_info(text, W)[1])
+
+
+def test_pieces_of_all_files_must_fill_the_tensor() -> None:
+    first, second, other = ({"w": Box((a, 0), (b, 3))} for a, b in ((0, 4), (4, 7), (5, 8)))
+    assert list(dcp_sharding.together([first, second])) == []
+    assert codes(list(dcp_sharding.together([second]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, other]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, first]))) == {"bad-header"}
+    assert codes(list(dcp_sharding.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
+
+
+def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> None:
+    """A safetensors file as DCP's Hugging Face writer leaves it: name -> (shape, where it begins in the whole)."""
+    entries: dict[str, object] = {"__metadata__": {"DCP_SHARDING_INFO": json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})}}
+    end = 0
+    for name, (shape, _) in pieces.items():
+        size = 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\1" * end)
+
+
+def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:
+    for i in range(3):
+        _hf_shard(tmp_path / f"shard-0000{i + 1}-model-00001-of-00001.safetensors", {"w": ([4, 3], [4 * i, 0])})
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == []
+    (tmp_path / "shard-00002-model-00001-of-00001.safetensors").unlink()
+    [lost] = verify([str(tmp_path)], settle=0).findings
+    assert (lost.code, lost.path) == ("bad-header", str(tmp_path))
+    _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [5, 0])})
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == ["bad-header"]
+    _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [4])})
+    assert {f.code for e in verify([str(tmp_path)], settle=0).files for f in e.report.findings} == {"not-checksummed", "bad-header"}

@@ -1,0 +1,257 @@
+"""Laws that every format obeys, over every file in fixtures/formats/<name>/{good,bad}: a new format needs fixtures, not tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+from helpers import Fixture, bad, claims, look
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES, PACKAGE
+
+from ckpt_tools.api import verify
+from ckpt_tools.findings import CODES
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Format, names
+from ckpt_tools.formats.named import Named
+from ckpt_tools.model.nouns import Guard, Level, Verdict
+
+TINY = 300
+SMALL = 4096
+GOOD = [Fixture(p) for p in sorted(FORMAT_FILES.glob("*/good/**/*")) if p.is_file()]
+BAD = sorted(FORMAT_FILES.glob("*/bad/*"))
+SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
+name_of = attrgetter("name")
+
+
+# --- cuts that a format cannot see, by file size after the cut
+
+
+def _records(data: bytes, at: int = 0) -> Iterator[tuple[int, int]]:
+    """(key byte, end) of each protobuf field of bytes from ``at``, as far as there are such."""
+    while at < len(data) and data[at] in (0x0A, 0x12, 0x1A):
+        key, n, shift = data[at], 0, 0
+        at += 1
+        while True:
+            n |= (data[at] & 0x7F) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 0x80:
+                break
+        at += n
+        yield key, at
+
+
+def _mindspore_borders(data: bytes) -> set[int]:
+    """A MindSpore file is a chain of records without an end mark, so a cut between two records leaves a shorter valid file (the layout's
+    signature-changed and --require see it); so does a cut that takes exactly the trailer with the checksum."""
+    return {0, *(end for _, end in _records(data))}
+
+
+def _strategy_borders(data: bytes) -> set[int]:
+    """The same holds for a strategy file from its first layout on; the number before its records is one byte in all fixtures. A group file
+    is cut between two groups."""
+    start, key = (0, 0x0A) if data[:1] == b"\n" else (2, 0x1A)
+    return {end for k, end in _records(data, start) if k == key}
+
+
+BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders, "mindspore_strategy": _strategy_borders}
+
+# --- checksummed bytes whose flips change nothing
+
+
+def _deflate_ends(anatomy: Anatomy) -> set[int]:
+    """A deflate stream ends at some bit of its last byte; the bits behind that are padding."""
+    return {p.offset + p.length - 1 for s in anatomy.sums for p in s.pieces if hasattr(p, "size")}
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_a_format_says_what_it_is(fmt: Format) -> None:
+    assert fmt.limits
+    assert fmt.reference
+    assert fmt.protects
+    assert Level.STRUCTURE in fmt.checks
+    assert all(s.startswith(".") or s.count(".") == 1 for s in fmt.suffixes)
+    assert all(fmt.name in names.allowed(f"x{s}") for s in fmt.suffixes)
+    named = Named(fmt.name, names.family[fmt.name], fmt.suffixes, fmt.names, fmt.index)
+    assert named in names.named  # what can be known of it without importing it
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("kind", ["good", "bad"])
+def test_every_format_has_fixtures(fmt: Format, kind: str) -> None:
+    assert any((FORMAT_FILES / fmt.name / kind).iterdir())
+
+
+def test_every_format_is_in_the_list_of_names() -> None:
+    folder = PACKAGE / "formats"
+    families = {p.stem: p.parent.name for p in folder.glob("*/*.py") if "\nFORMAT = " in p.read_text()}
+    assert names.family == families
+    assert [f.name for f in FORMATS] == list(names.order)
+
+
+def test_only_the_formats_that_a_file_may_have_are_imported() -> None:
+    look = """
+import sys
+from ckpt_tools import Level, verify
+from ckpt_tools.formats import names
+assert verify([sys.argv[1]], Level.CONTENT).verdict == "ok"
+print(*sorted(n for n, family in names.family.items() if f"ckpt_tools.formats.{family}.{n}" in sys.modules))
+"""
+    for path, wanted in (("torch_zip/good/tiny.pt", "torch_zip"), ("safetensors/good/tiny.safetensors", "safetensors")):
+        done = subprocess.run([sys.executable, "-c", look, str(FORMAT_FILES / path)], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [wanted]
+
+
+def test_every_fixture_belongs_to_a_format() -> None:
+    assert {p.name for p in FORMAT_FILES.iterdir()} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_a_good_file_is_good(good: Fixture) -> None:
+    anatomy, found = good.anatomy()
+    assert bad(found) == []
+    if good.home is None:
+        assert next(f for f in FORMATS if f.magic(good.data[:HEAD])) is good.format
+    for tensor in anatomy.tensors:
+        assert tensor.offset is None or 0 <= tensor.offset <= len(good.data)
+    for s in anatomy.sums:
+        assert 0 <= s.offset <= len(good.data)
+    assert claims(good.files)[1] == []
+
+
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
+    """As the command looks at it: a system refuses what bytes in memory may bear."""
+    path = str(good.path if good.home is None else good.home)
+    seen = verify([path])
+    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [f for r in seen.files for f in r.report.findings]
+
+
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_byte_is_explained(good: Fixture) -> None:
+    at = 0
+    for r in good.regions():
+        assert r.offset == at
+        assert r.length > 0
+        assert r.what != "unexplained", r
+        at += r.length
+    assert at == len(good.data)
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda p: "/".join(p.parts[-3::2]))
+def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
+    code = path.name.split("--")[0]
+    assert code in CODES
+    if path.is_dir():
+        seen = verify([str(path)], settle=0)
+        assert code in {f.code for f in seen.findings} | {f.code for entry in seen.files for f in entry.report.findings}
+        assert sum(p.stat().st_size for p in path.rglob("*")) <= 64 * 1024
+    else:
+        assert code in {f.code for f in look(path.read_bytes(), BY_NAME[path.parts[-3]])}
+        assert path.stat().st_size <= 20 * 1024
+
+
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_cut_is_seen(good: Fixture) -> None:
+    data, (anatomy, _) = good.data, good.anatomy()
+    cuts = set(range(len(data)))
+    if len(data) > SMALL:
+        borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {s.offset for s in anatomy.sums}
+        around = {b + d for b in borders for d in (-1, 0, 1)} | set(range(32)) | {len(data) - 1 - i for i in range(128)}
+        cuts &= around | set(range(0, len(data), len(data) // 64 + 1))
+    blind = BLIND_CUTS.get(good.format_of(good.own).name, lambda _: set())(data)
+    missed = [n for n in sorted(cuts - blind) if not good.notices(data[:n])]
+    assert missed == []
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one-a-byte", "all"])
+@pytest.mark.parametrize("good", GOOD, ids=name_of)
+def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
+    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; every single one with -m slow."""
+    data, (anatomy, _) = bytearray(good.data), good.anatomy()
+    harmless = _deflate_ends(anatomy)
+    sparse = len(data) // SMALL + 1  # every byte of a small file, some of a large one
+    every = sparse == 1 and (every or len(data) <= TINY)
+    missed = []
+    for r in good.regions():
+        if r.guard is Guard.UNPROTECTED:
+            continue
+        for i in range(r.offset, r.offset + r.length, sparse):
+            # a CRC sees every single bit, so one per byte shows that the byte is summed
+            for bit in range(8) if every and r.guard is not Guard.CHECKSUM else (i % 8,):
+                data[i] ^= 1 << bit
+                if i not in harmless and not good.notices(bytes(data)):
+                    missed.append((i, bit, r.what))
+                data[i] ^= 1 << bit
+    assert missed == []
+
+
+ODD_BYTES = st.sampled_from(
+    [b"", b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\x7f\xff\xff\xff", b"PK\3\4", b"PK\1\2", b"PK\5\6", b"(", b"R", b"b", b"u", b"q\0", b"\x0a", b"{}"]
+)
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "cut", "insert", "overwrite", "copy"]),
+        st.integers(0, 1 << 16),
+        st.integers(0, 300),
+        ODD_BYTES | st.binary(max_size=12),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def edited(data: bytes, edits: list[tuple[str, int, int, bytes]]) -> bytes:
+    out = bytearray(data)
+    for what, where, length, new in edits:
+        at = where % (len(out) + 1)
+        if what == "flip" and at < len(out):
+            out[at] ^= 1 << length % 8
+        elif what == "cut":
+            del out[at : at + length]
+        elif what == "insert":
+            out[at:at] = new
+        elif what == "overwrite":
+            out[at : at + len(new)] = new
+        else:
+            out[at:at] = out[at // 2 : at // 2 + length]
+    return bytes(out)
+
+
+def _bad(fmt: Format) -> list[bytes]:
+    return [p.read_bytes() for p in BAD if p.is_file() and p.parts[-3] == fmt.name]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject) -> None:
+    good = [g for g in SMALL_GOOD if g.format is fmt]
+    start, said = data.draw(st.sampled_from([(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]), label="seed")
+    other = data.draw(st.sampled_from([b"", *(g.data for g in good)]), label="spliced")
+    spliced = start if not other else start[: len(start) // 2] + other[len(other) // 2 :]
+    broken, began = edited(spliced, data.draw(EDITS, label="edits")), time.process_time()
+    for f in [*look(broken, fmt), *(look(broken, fmt, claims=said) if said else ())]:
+        assert f.code in CODES
+        assert f.offset is None or f.offset >= 0
+    look(broken)
+    assert time.process_time() - began < 30
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@settings(max_examples=100, deadline=None)
+@given(tail=st.binary(max_size=400))
+def test_nothing_but_findings_comes_from_noise(fmt: Format, tail: bytes) -> None:
+    head = next(g for g in GOOD if g.format is fmt).data[:40]
+    look(tail, fmt)
+    look(head + tail, fmt)
+
+
+@pytest.mark.parametrize("head", [b"", b"\0", b"\0" * HEAD, b"\x80", b"PK", b"hello world" * 6])
+def test_a_magic_needs_its_bytes(head: bytes) -> None:
+    assert [f.name for f in FORMATS if f.magic(head)] == []

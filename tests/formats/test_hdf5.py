@@ -1,0 +1,97 @@
+"""HDF5's superblock: its checksum against known values, and what each version of it tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import bad, look
+from hypothesis import given
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.api import verify
+from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.formats.hdf5.hdf5 import lookup3
+
+HDF5 = BY_NAME["hdf5"]
+GOOD = FORMAT_FILES / "hdf5" / "good"
+MASK = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0xDEADBEEF),
+        (b"Four score and seven years ago", 0x17770551),  # the driver5() of lookup3.c (Bob Jenkins, May 2006)
+    ],
+)
+def test_lookup3_has_the_values_of_its_author(data: bytes, expected: int) -> None:
+    assert lookup3(data) == expected
+
+
+def _rot(x: int, k: int) -> int:
+    return ((x << k) | (x >> (32 - k))) & MASK
+
+
+def _by_the_book(data: bytes) -> int:
+    """hashlittle() of lookup3.c, line by line, for an initial value of 0."""
+    a = b = c = (0xDEADBEEF + len(data)) & MASK
+    while len(data) > 12:
+        a, b, c = ((v + int.from_bytes(data[i : i + 4], "little")) & MASK for v, i in ((a, 0), (b, 4), (c, 8)))
+        a = ((a - c) & MASK) ^ _rot(c, 4)
+        c = (c + b) & MASK
+        b = ((b - a) & MASK) ^ _rot(a, 6)
+        a = (a + c) & MASK
+        c = ((c - b) & MASK) ^ _rot(b, 8)
+        b = (b + a) & MASK
+        a = ((a - c) & MASK) ^ _rot(c, 16)
+        c = (c + b) & MASK
+        b = ((b - a) & MASK) ^ _rot(a, 19)
+        a = (a + c) & MASK
+        c = ((c - b) & MASK) ^ _rot(b, 4)
+        b = (b + a) & MASK
+        data = data[12:]
+    if not data:
+        return c
+    data = data.ljust(12, b"\0")
+    a, b, c = ((v + int.from_bytes(data[i : i + 4], "little")) & MASK for v, i in ((a, 0), (b, 4), (c, 8)))
+    c = ((c ^ b) - _rot(b, 14)) & MASK
+    a = ((a ^ c) - _rot(c, 11)) & MASK
+    b = ((b ^ a) - _rot(a, 25)) & MASK
+    c = ((c ^ b) - _rot(b, 16)) & MASK
+    a = ((a ^ c) - _rot(c, 4)) & MASK
+    b = ((b ^ a) - _rot(a, 14)) & MASK
+    return ((c ^ b) - _rot(b, 24)) & MASK
+
+
+@given(st.binary(max_size=60))
+def test_lookup3_is_that_of_the_book(data: bytes) -> None:
+    assert lookup3(data) == _by_the_book(data)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_every_version_of_the_superblock_is_read(version: int) -> None:
+    anatomy, data = Anatomy(), (GOOD / f"superblock-{version}.h5").read_bytes()
+    assert [f.code for f in look(data, HDF5, anatomy)] == ["not-checksummed"]
+    assert anatomy.metadata == {"superblock": version}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_superblock_without_a_checksum_must_agree_with_itself(version: int) -> None:
+    """Every field that the library reads before anything else; what it never looks at may be anything."""
+    data, at = (GOOD / f"superblock-{version}.h5").read_bytes(), 24 + 4 * version
+    for offset, new in ((9, b"\1"), (10, b"\1"), (12, b"\1"), (14, b"\4"), (at, b"\1"), (at + 8, b"\0" * 7 + b"\x7f"), (at + 16, b"\0" * 8)):
+        found = bad(look(data[:offset] + new + data[offset + len(new) :], HDF5))
+        assert [f.code for f in found] == (["bad-header"]), offset
+    assert not bad(look(data[:16] + b"\x08" + data[17:], HDF5))  # another rank of the trees is just another setting
+
+
+def test_a_file_of_keras_is_recognised_by_name_and_content(tmp_path: Path) -> None:
+    name = "cp-0001.weights.h5"
+    (tmp_path / name).write_bytes((GOOD / name).read_bytes())
+    (report,) = (f.report for f in verify([str(tmp_path)]).files)
+    assert (report.format, str(report.verdict), report.coverage) == ("hdf5", "ok", 0)
+    (tmp_path / name).write_bytes(b"not HDF5 at all" * 100)
+    (report,) = (f.report for f in verify([str(tmp_path)]).files)
+    assert "bad-header" in {f.code for f in report.findings}

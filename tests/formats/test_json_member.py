@@ -1,0 +1,176 @@
+"""JSON members: read as Python reads them, refused where Python refuses them, in bounded time."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from helpers import bad, look
+from hypothesis import given
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.api import verify
+from ckpt_tools.formats import BY_NAME, Anatomy, Damage
+from ckpt_tools.formats.common.json_text import MAX_DEPTH, MAX_SIZE, parse, read_json
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Severity, Verdict
+
+FMT = BY_NAME["json_member"]
+SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(st.characters(exclude_categories=[]), max_size=8)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12)
+MI = 1 << 20
+
+
+def codes(data: bytes) -> set[str]:
+    return {f.code for f in look(data, FMT)}
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES) | st.lists(VALUES), st.booleans(), st.sampled_from([None, 2]))
+def test_what_python_writes_is_good(value: object, ascii_only: bool, indent: int | None) -> None:
+    try:
+        data = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which no file can hold unescaped
+        return
+    found = [f for f in look(data, FMT) if f.code not in ("odd-header", "unfinished-save")]
+    assert found == []
+    assert FMT.magic(data[:64])
+
+
+@given(st.text(st.sampled_from('{}[]",:0123456789.eE+-truefalsnNI \n\t\\u\x00\ud800/ab'), max_size=30) | st.text('{}[]",:1a\\', max_size=12))
+def test_python_and_we_agree(text: str) -> None:
+    data = text.encode("utf-8", "surrogatepass")
+    try:
+        json.loads(data.decode())
+        fine = True
+    except ValueError:
+        fine = False
+    try:
+        parse(data, [])
+        ours = True
+    except Damage:
+        ours = False
+    assert fine == ours
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=5), VALUES, min_size=1), st.data())
+def test_every_cut_of_an_object_is_seen(value: dict[str, object], draw: st.DataObject) -> None:
+    data = json.dumps(value).encode()
+    at = draw.draw(st.integers(0, len(data) - 1))
+    assert bad(look(data[:at], FMT))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "at"),
+    [
+        (b'{"a": 1', "truncated", 7),
+        (b'{"a": tr', "truncated", 8),
+        (b'{"a": "\\u12', "truncated", 11),
+        ('{"ä": 1} x'.encode(), "trailing-data", 10),
+        ('{"ä" 1}'.encode(), "bad-header", 6),
+        (b'{"a": 1}\0\0', "trailing-data", 8),
+        (b'{"a": 1, "a": 2}', "duplicate-key", 9),
+        (b"\xef\xbb\xbf{}", "bad-header", 0),
+        (b'{"a": "\xff"}', "bad-header", 7),
+    ],
+)
+def test_damage_has_its_place(text: bytes, code: str, at: int) -> None:
+    assert [(f.code, f.offset) for f in look(text, FMT)] == [(code, at)]
+
+
+def test_the_scalars_that_tell_progress() -> None:
+    anatomy = Anatomy()
+    assert look((FORMAT_FILES / "json_member/good/trainer_state.json").read_bytes(), FMT, anatomy) == []
+    assert anatomy.metadata == {"global_step": 10, "epoch": 1.25, "max_steps": 32}
+    assert "log_history" in anatomy.keys
+    anatomy = Anatomy()
+    look(b'{"sharded_backend": "torch_dist", "iteration": 7, "epoch": NaN, "step": {}, "last_step": "a\\u0000b"}', FMT, anatomy)
+    assert anatomy.metadata == {"sharded_backend": "torch_dist", "iteration": 7, "epoch": "nan"}
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer_state.json", "tokenizer.json", "_CHECKPOINT_METADATA", "_sharding", "process_12", ".zattrs", "adapter_config.json"]
+)
+def test_its_names(name: str) -> None:
+    assert allowed_by_name(name) == (FMT,)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors.index.json", "integrity.json", "package.json", "process", "_METADATA", ".zarray", "zarr.json", "my_config.json"]
+)
+def test_names_of_others(name: str) -> None:
+    assert FMT not in allowed_by_name(name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * (50 * MI),
+        b'{"a":' * MI,
+        b"[" * MI + b"]" * MI,
+        b'["' + b'\\"' * MI,
+        b'["' + b"\\" * MI,
+        b'"' * MI,
+        b"[" + b"9" * MI + b"]",
+        b"[" + b"{}," * (8 * MI) + b"{}]",
+        b"{" + b"\0" * (10 * MI),
+        b"[1" + b",1" * (16 * MI) + b"]",
+        b"[" + b"-" * MI,
+        b" " * (20 * MI) + b"{",
+    ],
+    ids=lambda d: repr(d[:8]),
+)
+def test_bombs_cost_little(data: bytes) -> None:
+    began = time.process_time()
+    assert bad(look(data, FMT))
+    assert time.process_time() - began < 30
+
+
+def test_the_deepest_that_is_read() -> None:
+    assert codes(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH) == set()
+    assert codes(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)) == {"bad-header"}
+    assert codes(json.dumps(["[{" * 2000, '\\"' * 2000]).encode()) == set()  # brackets in texts are none
+
+
+def test_a_vocabulary_is_read_fast() -> None:
+    vocabulary = {"model": {"vocab": {f"wörd{i}": i for i in range(120_000)}, "merges": [[f"a{i}", f"b{i}"] for i in range(120_000)]}}
+    data, began = json.dumps(vocabulary, ensure_ascii=False).encode(), time.process_time()
+    assert codes(data) == set()
+    assert time.process_time() - began < 30
+
+
+def test_a_file_too_large_is_not_read() -> None:
+    class Huge:
+        size, bytes_read = MAX_SIZE + 1, 0
+
+        def read(self, offset: int, length: int) -> bytes:
+            raise AssertionError
+
+        readinto = read
+
+    with pytest.raises(Damage) as e:
+        read_json(Huge(), [])  # type: ignore[arg-type]
+    assert e.value.finding.code == "too-complex"
+
+
+def test_an_unfinished_save_of_orbax_is_no_error() -> None:
+    found = look(b'{"init_timestamp_nsecs": 1, "commit_timestamp_nsecs": null}', FMT)
+    assert [(f.code, f.severity) for f in found] == [("unfinished-save", Severity.WARNING)]
+    assert look(b'{"init_timestamp_nsecs": 1, "commit_timestamp_nsecs": 2}', FMT) == []
+
+
+def test_a_trainer_state_without_a_step_is_something_else(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"_from_model_config": true, "eos_token_id": 2}\n')
+    (tmp_path / "config.json").write_text('{"_from_model_config": true, "eos_token_id": 2}\n')
+    seen = verify([str(tmp_path)], settle=0)
+    assert [(f.report.path.rpartition("/")[2], [x.code for x in f.report.findings]) for f in seen.files] == [
+        ("config.json", []),
+        ("trainer_state.json", ["bad-header"]),
+    ]
+
+
+def test_an_entry_that_is_required_is_not_looked_for_in_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}\n')
+    assert verify([str(tmp_path)], settle=0, require=("model",)).verdict is Verdict.OK

@@ -1,0 +1,361 @@
+"""MindSpore's .ckpt, plain and encrypted: what is seen, what cannot be seen, and that no bytes make the checks fail otherwise."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from helpers import protected
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mindspore_writer import field, record, table, tensor, varint
+from places import FORMAT_FILES
+
+from ckpt_tools.checksum import mismatches
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
+from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.formats.mindspore import mindspore_ckpt
+from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
+
+CRC, PLAIN, SPLIT = ((FORMAT_FILES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes() for n in ("tiny-crc", "tiny-plain", "split-crc"))
+ITEM = {
+    "Bool": 1,
+    "Int8": 1,
+    "UInt16": 2,
+    "Float16": 2,
+    "BFloat16": 2,
+    "Int32": 4,
+    "Float32": 4,
+    "Int64": 8,
+    "Float64": 8,
+    "Complex128": 16,
+    "Int4": 1,
+}
+
+
+def look(data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT, anatomy: Anatomy | None = None) -> list[Finding]:
+    """All findings of the structure check and of the stored checksums."""
+    source = BytesSource(data) if isinstance(data, bytes) else data
+    anatomy = Anatomy() if anatomy is None else anatomy
+    try:
+        found = list(structure(source, anatomy, fmt.checks[Level.STRUCTURE]))
+        return found + [finding("crc-mismatch", s.what, offset=s.offset) for s, _ in mismatches(source, anatomy.sums, jobs=1)]
+    except ShortRead as e:
+        return [finding("truncated", str(e), offset=e.offset)]
+
+
+def codes(data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT) -> set[str]:
+    """The findings that are more than notes."""
+    return {f.code for f in look(data, fmt) if f.severity > Severity.NOTE}
+
+
+def metadata(data: bytes) -> dict[str, object]:
+    anatomy = Anatomy()
+    look(data, anatomy=anatomy)
+    return dict(anatomy.metadata)
+
+
+# An independent writer, as small as the format allows.
+
+
+def sealed(*records: bytes, over: bytes | None = None) -> bytes:
+    data = b"".join(records)
+    return data + b"crc_num" + zlib.crc32(data if over is None else over).to_bytes(10, "big")
+
+
+W = record("w", (2, 3), "Float32", bytes(range(24)))
+B = record("b", (4,), "Int8", b"abcd")
+
+
+# Facts
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "content", "shape"),
+    [
+        ((), "Float32", bytes(4), ()),
+        ((0,), "Float32", bytes(4), ()),  # scalars of 1.x
+        ((0,), "Float32", b"", (0,)),
+        ((0, 3), "Float16", b"", (0, 3)),
+        ((5,), "Int4", bytes(5), (5,)),
+        ((2,), "Complex128", bytes(32), (2,)),
+        ((3,), "Float8E4M3FN", bytes(3), (3,)),
+        ((0,), "str", "héllo 层".encode("utf-32-le"), ()),
+        ((0,), "str", b"", ()),
+        ((), "random_op", b"anything", ()),
+    ],
+)
+def test_conventions(dims: tuple[int, ...], kind: str, content: bytes, shape: tuple[int, ...]) -> None:
+    anatomy = Anatomy()
+    assert [f.code for f in look(record("x", dims, kind, content), anatomy=anatomy)] == ["not-checksummed"]
+    (only,) = anatomy.tensors
+    assert (only.name, only.shape, only.nbytes) == ("x", shape, len(content))
+    assert record("x", dims, kind, content)[only.offset :] == content
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (record("x", (2, 3), "Float32", bytes(20)), "truncated"),  # at the end of the file: a piece may be missing
+        (record("x", (2, 3), "Float32", bytes(20)) + B, "tensor-size"),
+        (record("x", (2, 3), "Float32", bytes(28)), "tensor-size"),
+        (record("x", (0,), "str", b"abcde"), "tensor-size"),
+        (record("x", (2,), "str", bytes(8)), "tensor-size"),
+        (record("x", (0,), "str", struct.pack("<I", 0x110000)), "bad-header"),
+        (record("x", (2,), "Float9", bytes(8)), "unknown-dtype"),
+        (record("x", (2,), "Float3r", bytes(8)), "bad-header"),
+        (record("x", (2,), "float32", bytes(8)), "bad-header"),  # names are case-sensitive; one bit away
+        (record("x", (-1,), "Float32", bytes(8)), "bad-header"),
+        (record("x", (1,) * 65, "Int8", b"a"), "bad-header"),
+        (record("", (1,), "Int8", b"a"), "bad-header"),
+        (record("a\nb", (1,), "Int8", b"a"), "bad-header"),
+        (record("x" * 5000, (1,), "Int8", b"a"), "bad-header"),
+        (W + B + W, "duplicate-tensor"),
+        (W + W, "tensor-size"),
+        (record("x", (8,), "Int8", b"abcd") + record("x", (4,), "Int8", b"abcd"), "bad-header"),
+        (field(1, field(1, b"x")), "bad-header"),
+        (field(1, field(1, b"x") + field(2, field(3, b"") + field(2, b"Int8"))), "bad-header"),
+        (field(1, field(1, b"x") + field(2, field(2, b"Int8"))), "bad-header"),
+        (field(1, field(2, tensor((1,), "Int8", b"a")) + field(1, b"x")), "bad-header"),
+        (table("m", tensor((1,), "int32", bytes(4)), tensor((1,), "float32", bytes(4))), "bad-header"),
+        (W + b"\x0a" + b"\xff" * 9 + b"\x7f", "bad-header"),
+        (W + b"\x0a\x80\x00", "bad-header"),
+        (W + b"\x0a" + varint(1 << 62) + b"\x0a\x01x", "truncated"),
+        (W + bytes(50), "zero-tail"),
+        (W + b"garbage", "bad-header"),
+        (sealed(W) + b"x", "trailing-data"),
+        (sealed(b""), "bad-header"),
+        (b"", "empty-file"),
+    ],
+)
+def test_damage(data: bytes, code: str) -> None:
+    assert codes(data) == {code}
+
+
+def test_zeros_after_the_records_are_an_error() -> None:
+    assert [f.severity for f in look(W + bytes(50)) if f.code == "zero-tail"] == [Severity.ERROR]
+
+
+def test_metadata_of_the_real_file() -> None:
+    wanted = {"epoch_num": 3, "step_num": 12, "cur_rank": 0, "global_step": 12, "loss_scale": 1024.0, "done": False, "note": "héllo 层"}
+    assert metadata(CRC) == wanted | {"crc_trailer": True}
+    assert metadata(PLAIN) == wanted | {"crc_trailer": False}
+
+
+def test_metadata_is_bounded_but_keeps_the_progress() -> None:
+    many = b"".join(record(f"p{i}", (1,), "Int32", struct.pack("<i", i)) for i in range(200))
+    found = metadata(many + record("long", (0,), "str", "x".encode("utf-32-le") * 300) + record("step_num", (), "Int64", struct.pack("<q", 7)))
+    assert found["step_num"] == 7 and len(found) <= 66 and "long" not in found
+
+
+def test_scalars_that_json_cannot_hold_become_text() -> None:
+    assert metadata(record("a", (), "Float32", struct.pack("<f", float("nan"))) + record("b", (), "BFloat16", b"\x80\xff")) == {
+        "crc_trailer": False, "a": "nan", "b": "-inf",
+    }  # fmt: skip
+
+
+def test_split_tensor_is_one() -> None:
+    anatomy = Anatomy()
+    assert not look(SPLIT, anatomy=anatomy)
+    last = anatomy.tensors[-1]
+    assert (last.name, last.shape, last.nbytes) == ("embedding", (40, 16), 2560)
+    assert SPLIT.count(b"embedding") == 3
+
+
+def test_coverage_is_all_but_the_trailer() -> None:
+    anatomy = Anatomy()
+    look(CRC, anatomy=anatomy)
+    assert protected(anatomy) == len(CRC) - 17
+
+
+def test_either_crc_of_a_map_parameter_is_right() -> None:
+    keys, values, status = tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12))
+    m = table("m", keys, values, status)
+    for data in sealed(W, m, B), sealed(W, m, B, over=W + B), sealed(m, over=b""), sealed(m, m, B, over=B):
+        anatomy = Anatomy()
+        assert not look(data, anatomy=anatomy)
+        assert protected(anatomy) == len(data) - 17 - data.count(m) * len(m)
+    assert codes(sealed(W, m, B, over=W + m)) == {"crc-mismatch"}
+
+
+def test_either_crc_of_a_random_op_is_right() -> None:
+    """An intermediate generation wrote it straight to the file, past the CRC."""
+    state = record("random_op", (), "random_op", b"\x08\x07")
+    for data in sealed(state, W, B), sealed(state, W, B, over=W + B):
+        assert not look(data)
+    assert codes(sealed(state, W, B, over=state + W)) == {"crc-mismatch"}
+
+
+def test_scalars_of_two_generations_do_not_mix() -> None:
+    new, old, text = record("a", (), "Int32", bytes(4)), record("b", (0,), "Int32", bytes(4)), record("c", (0,), "str", "x".encode("utf-32-le"))
+    empty, state = record("d", (0,), "Int32", b""), record("e", (), "random_op", b"x")
+    assert codes(new + old) == codes(sealed(old, W, new)) == {"odd-header"}
+    assert not codes(new + text + empty + state) and not codes(old + text + empty + state)
+
+
+def test_no_known_type_is_one_bit_from_another() -> None:
+    """Otherwise a flipped bit in a type could pass, and the map would be wrong."""
+    for types in TYPES, MAP_TYPES:
+        known = [*types, *OPAQUE]
+        assert not [name for name in known if near_miss(name, [k for k in known if k != name])]
+
+
+def guards(data: bytes) -> dict[Guard, set[int]]:
+    """The bytes of each guard, of a file that is explained to the last byte."""
+    anatomy = Anatomy(regions=[])
+    assert not [f for f in look(data, anatomy=anatomy) if f.severity > Severity.NOTE]
+    regions = regions_of(anatomy, len(data))
+    assert "unexplained" not in {r.what for r in regions}
+    return {g: {i for r in regions if r.guard is g for i in range(r.offset, r.offset + r.length)} for g in Guard}
+
+
+def test_the_map_of_a_plain_file() -> None:
+    data = record("w", (2, 3), "Float32", bytes(range(24)))
+    loose = guards(data)[Guard.UNPROTECTED]
+    assert loose == {data.index(b"w"), *range(len(data) - 24, len(data))}
+    one = record("global_step", (1,), "Int32", bytes(4))
+    dim = one.index(b"\x08\x01") + 1
+    assert dim in guards(one)[Guard.UNPROTECTED] and dim not in guards(one + record("x", (), "Int32", bytes(4)))[Guard.UNPROTECTED]
+    assert len(guards(record("e", (0, 3), "Int8", b""))[Guard.UNPROTECTED]) == 5
+    pieces = record("w", (4,), "Int8", b"ab") + record("w", (4,), "Int8", b"cd")
+    assert len(guards(pieces)[Guard.UNPROTECTED]) == 4
+
+
+def test_the_map_of_a_file_with_a_crc() -> None:
+    assert not guards(CRC)[Guard.UNPROTECTED] and len(guards(CRC)[Guard.STRUCTURE]) == 17
+    m = table("m", tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12)))
+    by = guards(sealed(W, m, B))
+    at = len(W)
+    assert by[Guard.CHECKSUM] == {*range(at), *range(at + len(m), at + len(m) + len(B))}
+    assert len(by[Guard.UNPROTECTED]) == 49
+
+
+def test_zero_tail_inside_the_last_tensor() -> None:
+    def file(zeros_from: int) -> bytes:
+        content = b"\1" * 132 * 100
+        data = record("w", (100, 33), "Float32", content)
+        return data[:zeros_from].ljust(len(data), b"\0")
+
+    size = len(file(1 << 30))
+    assert codes(file(8192)) == {"zero-tail"}
+    assert codes(file(size - 132 * 10)) == set()  # whole rows of zeros may be genuine
+    assert codes(file(8180)) == set() and codes(file(size)) == set()
+
+
+# Laws
+
+
+def test_every_bit_under_the_crc_counts() -> None:
+    for data in CRC, sealed(W, B):
+        for i in range(len(data)):
+            for bit in (1 << b for b in range(8)):
+                flipped = bytearray(data)
+                flipped[i] ^= bit
+                assert codes(bytes(flipped)), f"bit {bit} of byte {i}"
+
+
+def test_every_cut_is_seen_but_at_a_border() -> None:
+    """What a border hides: nothing, if the file loses its trailer too, can tell that records are missing."""
+    borders, at = [], 0
+    while at < len(PLAIN):
+        at += 2 + PLAIN[at + 1] if PLAIN[at + 1] < 0x80 else 3 + (PLAIN[at + 1] & 0x7F) + (PLAIN[at + 2] << 7)
+        borders.append(at)
+    for data in PLAIN, CRC:
+        unseen = [n for n in range(len(data)) if not codes(data[:n])]
+        assert unseen == [b for b in borders if b < len(data)]
+    assert all("not-checksummed" in {f.code for f in look(CRC[:n])} for n in borders)
+
+
+KINDS = st.sampled_from(sorted(ITEM))
+NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=200)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> tuple[list[str], bytes]:
+    """A valid file and its tags; contents are made of a seed, so that long ones cost no draw."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+    out = []
+    for name in names:
+        kind, dims = draw(KINDS), draw(st.lists(st.integers(1, 9), max_size=4))
+        size = ITEM[kind]
+        for d in dims:
+            size *= d
+        out.append(record(name, dims, kind, (bytes([draw(st.integers(0, 255))]) * size)))
+    data = b"".join(out)
+    return names, sealed(data) if draw(st.booleans()) else data
+
+
+@settings(max_examples=150, deadline=None)
+@given(records())
+def test_valid_files_pass(made: tuple[list[str], bytes]) -> None:
+    names, data = made
+    anatomy = Anatomy()
+    assert not [f for f in look(data, anatomy=anatomy) if f.severity > Severity.NOTE]
+    assert [t.name for t in anatomy.tensors] == names and anatomy.keys == set(names)
+    assert mindspore_ckpt.FORMAT.magic(data[:HEAD])
+
+
+@settings(max_examples=60, deadline=None)
+@given(records(), st.data())
+def test_every_flip_is_seen_where_the_map_says_so(made: tuple[list[str], bytes], data: st.DataObject) -> None:
+    raw = bytearray(made[1])
+    sure = sorted(set(range(len(raw))) - guards(made[1])[Guard.UNPROTECTED])
+    for at in data.draw(st.lists(st.sampled_from(sure), max_size=40)):
+        for bit in range(8):
+            raw[at] ^= 1 << bit
+            assert codes(bytes(raw)), f"bit {bit} of byte {at}"
+            raw[at] ^= 1 << bit
+
+
+@settings(max_examples=200, deadline=None)
+@given(records(), st.data())
+def test_damaged_files_do_not_surprise(made: tuple[list[str], bytes], data: st.DataObject) -> None:
+    raw = bytearray(made[1])
+    at = data.draw(st.integers(0, len(raw) - 1))
+    if data.draw(st.booleans()):
+        raw[at] ^= data.draw(st.integers(1, 255))
+        found = codes(bytes(raw))
+        if made[1][-17:-10] == b"crc_num":
+            assert found
+    else:
+        patch = data.draw(st.binary(max_size=12))
+        codes(bytes(raw[:at] + patch + raw[data.draw(st.integers(at, len(raw))) :]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.sampled_from([b"", W, CRC[:24], b"\x0a\x7f\x0a\x01x\x12\x79"]))
+def test_any_bytes_do_not_surprise(data: bytes, head: bytes) -> None:
+    mindspore_ckpt.FORMAT.magic((head + data)[:HEAD])
+    codes(head + data)
+
+
+def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
+    """1 GiB in four tensors, sparse on disk: their contents are skipped."""
+    path, quarter = tmp_path / "big.ckpt", 1 << 28
+    with path.open("wb") as f:
+        for i in range(4):
+            inner = b"\x08" + varint(quarter // 4) + field(2, b"Float32") + b"\x1a" + varint(quarter)
+            value = field(1, f"w{i}".encode()) + b"\x12" + varint(len(inner) + quarter) + inner
+            f.write(b"\x0a" + varint(len(value) + quarter) + value)
+            f.seek(quarter - 1, 1)
+            f.write(b"\1")
+    with LocalSource(str(path)) as source:
+        anatomy = Anatomy()
+        assert [f.code for f in structure(source, anatomy, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE])] == ["not-checksummed"]
+        assert len(anatomy.tensors) == 4 and source.bytes_read < 8192
+
+
+def test_many_tiny_records_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.formats.mindspore.records.MAX_TENSORS", 50)
+    assert codes(b"".join(record(f"p{i}", (), "Bool", b"\1") for i in range(60))) == {"too-complex"}
+
+
+@pytest.mark.parametrize("other", [b"", b"PK\3\4" + bytes(60), b"\n" * 64, b"\n\nhello\n", bytes(64), b"\x80\x02}q\0.", b"\x08\x00\x12\x05"])
+def test_magic_refuses_others(other: bytes) -> None:
+    assert not mindspore_ckpt.FORMAT.magic(other)

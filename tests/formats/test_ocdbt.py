@@ -1,0 +1,354 @@
+"""OCDBT: a small writer of its own makes databases that must be good, and damage in them that must be seen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from crc32c import crc32c
+from helpers import Fixture, bad, claims, findings, left_behind, look
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.api import verify
+from ckpt_tools.checksum import Extent
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
+from ckpt_tools.formats.common import zstd
+from ckpt_tools.formats.tensorstore import ocdbt_parts as parts
+from ckpt_tools.formats.tensorstore.ocdbt_parts import Parts
+from ckpt_tools.formats.tensorstore.ocdbt_record import body_of
+from ckpt_tools.model.nouns import Finding, Guard, Verdict
+from ckpt_tools.storage import BytesSource
+
+FMT = BY_NAME["ocdbt"]
+GOOD = FORMAT_FILES / "ocdbt" / "good"
+
+
+def varint(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def varints(*numbers: int) -> bytes:
+    return b"".join(map(varint, numbers))
+
+
+def record(magic: str, body: bytes, packed: bool = True) -> bytes:
+    inner = zstandard.compress(body) if packed else body
+    head = bytes.fromhex(magic) + (len(inner) + 18).to_bytes(8, "little") + bytes([0, packed])
+    return head + inner + crc32c(head + inner).to_bytes(4, "little")
+
+
+def table(paths: list[tuple[str, str]]) -> bytes:
+    """A data file table without shared prefixes: (base, rest) of each path."""
+    whole = [(b + p).encode() for b, p in paths]
+    columns = varints(*[0] * (len(paths) - 1), *map(len, whole), *(len(b.encode()) for b, _ in paths))
+    return varint(len(paths)) + columns + b"".join(whole)
+
+
+def leaf(values: Mapping[bytes, bytes | tuple[int, int, int]], files: list[tuple[str, str]], packed: bool = True) -> bytes:
+    """A leaf: every value is bytes, or (file, offset, length)."""
+    keys = sorted(values)
+    all_of = [values[k] for k in keys]
+    far = [v for v in all_of if isinstance(v, tuple)]
+    body = b"\0" + table(files) + varint(len(keys)) + varints(*[0] * (len(keys) - 1), *map(len, keys)) + b"".join(keys)
+    body += varints(*(v[2] if isinstance(v, tuple) else len(v) for v in all_of)) + bytes(isinstance(v, tuple) for v in all_of)
+    body += varints(*(v[0] for v in far), *(v[1] for v in far)) + b"".join(v for v in all_of if isinstance(v, bytes))
+    return record("0cdb20de", body, packed)
+
+
+def manifest(roots: list[tuple[str, int, int, int]], packed: bool = True, versions: bytes = b"\0") -> bytes:
+    """A manifest: (path, offset, length, height) of the root of each version."""
+    n = len(roots)
+    config = bytes(16) + b"\0" + varints(1024, 100_000_000) + b"\4" + (b"\1" + bytes(4) if packed else b"\0")
+    body = config + table([("", p) for p, *_ in roots]) + varints(n, *range(1, n + 1)) + bytes(h for *_, h in roots)
+    body += varints(*range(n), *(o for _, o, _, _ in roots), *(length for _, _, length, _ in roots), *[0] * (3 * n)) + bytes(8 * n) + versions
+    return record("0cdb3a2a", body, packed)
+
+
+def codes(files: Mapping[str, bytes]) -> set[str]:
+    """What is wrong with a database, over all its files."""
+    said, missing = claims(files)
+    out = {"missing-part"} if missing else set()
+    for own, data in files.items():
+        if own in said or own.endswith("ocdbt"):
+            out |= {f.code for f in bad(list(findings(data, FMT, Anatomy(), said.get(own, ()))))}
+    return out
+
+
+VALUES = st.dictionaries(st.binary(min_size=1, max_size=9), st.tuples(st.binary(max_size=40), st.booleans()), min_size=1, max_size=9)
+
+
+def database(values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str) -> dict[str, bytes]:
+    data, placed = b"", dict[bytes, bytes | tuple[int, int, int]]()
+    for key, (value, far) in values.items():
+        placed[key] = (0, len(data), len(value)) if far else value
+        data += value if far else b""
+    node = leaf(placed, [(base, "d/" + "0" * 32)], packed)
+    return {base + "d/" + "0" * 32: data, "d/" + "1" * 32: node, "manifest.ocdbt": manifest([("d/" + "1" * 32, 0, len(node), 0)], packed)}
+
+
+@settings(max_examples=50, deadline=None)
+@given(VALUES, st.booleans(), st.sampled_from(["", "ocdbt.process_0/"]), st.data())
+def test_databases_are_good_and_every_flip_in_a_node_is_seen(
+    values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str, draw: st.DataObject
+) -> None:
+    files = database(values, packed, base)
+    assert codes(files) == set()
+    for own in ("manifest.ocdbt", "d/" + "1" * 32):
+        broken = bytearray(files[own])
+        bit = draw.draw(st.integers(0, 8 * len(broken) - 1))
+        broken[bit // 8] ^= 1 << bit % 8
+        assert codes({**files, own: bytes(broken)})
+    name = base + "d/" + "0" * 32
+    if any(far and value for value, far in values.values()):
+        assert codes({**files, name: files[name][:-1]}) == {"truncated"}
+        assert codes({**files, name: files[name] + b"x"}) == {"trailing-data"}
+        del files[name]
+        assert codes(files) == {"missing-part"}
+
+
+def test_what_a_tree_says_about_arrays() -> None:
+    root = next((GOOD / "orbax_zarr2/d").iterdir())
+    anatomy, found = Fixture(root).anatomy()
+    assert bad(found) == []
+    assert {(t.name, t.dtype, t.shape, t.nbytes) for t in anatomy.tensors} == {
+        ("params.dense.w", "float32", (16, 24), 1536), ("params.dense.b", "bfloat16", (24,), 48), ("params.layers.0", "int32", (6,), 24),
+        ("params.layers.1", "float32", (2, 3), 24), ("step", "int64", (), 8), ("lr", "float64", (), 8),
+    }  # fmt: skip
+    assert "step" in anatomy.keys
+    anatomy, _ = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt").anatomy()
+    assert anatomy.metadata["ocdbt_generation"] == 1
+    assert [*anatomy.members] == [f"d/{root.name}"]
+
+
+@pytest.mark.parametrize("name", ["orbax_zarr2", "orbax_zarr3", "deep", "plain", "numbered"])
+def test_every_data_file_is_reached(name: str) -> None:
+    home = GOOD / name
+    files = {str(p.relative_to(home)): p.read_bytes() for p in home.rglob("*") if p.is_file()}
+    said, missing = claims(files)
+    assert missing == []
+    assert {f for f in files if "/d/" in f"/{f}"} <= said.keys()
+
+
+def test_a_value_that_two_trees_name_is_decoded_once() -> None:
+    value = max((GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir(), key=lambda p: p.stat().st_size)
+    good = Fixture(value)
+    assert len([c for c in good.said[good.own] if isinstance(c.check, Parts)]) > 1
+    sums = good.anatomy()[0].sums
+    assert len({(s.what, s.offset) for s in sums}) == len(sums)
+
+
+def test_only_nodes_count_as_coverage() -> None:
+    guards = {r.what.split(" ")[0]: r.guard for p in (GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir() for r in Fixture(p).regions()}
+    assert guards["zstd"] is Guard.UNPROTECTED
+    assert guards["CRC-32C"] is not Guard.UNPROTECTED
+    assert len(guards) == 2
+
+
+def test_nodes_that_newer_ones_replaced_are_checked_as_well() -> None:
+    node = leaf({b"a": b"1"}, [])
+    stale = leaf({b"a": b"old"}, [])
+    files = {"d/0": node + stale + stale, "manifest.ocdbt": manifest([("d/0", 0, len(node), 0)])}
+    assert codes(files) == set()
+    assert codes({**files, "d/0": node + stale[:-9] + bytes(9) + stale}) == {"crc-mismatch"}
+    assert codes({**files, "d/0": node + stale + stale[:-1]}) == {"trailing-data"}
+
+
+def test_two_levels_with_a_common_prefix() -> None:
+    below = leaf({b"c": b"1", b"d": b"2"}, [])
+    body = b"\1" + table([("sub/", "d/1")]) + varints(1, 3, 2) + b"abc" + varints(0, 0, len(below), 0, 0, 0)
+    node = record("0cdb20de", body)
+    files = {"d/0": node, "sub/d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])}
+    assert codes(files) == set()
+    assert codes({**files, "sub/d/1": leaf({b"b": b"1", b"d": b"2"}, [])}) == {"bad-header"}  # a key below the least
+    assert codes({**files, "sub/d/1": b"\0" * len(below)}) == {"bad-header"}
+    assert codes({**files, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])}) == {"bad-header"}  # another height
+
+
+def test_a_tree_that_names_itself_ends() -> None:
+    def build(length: int) -> bytes:
+        return record("0cdb20de", b"\2" + table([("", "d/0")]) + varints(1, 1, 0) + b"a" + varints(0, 0, length, 0, 0, 0), packed=False)
+
+    node = build(len(build(1)))
+    began = time.process_time()
+    assert "bad-header" in codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])})
+    assert time.process_time() - began < 30
+
+
+N = 1 << 20
+BODIES = {
+    "zeros": bytes(90 << 20),
+    "noise": b"\xff" * N,
+    "many_files": bytes(17) + varints(1, 1) + b"\4\0" + varint(N) + b"\1" * (3 * N),
+    "long_paths": bytes(17)
+    + varints(1, 1)
+    + b"\4\0"
+    + varint(9000)
+    + varint(65000) * 8999
+    + varint(65535)
+    + varint(1) * 8999
+    + bytes(9000)
+    + b"a" * 80000,
+    "versions": bytes(17) + varints(1, 1) + b"\x10\0" + b"\0" + varint(65536) + b"\1" * 70000,
+    "manifest_kind": bytes(16) + b"\2" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_hostile_manifests_cost_little(name: str) -> None:
+    data = record("0cdb3a2a", BODIES[name])
+    tracemalloc.start()
+    began = time.process_time()
+    assert bad(look(data, FMT))
+    assert time.process_time() - began < 30  # under tracemalloc, which slows everything
+    assert tracemalloc.get_traced_memory()[1] < 300 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\0\0" + varint(N) + b"\1" * (3 * N),
+        b"\0\0" + varint(9000) + varint(65000) * 8999 + varint(65001) + varint(1) * 8999 + b"a" * 80000,
+        b"\0\0" + varint(2) + b"\0\1\1" + b"ba" + bytes(20),
+        b"\0\0" + varints(1, 1) + b"a" + varint(5) + b"\2",
+        b"\0\0" + varints(1, 1) + b"a" + varint(5) + b"\1\0\0",
+        b"\1\0" + varints(1, 1, 9) + b"a",
+        b"\0\0\0",
+        b"",
+    ],
+)
+def test_hostile_nodes_cost_little(body: bytes) -> None:
+    node = record("0cdb20de", body)
+    began = time.process_time()
+    assert codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}) & {"bad-header", "too-complex"}
+    assert time.process_time() - began < 30
+
+
+def test_decoded_nodes_leave_nothing_behind() -> None:
+    root = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt")
+    assert left_behind(lambda: body_of(BytesSource(root.data), 0, len(root.data), 1)) < 20
+
+
+def tree(values: Mapping[bytes, bytes | tuple[int, int, int]], size: int) -> tuple[dict[str, bytes], Anatomy, list[Finding]]:
+    """A database with one leaf, and what one look at its file of values learns."""
+    node = leaf(values, [("", "d/1")])
+    files = {"d/0": node, "d/1": zstandard.compress(bytes(size)).ljust(size, b"\0"), "manifest.ocdbt": manifest([("d/0", 0, len(node), 0)])}
+    anatomy = Anatomy()
+    found = list(structure(BytesSource(files["d/1"]), anatomy, claims(files)[0]["d/1"][0].check))
+    return files, anatomy, bad(found)
+
+
+def test_a_value_that_many_keys_name_is_read_once() -> None:
+    size = len(zstandard.compress(bytes(20)))
+    _, anatomy, found = tree({b"%05d" % n: (0, 0, size) for n in range(5000)}, 20)
+    assert found == []
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) == size
+
+
+def test_values_over_each_other_are_damage_and_read_once() -> None:
+    _, anatomy, found = tree({b"%05d" % n: (0, n, 60_000 - n) for n in range(5000)}, 60_000)
+    assert {f.code for f in found} >= {"bad-header"}
+    assert len(found) <= 20
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) <= 60_000
+
+
+def test_arrays_that_are_coded_otherwise_share_no_chunk() -> None:
+    def meta(size: int) -> bytes:
+        doc = {
+            "chunks": [size],
+            "compressor": {"id": "zstd"},
+            "dtype": "|u1",
+            "fill_value": None,
+            "filters": None,
+            "order": "C",
+            "shape": [size],
+            "zarr_format": 2,
+        }
+        return json.dumps(doc).encode()
+
+    size = len(zstandard.compress(bytes(20)))
+    arrays = {b"%05d/.zarray" % n: meta(20 + n) for n in range(50)}
+    _, anatomy, found = tree(arrays | {b"%05d/0" % n: (0, 0, size) for n in range(50)}, 20)
+    assert {f.code for f in found} == {"bad-header"}
+    assert len(anatomy.sums) <= 1
+    _, _, found = tree(arrays | {b"00000/0": (0, 0, size), b"copy/0": (0, 0, size)}, 20)
+    assert found == []
+
+
+def interior(places: list[tuple[int, int]], common: int = 0) -> bytes:
+    """A node above leaves at these places of d/1; ``common`` bytes of each key begin all keys below it."""
+    n, every = len(places), varints(*[0] * len(places))
+    keys = [b"%06d" % i for i in range(n)]
+    body = b"\1" + table([("", "d/1")]) + varint(n) + every[1:] + varints(*map(len, keys)) + varint(common) * n + b"".join(keys)
+    return record("0cdb20de", body + every + varints(*(o for o, _ in places), *(length for _, length in places)) + every * 3)
+
+
+@pytest.mark.parametrize("common", [0, 6])
+def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = leaf({b"a%05d" % n: b"v" for n in range(100)}, [])
+    node = interior([(0, len(below))] * 3000, common)
+    files = {"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)] * 16)}
+    said, decoded = claims(files)[0], list[bytes]()
+
+    def decode(*record: Any) -> bytes:
+        decoded.append(body_of(*record))
+        return decoded[-1]
+
+    monkeypatch.setattr(parts, "body_of", decode)
+    assert bad(list(findings(node, FMT, Anatomy(), said["d/0"]))) == []
+    assert len(decoded) == 1  # sixteen versions name it, all alike
+    assert [f.code for f in bad(list(findings(below, FMT, Anatomy(), said["d/1"])))] == ["too-complex"]
+    assert len(decoded) == 1 + 16
+
+
+def test_nodes_over_each_other_are_damage() -> None:
+    below = b"".join(leaf({b"a": b"v%d" % n}, [], packed=False) for n in range(40))
+    node = interior([(n, len(below) - n) for n in range(1000)])
+    assert "bad-header" in codes({"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])})
+
+
+def test_nodes_that_decode_into_far_more_stop() -> None:
+    one = leaf({b"a": bytes(60_000_000)}, [])
+    node = interior([(n * len(one), len(one)) for n in range(40)])
+    files = {"d/0": node, "d/1": one * 40, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])}
+    said = claims(files)[0]
+    assert "too-complex" in {f.code for f in findings(files["d/1"], FMT, Anatomy(), said["d/1"])}
+
+
+def test_without_zstandard_the_checksums_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (GOOD / "orbax_zarr2/manifest.ocdbt").read_bytes()
+    monkeypatch.setattr(zstd, "find_spec", lambda _: None)
+    found = look(data, FMT)
+    assert [f.code for f in found] == ["needs-extra"]
+    assert bad(found) == []
+    assert {f.code for f in look(data[:-1] + b"\0", FMT)} == {"needs-extra", "crc-mismatch"}
+    assert [f.code for f in look(data[:-1], FMT)] == ["truncated"]
+    plain = (GOOD / "plain/manifest.ocdbt").read_bytes()
+    assert look(plain, FMT) == []
+
+
+def test_data_files_are_verified_though_no_name_says_what_they_are(tmp_path: Path) -> None:
+    home = tmp_path / "10" / "default"
+    shutil.copytree(GOOD / "orbax_zarr2", home)
+    (home / "d" / ("a" * 32)).write_bytes(b"a file of such a name that is none of ours")
+    seen = verify([str(tmp_path)], settle=0)
+    assert seen.verdict is Verdict.OK
+    assert {f.report.format for f in seen.files if "/d/" in f.report.path} == {"ocdbt"}
+    assert not any(f.report.path.endswith("a" * 32) for f in seen.files)
+    value = max((home / "ocdbt.process_0" / "d").iterdir(), key=lambda p: p.stat().st_size)
+    value.write_bytes(value.read_bytes()[:-5])
+    seen = verify([str(tmp_path)], settle=0)
+    assert {f.code for r in seen.files if r.report.path == str(value) for f in r.report.findings} == {"truncated"}

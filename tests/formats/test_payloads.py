@@ -1,0 +1,43 @@
+"""Every pickle of benchmarks/_payloads.py runs something when its framework loads it, and none of them is ok."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from places import BENCHMARKS
+
+from ckpt_tools import Level, verify
+from ckpt_tools.model.nouns import Verdict
+
+TOLD = {"unsafe-pickle", "unread-pickle", "suspect-call", "unknown-global", "bad-header", "bad-pickle"}
+
+
+def _payloads() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("_payloads", BENCHMARKS / "_payloads.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_payload_is_ok(tmp_path: Path) -> None:
+    made = [p for p in _payloads().build(tmp_path) if "behind" not in p.name]
+    assert len(made) >= 60
+    for payload in made:
+        result = verify(str(payload.path), Level.STRUCTURE)
+        found = {f.code for r in result.files for f in r.report.findings}
+        assert result.verdict is not Verdict.OK, payload.name
+        assert found & TOLD, (payload.name, found)
+        assert not payload.mark.exists(), payload.name
+
+
+@pytest.mark.slow
+def test_every_payload_runs_and_none_is_ok() -> None:
+    done = subprocess.run([sys.executable, str(BENCHMARKS / "pickles.py"), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

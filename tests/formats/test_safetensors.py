@@ -1,0 +1,449 @@
+"""safetensors: the reader's own rules, MindSpore's crc_num, hostile headers, and agreement with the safetensors library where it is installed."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+import zlib
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import protected
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.checksum import mismatches
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
+from ckpt_tools.formats.safetensors import safetensors
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Finding, Guard, Level, Region, Severity
+from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
+
+library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand
+
+GOOD = FORMAT_FILES / "safetensors/good"
+TINY, CRC = ((GOOD / f"{n}.safetensors").read_bytes() for n in ("tiny", "mindspore-crc"))
+BITS = {"BOOL": 8, "U8": 8, "I16": 16, "BF16": 16, "F32": 32, "I32": 32, "I64": 64, "F64": 64, "F8_E4M3": 8, "C64": 64}
+Entry = dict[str, Any]
+
+
+def look(data: bytes | Source, anatomy: Anatomy | None = None) -> list[Finding]:
+    """All findings of the structure check and of the stored checksums."""
+    source = BytesSource(data) if isinstance(data, bytes) else data
+    anatomy = Anatomy() if anatomy is None else anatomy
+    try:
+        found = list(structure(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
+        return found + [finding("crc-mismatch", s.what, offset=s.offset) for s, _ in mismatches(source, anatomy.sums, jobs=1)]
+    except ShortRead as e:
+        return [finding("truncated", str(e), offset=e.offset)]
+
+
+def codes(data: bytes | Source) -> set[str]:
+    """The findings that are more than notes."""
+    return {f.code for f in look(data) if f.severity > Severity.NOTE}
+
+
+# An independent writer, as small as the format allows.
+
+
+def made(header: object, data: bytes = b"") -> bytes:
+    raw = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(raw)) + raw + data
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> Entry:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def packed(tensors: dict[str, tuple[str, list[int], bytes]], meta: dict[str, str] | None = None) -> bytes:
+    header: dict[str, Any] = {} if meta is None else {"__metadata__": meta}
+    data = b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = entry(dtype, shape, len(data), len(data) + len(content))
+        data += content
+    return made(header, data)
+
+
+def crc_num(tensors: dict[str, tuple[str, list[int], bytes]]) -> str:
+    """As MindSpore counts: a rank-0 integer is that many zero bytes."""
+    crc = 0
+    for name in sorted(tensors):
+        dtype, shape, content = tensors[name]
+        if not shape and dtype[0] in "IU":
+            content = bytes(int.from_bytes(content, "little"))
+        crc = zlib.crc32(content, zlib.crc32(name.encode(), crc))
+    return str(crc)
+
+
+A = {"a": entry("F32", [2], 0, 8)}
+MS = {"w": ("F32", [3], b"abcdefghijkl"), "epoch_num": ("I64", [], struct.pack("<q", 3)), "lr": ("F32", [], struct.pack("<f", 0.5)), "global_step": ("I32", [1], struct.pack("<i", 9))}  # fmt: skip
+
+
+# Facts
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "empty-file"),
+        (b"\x10\0\0", "truncated"),
+        (struct.pack("<Q", 100_000_001) + b"{}", "bad-header"),
+        (struct.pack("<Q", 100_000_000) + b'{"a"', "truncated"),
+        (struct.pack("<Q", 1 << 63) + b"{}", "bad-header"),
+        (struct.pack("<Q", 0), "bad-header"),
+        (made("{}", b"x"), "trailing-data"),
+        (made("[]"), "bad-header"),
+        (made('"text"'), "bad-header"),
+        (made("{} {}"), "bad-header"),
+        (made("{}\0\0"), "bad-header"),
+        (made("{}\f"), "bad-header"),
+        (made("{,}"), "bad-header"),
+        (made('{"a":{"dtype":"U8","shape":[],"data_offsets":[-0,1]}}', b"a"), "bad-header"),
+        (made('{"a":1}'), "bad-header"),
+        (made('{"a":{}}'), "bad-header"),
+        (made('{"a":["F32",[2],[0,8]]}', bytes(8)), "bad-header"),
+        (made(json.dumps(A)[:-1] + ",}", b"\1" * 8), "bad-header"),
+        (made(json.dumps(A)[:-1], b"\1" * 8), "bad-header"),
+        (made({"a": entry("F32", [2], 0, 8) | {"shape": [2.0]}}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [2], 0, 8) | {"shape": [True, 2]}}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [2], 0, 8) | {"shape": "2"}}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [2], 0, 8) | {"data_offsets": [0, 8, 8]}}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [2], 8, 0)}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [-2], 0, 8)}, bytes(8)), "bad-header"),
+        (made({"a": entry("F32", [1 << 64, 0], 0, 0)}), "bad-header"),
+        (made({"a": entry("F32", [1 << 63, 4, 0], 0, 0)}), "bad-header"),
+        (made('{"a":{"dtype":"U8","shape":[%s],"data_offsets":[0,1]}}' % ("1" * 4000), b"x"), "bad-header"),
+        (made({"a": entry("F32", [3], 0, 8)}, bytes(8)), "tensor-size"),
+        (made({"a": entry("F4", [1], 0, 1)}, bytes(1)), "tensor-size"),  # half a byte
+        (made({"a": entry("F6_E2M3", [4], 0, 3)}, b"abc"), None),
+        (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 1, 1)}, b"ab"), "bad-header"),
+        (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 2, 2)}, b"ab"), None),
+        (made({"a": entry("U8", [1], 0, 1), "b": entry("F32", [1], 1, 5)}, b"abcde"), None),  # not aligned, but the reader takes it
+        (made({"a": entry("U8", [1], 1, 2)}, b"ab"), "bad-header"),
+        (made({"a": entry("X9", [1], 0, 2)}, b"ab"), "unknown-dtype"),
+        (made({"a": entry("G32", [1], 0, 4)}, b"abcd"), "bad-header"),  # one bit from F32
+        (made({"a": entry("f32", [1], 0, 4)}, b"abcd"), "bad-header"),
+        (made('{"__metadata__":null}'), None),
+        (made('{"__metadata__":nope}'), "bad-header"),
+        (made('{"__metadata__":{"a":null}}'), "bad-header"),
+        (made('{"__metadata__":{},"__metadata__":{}}'), "bad-header"),
+        (made('{"__metadata__":{"fopmat":"pt"}}'), "bad-header"),  # one bit from "format"
+        (made('{"__metadata__":{"format":"qt"}}'), "bad-header"),
+        (made('{"__metadata__":{"format":"my own"}}'), None),
+        (made('{"__metadata__":{"crc_num":"4294967296"}}'), "bad-header"),
+        (made('{"__metadata__":{"crc_num":"0"}}'), None),
+        (made(b'{"\xff":{}}'), "bad-header"),
+        (made('{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), "bad-header"),
+        (made('{"\\u00e9\\"}":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), None),
+        (made('\n { "a" :\t{"shape":[ ], "dtype":"U8" ,"data_offsets": [0 ,1]} } \n', b"a"), "odd-header"),
+        (made('{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), "bad-header"),
+        (made('{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":{"y":[{}]}}}', b"a"), "odd-header"),
+        (made(json.dumps(A)[:-1] + "," + json.dumps(A)[1:], b"\1" * 8), "duplicate-key"),
+    ],
+)
+def test_rules(data: bytes, code: str | None) -> None:
+    assert codes(data) == ({code} if code else set())
+    check_against_the_library(data)
+
+
+def check_against_the_library(data: bytes) -> None:
+    """What the library refuses is an error here too; the reverse need not hold, for the library overlooks some damage."""
+    if library is None:
+        return
+    try:
+        library.deserialize(data)
+    except library.SafetensorError:
+        found = look(data)
+        assert any(f.severity is Severity.ERROR or f.code in ("unknown-dtype", "too-complex") for f in found)
+
+
+def test_tensors_and_metadata() -> None:
+    anatomy = Anatomy()
+    assert [f.code for f in look(TINY, anatomy)] == ["not-checksummed"]
+    assert anatomy.metadata == {"format": "pt", "note": 'a "quoted" line\n'}
+    assert {t.name: (t.dtype, t.shape) for t in anatomy.tensors} == {
+        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)), "层": ("float32", (2,)),
+    }  # fmt: skip
+    steps = next(t for t in anatomy.tensors if t.name == "steps")
+    assert steps.offset is not None and TINY[steps.offset : steps.offset + 8] == struct.pack("<q", 5)
+    assert anatomy.keys == {t.name for t in anatomy.tensors} and protected(anatomy) == 0
+
+
+def test_mindspore_scalars() -> None:
+    anatomy = Anatomy()
+    assert not look(CRC, anatomy)
+    found = anatomy.metadata
+    assert (found["epoch_num"], found["step_num"], found["global_step"], found["loss_scale"], found["done"]) == (3, 1_200_000, 12, 1024.0, True)
+
+
+def test_crc_num_of_our_own_writer() -> None:
+    data = packed(MS, {"format": "ms", "crc_num": crc_num(MS)})
+    anatomy = Anatomy()
+    assert not look(data, anatomy)
+    assert protected(anatomy) == sum(len(c) for n, (t, s, c) in MS.items() if s or "I" not in t)
+    for value, code in (4, "crc-mismatch"), (-1, "crc-mismatch"), (1 << 41, "crc-mismatch"), (1 << 35, "too-complex"):
+        other = MS | {"epoch_num": ("I64", [], struct.pack("<q", value))}
+        assert codes(packed(other, {"format": "ms", "crc_num": crc_num(MS)})) == {code}
+    assert codes(packed(MS | {"w": ("F32", [3], b"abcdefghijkL")}, {"crc_num": crc_num(MS)})) == {"crc-mismatch"}
+
+
+def test_crc_num_is_found_behind_many_texts() -> None:
+    meta = {f"k{i}": "v" for i in range(100)} | {"crc_num": "1"}
+    assert codes(packed(MS, meta)) == {"crc-mismatch"}
+
+
+def rows(zeros_from: int, then: int = 0) -> bytes:
+    """100 rows of 132 bytes, then ``then`` more tensors of 40 bytes; zeros from an offset of the file on."""
+    content = {"a": ("F32", [100, 33], b"\1" * 13200)} | {f"b{i}": ("F32", [10], b"\2" * 40) for i in range(then)}
+    data = packed(content)
+    return data[:zeros_from].ljust(len(data), b"\0")
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (rows(8192), True),
+        (rows(4096, then=3), True),
+        (rows(8192 + 300), False),  # no page border
+        (rows(len(rows(0)) - 132 * 8), False),  # whole rows: may be genuine
+        (rows(len(rows(0, 3)) - 120, then=3), False),  # whole tensors: may be genuine
+        (rows(0, 3)[:-1] + b"\1", False),
+        ((GOOD / "zeros-at-the-end.safetensors").read_bytes(), False),
+    ],
+)
+def test_zero_tail(data: bytes, seen: bool) -> None:
+    header = 8 + struct.unpack("<Q", data[:8])[0] if data[:1] != b"\0" else 0
+    if header:
+        assert codes(data) == ({"zero-tail"} if seen else set())
+
+
+def test_long_zero_tail_costs_few_reads(tmp_path: Path) -> None:
+    """1 GiB of which all but 1 MiB was never written."""
+    path = tmp_path / "x.safetensors"
+    head = made({"w": entry("F32", [8136, 32993], 0, 8136 * 32993 * 4)})
+    with path.open("wb") as f:
+        f.write((head + b"\1" * (1 << 20))[: 1 << 20])
+        f.truncate(len(head) + 8136 * 32993 * 4)
+    with LocalSource(str(path)) as source:
+        found = list(structure(source, Anatomy(), safetensors.FORMAT.checks[Level.STRUCTURE]))
+        assert [(f.code, f.offset) for f in found][-1] == ("zero-tail", 1 << 20)
+        assert source.bytes_read < 200_000
+
+
+# Laws
+
+
+def test_every_bit_of_a_crc_num_file_counts() -> None:
+    for i in range(len(CRC)):
+        for b in range(8):
+            flipped = bytearray(CRC)
+            flipped[i] ^= 1 << b
+            assert codes(bytes(flipped)), f"bit {b} of byte {i}"
+
+
+def test_every_cut_is_seen() -> None:
+    for data in TINY, CRC:
+        assert all(codes(data[:n]) for n in range(len(data)))
+
+
+def test_bits_of_the_header_that_change_no_text_count() -> None:
+    """Without crc_num only the texts themselves (names and metadata) can change unseen."""
+    data = packed({"AA": ("F32", [2, 3], bytes(range(24))), "BB": ("I64", [], bytes(8))})
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    names = {data.index(b"AA"), data.index(b"AA") + 1, data.index(b"BB"), data.index(b"BB") + 1}
+    for i in set(range(end)) - names:
+        for b in range(8):
+            flipped = bytearray(data)
+            flipped[i] ^= 1 << b
+            assert codes(bytes(flipped)), f"bit {b} of byte {i}: {bytes(flipped)!r}"
+
+
+def mapped(data: bytes) -> list[Region]:
+    """The map of the file's bytes."""
+    anatomy = Anatomy(regions=[])
+    assert not [f for f in look(data, anatomy) if f.severity > Severity.NOTE]
+    return list(regions_of(anatomy, len(data)))
+
+
+def test_the_map_is_exact_beside_names_of_any_script() -> None:
+    """Offsets are bytes, not characters."""
+    data = packed({"层": ("F32", [2, 3], bytes(range(24))), "é\\": ("I64", [], bytes(8))}, {"note": "ü", "format": "pt"})
+    free = {
+        data[r.offset : r.offset + r.length].decode()
+        for r in mapped(data)
+        if r.guard is Guard.UNPROTECTED and r.offset < data.index(bytes(range(24)))
+    }
+    raw = json.dumps({"层": 0, "é\\": 0})[1:-1].split(": 0")
+    assert free == {raw[0].strip('"'), raw[1].strip(', "'), json.dumps({"note": "ü"})[1:-1]}
+    text = '{"层":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"ü":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}'
+    data = made(text.encode(), b"ab")
+    assert [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED] == ["层".encode(), "ü".encode(), b"ab"]
+
+
+def test_the_map_with_a_checksum() -> None:
+    """crc_num counts names and data in, so nothing is left but metadata of others and shapes of nothing."""
+    assert {r.guard for r in mapped(CRC)} == {Guard.CHECKSUM, Guard.STRUCTURE}
+    tensors = {"w": ("F32", [3], b"abcdefghijkl"), "none": ("F32", [0, 2], b"")}
+    data = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors), "mine": "x"})
+    free = [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED]
+    assert [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in free] == [{"mine": "x"}, entry("F32", [0, 2], 12, 12)]
+
+
+def test_tabs_in_the_header_are_not_called_protected() -> None:
+    """One bit makes a carriage return of a tab, and both are blanks."""
+    data = made('{\t"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a")
+    assert not codes(data.replace(b"\t", b"\r"))
+    assert [r.guard for r in mapped(data)] == [Guard.STRUCTURE, Guard.UNPROTECTED, Guard.UNPROTECTED]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
+    raw = bytearray(data.draw(files())[1])
+    guarded = [r for r in mapped(bytes(raw)) if r.guard is not Guard.UNPROTECTED]
+    r = data.draw(st.sampled_from(guarded))
+    at, bit = data.draw(st.integers(r.offset, r.offset + r.length - 1)), data.draw(st.integers(0, 7))
+    raw[at] ^= 1 << bit
+    assert codes(bytes(raw)), (at, bit, r)
+
+
+def test_the_case_of_a_digit_in_an_escape_is_not_called_protected() -> None:
+    tensors = {"0\u00a1\u00e9": ("I8", [2], b"ab")}
+    raw = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors)})
+    assert rb"\u00a1\u00e9" in raw
+    for at in range(8, raw.index(b"}}") + 2):
+        guard = next(r.guard for r in mapped(raw) if r.offset <= at < r.offset + r.length)
+        for bit in range(8):
+            flipped = bytearray(raw)
+            flipped[at] ^= 1 << bit
+            assert codes(bytes(flipped)) or guard is Guard.UNPROTECTED, (at, bit, raw[at : at + 1])
+
+
+@pytest.mark.parametrize(
+    ("meta", "code"),
+    [
+        ({"format": "ms", "a": "Int4"}, None),
+        ({"format": "ms", "a": "Int5"}, "bad-header"),
+        ({"format": "ms", "a": "Float9"}, "bad-header"),  # the loader knows no other
+        ({"format": "ms", "b": "Int4"}, "bad-header"),
+        ({"format": "pt", "b": "Int4"}, None),
+        ({"format": "pt", "b": "a"}, None),  # tied
+        ({"format": "ms", "remove_redundancy": "True"}, None),
+        ({"format": "ms", "remove_redundancy": "true"}, "bad-header"),
+    ],
+)
+def test_metadata_about_tensors(meta: dict[str, str], code: str | None) -> None:
+    assert codes(packed({"a": ("I8", [2], b"ab")}, meta)) == ({code} if code else set())
+
+
+def test_findings_of_one_kind_are_counted() -> None:
+    found = look(packed({f"p{i}": ("X9", [0], b"") for i in range(500)}))
+    assert len(found) < 25
+    assert found[-2].message.startswith("and ") or found[-1].message.startswith("and ")
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[set[str], bytes]:
+    """A valid file and its names."""
+    names = draw(st.lists(st.text(max_size=20).filter(lambda n: n != "__metadata__" and n.isprintable()), max_size=6, unique=True))
+    tensors = {}
+    for name in names:
+        dtype, shape = draw(st.sampled_from(sorted(BITS))), draw(st.lists(st.integers(0, 5), max_size=4))
+        size = BITS[dtype] // 8
+        for n in shape:
+            size *= n
+        content = bytes([draw(st.integers(0, 255))]) * size
+        if not shape and dtype[0] == "I":  # a count that MindSpore could have turned into bytes
+            content = draw(st.integers(0, 9999)).to_bytes(size, "little")
+        tensors[name] = (dtype, shape, content)
+    meta = draw(st.none() | st.dictionaries(st.sampled_from(["note", "step", "x y"]), st.text(max_size=10), max_size=3))
+    if draw(st.booleans()):
+        meta = (meta or {}) | {"format": "ms", "crc_num": crc_num(tensors)}
+    return set(names), packed(tensors, meta)
+
+
+@settings(max_examples=150, deadline=None)
+@given(files())
+def test_valid_files_pass(drawn: tuple[set[str], bytes]) -> None:
+    names, data = drawn
+    anatomy = Anatomy()
+    assert not [f for f in look(data, anatomy) if f.severity > Severity.NOTE]
+    assert {t.name for t in anatomy.tensors} == names == anatomy.keys
+    assert safetensors.FORMAT.magic(data[:HEAD])
+
+
+@settings(max_examples=300, deadline=None)
+@given(files(), st.data())
+def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.DataObject) -> None:
+    raw = bytearray(drawn[1])
+    at = data.draw(st.integers(0, len(raw) - 1))
+    if data.draw(st.booleans()):
+        raw[at] ^= 1 << data.draw(st.integers(0, 7))
+        found = codes(bytes(raw))
+        if b'"crc_num"' in drawn[1] and at >= 8 + struct.unpack("<Q", drawn[1][:8])[0]:
+            assert found
+    else:
+        raw[at : data.draw(st.integers(at, min(at + 20, len(raw))))] = data.draw(st.binary(max_size=20))
+        codes(bytes(raw))
+    check_against_the_library(bytes(raw))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=120) | st.text(alphabet='{}[]":,\\0123456789eE.-+ \nabdtypeshF_', max_size=120).map(made))
+def test_any_bytes_do_not_surprise(data: bytes) -> None:
+    safetensors.FORMAT.magic(data[:HEAD])
+    codes(data)
+
+
+HOSTILE = {
+    "arrays": '{"a":' + "[" * 2_000_000,
+    "objects": '{"a":' * 400_000,
+    "objects in an entry": '{"a":{"dtype":"F32","x":' + '{"a":' * 400_000,
+    "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}",
+    "lists": '{"a":[' + "[]," * 700_000,
+    "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000,
+    "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
+    "a long name": '{"' + "\\u0041" * 300_000 + '":{}}',
+    "blanks": "{" + " " * 2_000_000,
+    "backslashes": '{"' + "\\" * 2_000_000,
+    "digits": '{"a":{"dtype":"F32","shape":[' + "9" * 2_000_000 + "]}}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_headers(name: str) -> None:
+    """Neither depth nor breadth costs more than a few times the header."""
+    data = made(HOSTILE[name])
+    tracemalloc.start()
+    try:
+        found = look(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) <= 3 and max(f.severity for f in found) > Severity.NOTE
+    assert all(len(f.message) < 10_000 for f in found) and peak < 12 * len(data)
+
+
+def test_many_entries_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 50)
+    assert codes(packed({f"p{i}": ("U8", [0], b"") for i in range(60)})) == {"too-complex"}
+
+
+def test_good_fixtures_are_good_for_the_library() -> None:
+    for path in GOOD.glob("*.safetensors"):
+        assert not codes(path.read_bytes())
+        if library is not None:
+            library.deserialize(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "other", [b"", b"\x80\x02" + bytes(30), b"PK\3\4" + bytes(60), bytes(64), b'{"a": 1}' + b'{"b": 2}', b"\n\x24\n\x01w\x12\x1f{}"]
+)
+def test_magic_refuses_others(other: bytes) -> None:
+    assert not safetensors.FORMAT.magic(other)

@@ -1,0 +1,290 @@
+"""Indexes of sharded models: what they say about their shards, total_size over all of them, hostile ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.formats.common.format import Anatomy, Claim, structure
+from ckpt_tools.formats.safetensors import safetensors, safetensors_index
+from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.indexes import Indexes
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Finding, Level, Severity
+from ckpt_tools.storage import BytesSource
+
+GOOD = FORMAT_FILES / "safetensors_index/good"
+ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def read(data: bytes) -> tuple[list[Finding], Anatomy]:
+    anatomy = Anatomy()
+    return list(structure(BytesSource(data), anatomy, safetensors_index.FORMAT.checks[Level.STRUCTURE])), anatomy
+
+
+def index(weight_map: object, metadata: object = None, **more: object) -> bytes:
+    return json.dumps({"metadata": {} if metadata is None else metadata, "weight_map": weight_map} | more).encode()
+
+
+def shard(*tensors: tuple[str, int], meta: dict[str, str] | None = None) -> bytes:
+    """A safetensors file of byte vectors."""
+    header: dict[str, Any] = {} if meta is None else {"__metadata__": meta}
+    end = 0
+    for name, size in tensors:
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
+        end += size
+    raw = json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + b"\1" * end
+
+
+def check(claim: Claim, data: bytes) -> dict[str, Finding]:
+    """The findings of a claim about a shard."""
+    anatomy, source = Anatomy(), BytesSource(data)
+    list(structure(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
+    return {f.code: f for f in structure(source, anatomy, claim.check)}
+
+
+def codes(found: list[Finding]) -> set[str]:
+    return {f.code for f in found if f.severity > Severity.NOTE}
+
+
+A, B = shard(("a", 3), ("b", 4)), shard(("c", 5))
+MAP = {"a": "1", "b": "1", "c": "2"}
+
+
+def claims(weight_map: dict[str, str] = MAP, **metadata: object) -> dict[str, Claim]:
+    found, anatomy = read(index(weight_map, metadata))
+    assert found == []
+    return anatomy.members
+
+
+def test_what_an_index_says() -> None:
+    found, anatomy = read(index(MAP, {"total_size": 12, "global_step": 7, "odd": float("inf"), "nested": {"a": 1}}, other=[1, {}]))
+    assert found == []
+    assert {name: claim.whole for name, claim in anatomy.members.items()} == {"1": False, "2": False}
+    assert anatomy.keys == {"a", "b", "c"}
+    assert anatomy.metadata == {"total_size": 12, "global_step": 7, "odd": "inf"}
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors.index.fp16.json", "x.bin.index.json"]
+)
+def test_names(name: str) -> None:
+    assert allowed_by_name(name)[0] is safetensors_index.FORMAT
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "index.json", "tf_model.h5.index.json", "param_name_map.json", "site.index.json", "model.safetensors"]
+)
+def test_names_of_others(name: str) -> None:
+    assert safetensors_index.FORMAT not in allowed_by_name(name)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (A, set()),
+        (shard(("a", 3)), {"missing-tensor"}),
+        (shard(("a", 3), meta={"b": "a"}), set()),  # tied: its metadata says so
+        (shard(("a", 3), meta={"b": "x"}), {"missing-tensor"}),
+        (shard(("a", 3), ("b", 4), ("c", 5)), {"duplicate-tensor"}),
+        (shard(("a", 3), ("b", 4), ("d", 5)), {"extra-tensor"}),
+        (B, {"missing-tensor", "duplicate-tensor"}),
+        (A[:50], {"missing-tensor"}),
+        (shard(), {"missing-tensor"}),
+    ],
+)
+def test_a_shard_against_its_index(data: bytes, found: set[str]) -> None:
+    assert set(check(claims()["1"], data)) == found
+
+
+# total_size
+
+
+def test_the_sum_is_reported_once_by_the_shard_that_completes_it() -> None:
+    said = claims(total_size=99)
+    assert check(said["2"], B) == {}
+    assert set(check(said["1"], A)) == {"odd-header"}
+    assert check(said["2"], B) == {}  # a second look at another level
+    again = check(said["1"], A)["odd-header"]
+    assert again.severity is Severity.NOTE
+    assert "is 99, its 2 shards hold 12 bytes" in again.message
+
+
+def test_the_sum_waits_for_missing_and_broken_shards() -> None:
+    said = claims(total_size=99)
+    assert check(said["1"], A) == check(said["1"], A) == {}
+    said = claims(total_size=99)
+    check(said["1"], A[:50])
+    assert check(said["2"], B) == {}
+    assert check(said["1"], A)  # repaired in between
+
+
+@pytest.mark.parametrize(
+    ("total", "severity"),
+    [
+        (12, None),
+        (12.0, None),
+        (len(A) + len(B), None),  # mlx sums the files
+        (13, Severity.WARNING),
+        (52, Severity.NOTE),  # '1' and '5' differ in one bit, so this one bit would pass; see below
+        (11, Severity.NOTE),
+        (0, Severity.NOTE),
+        ("many", Severity.NOTE),
+        (None, Severity.NOTE),
+    ],
+)
+def test_total_size(total: object, severity: Severity | None) -> None:
+    said = claims(total_size=total)
+    check(said["1"], A)
+    found = check(said["2"], B).get("odd-header")
+    one_bit = total in (13, 52)  # in the decimal digits
+    assert (found and found.severity) == (Severity.WARNING if one_bit else severity)
+
+
+def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
+    """huggingface_hub counts a storage once, transformers before 4.3 counted every name."""
+    directory = GOOD / "torch"
+    text = json.loads((directory / "pytorch_model.bin.index.json").read_text())
+    for total, fine in (632, True), (632 + 320, True), (1000, False):
+        text["metadata"]["total_size"] = total
+        _, anatomy = read(json.dumps(text).encode())
+        found = [f for name, claim in anatomy.members.items() for f in look(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings]
+        assert ("odd-header" not in {f.code for f in found}) is fine
+
+
+# Whole directories
+
+
+def verified(directory: Path) -> dict[str, set[str]]:
+    """File -> its findings, as the pipeline puts index and shards together."""
+    indexes = Indexes(str(p) for p in directory.glob("*.json"))
+    out = {}
+    for path in sorted(directory.iterdir()):
+        report, _ = look(str(path), Level.CONTENT, claims=indexes.claims(str(path)))
+        out[path.name] = codes([*report.findings, *indexes.findings.get(str(path), [])])
+    return out
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "torch", "dcp"])
+def test_a_good_set(kind: str) -> None:
+    assert set().union(*verified(GOOD / kind).values()) == set()
+
+
+def test_two_shards_exchanged(tmp_path: Path) -> None:
+    shutil.copytree(GOOD / "safetensors", tmp_path / "x")
+    one, two = (tmp_path / "x" / n for n in (ONE, TWO))
+    one.rename(tmp_path / "y")
+    two.rename(one)
+    (tmp_path / "y").rename(two)
+    found = verified(tmp_path / "x")
+    assert found[ONE] == found[TWO] == {"missing-tensor", "duplicate-tensor"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "..", "", "\0"])
+def test_paths_stay_inside(name: str, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors.index.json").write_bytes(index({"a": name}))
+    assert verified(tmp_path)["x.safetensors.index.json"] == {"path-escape"}
+
+
+# Hostile indexes
+
+HOSTILE = {
+    "arrays": b'{"metadata": ' + b"[" * 1_000_000,
+    "objects": b'{"metadata": ' + b'{"a":' * 200_000,
+    "objects in a section": b'{"x": ' + b'{"a":' * 200_000,
+    "lists in metadata": b'{"metadata": {"a": [' + b"[]," * 300_000,
+    "sections": b"{" + b",".join(b'"%d":1' % i for i in range(30_000)) + b"}",
+    "metadata": b'{"metadata": {' + b",".join(b'"%d":1' % i for i in range(30_000)) + b"}}",
+    "one key": b'{"weight_map": {' + b",".join([b'"":""'] * 150_000) + b"}}",
+    "one tensor": b'{"weight_map": {' + b",".join(b'"a":"%d"' % i for i in range(100_000)) + b"}}",
+    "escapes": b'{"weight_map": {' + b",".join(b'"\\u0041%d":""' % i for i in range(60_000)),
+    "a long name": b'{"weight_map": {"' + b"n" * 1_000_000 + b'": ""}}',
+    "a number": b'{"metadata": {"total_size": ' + b"9" * 1_000_000 + b"}}",
+    "blanks": b'{"metadata": {' + b" " * 1_000_000,
+    "backslashes": b'{"weight_map": {"' + b"\\" * 1_000_000,
+    "quotes": b'{"weight_map": {' + b'"' * 1_000_000,
+    "zeros": b'{"weight_map": {' + bytes(1_000_000),
+    "not ascii": b'{"weight_map": {' + "é".encode() * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_indexes(name: str) -> None:
+    """Bounded in time, memory and number of findings, and none is taken for good, unless it is."""
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        found, _ = read(HOSTILE[name])
+        took, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert codes(found)
+    assert len(found) < 50
+    assert sum(len(f.message) for f in found) < 20_000
+    assert took < 30 and peak < 60 << 20  # tracemalloc makes it some five times slower
+
+
+def test_a_million_entries() -> None:
+    """The largest index that is read whole: half a second, and no quadratic step over shards."""
+    entries = b",".join(b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000) for i in range(400_000))
+    began = time.process_time()
+    found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
+    assert found == []
+    assert len(anatomy.members) == 50_000
+    for claim in list(anatomy.members.values())[:100]:
+        check(claim, A)
+    assert time.process_time() - began < 30
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in "MAX_TENSORS", "MAX_SHARDS":
+        with monkeypatch.context() as m:
+            m.setattr(safetensors_index, bound, 2)
+            assert codes(read(index({"a": "1", "b": "2"}))[0]) == set()
+            assert codes(read(index({"a": "1", "b": "2", "c": "3"}))[0]) == {"too-complex"}
+    monkeypatch.setattr(safetensors_index, "MAX_INDEX", 30)
+    assert codes(read(index(MAP))[0]) == {"too-complex"}
+
+
+# Laws
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=12), st.text(max_size=8), min_size=1, max_size=8),
+    st.dictionaries(st.text(max_size=12), st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()), max_size=4),
+    st.sampled_from([None, 0, 2]),
+    st.booleans(),
+)
+def test_any_index_is_read_as_json_reads_it(weights: dict[str, str], metadata: dict[str, Any], indent: int | None, ascii_: bool) -> None:
+    try:
+        data = json.dumps({"metadata": metadata, "weight_map": weights}, indent=indent, ensure_ascii=ascii_).encode()
+    except UnicodeEncodeError:
+        return  # half a surrogate pair
+    found, anatomy = read(data)
+    if not ascii_ or not any(0xD800 <= ord(c) < 0xE000 for text in [*weights, *weights.values()] for c in text):
+        assert codes(found) - {"bad-header"} == set()  # a key may be one bit away from total_size
+        if not found:
+            assert anatomy.keys == set(weights)
+            assert set(anatomy.members) == set(weights.values())
+    if weights:
+        assert safetensors_index.FORMAT.magic(data[:64])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=100) | st.text(alphabet='{}[]":,\\ \nmetadatawight_p019.-eE', max_size=150).map(str.encode))
+def test_any_bytes_do_not_surprise(tail: bytes) -> None:
+    for head in b"", b'{"weight_map":{', b'{"metadata":{"total_size":':
+        read(head + tail)
+        safetensors_index.FORMAT.magic(head + tail)

@@ -1,0 +1,390 @@
+"""MindSpore's strategy files: the groups they give, what is said about wrong ones, and a plan that follows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_trees import CASES, files_of, materialise
+from helpers import look
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
+from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
+from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
+from ckpt_tools.formats.mindspore.strategy_proto import read
+from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.model.nouns import Kind, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.strategy import strategy_groups
+from ckpt_tools.storage import BytesSource, ShortRead
+
+GOOD = FORMAT_FILES / "mindspore_strategy" / "good"
+PAIRS, QUADS = ((0, 4), (2, 6), (1, 5), (3, 7)), ((0, 2, 4, 6), (1, 3, 5, 7))
+ALL, ALONE = (tuple(range(8)),), tuple((r,) for r in range(8))
+
+
+def layout(devices: list[int], axes: list[int], step: int = 0, size: int = 0, name: str = "w") -> Layout:
+    return make_layout(name, devices, [axes], step, size)
+
+
+# ---- groups: the expected ones are MindSpore's own answers (get_parameter_redundancy and _get_cur_rank_dp of 2.10)
+
+
+@pytest.mark.parametrize(
+    ("devices", "axes", "step", "size", "groups"),
+    [
+        ([4, 2], [0, -1], 0, 0, QUADS),
+        ([4, 2], [-1, -1], 0, 0, ALL),
+        ([2, 2, 2], [1, 0], 0, 0, ((0, 4), (2, 6), (1, 5), (3, 7))),
+        ([4, 2], [0, -1], 1, 2, PAIRS),
+        ([4, 2], [0, -1], 1, 4, ALONE),
+        ([4, 2], [-1, -1], 2, -1, ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ([4, 2], [], 0, 0, ALL),  # a scalar
+        ([], [], 0, 0, ((0,),)),  # only pipeline parallelism
+        ([4, 2], [0, -1], 1, 3, ALONE),  # four ranks are no three shards: MindSpore gives the parameter no group
+        ([4, 2], [-1, -1], 0, -1, ALONE),
+    ],
+)
+def test_groups_of_one_parameter(devices: list[int], axes: list[int], step: int, size: int, groups: tuple[tuple[int, ...], ...]) -> None:
+    assert sorted(stage_groups([layout(devices, axes, step, size)])) == sorted(groups)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "groups"),
+    [
+        ([layout([4, 2], [-1]), layout([4, 2], [0, -1])], QUADS),
+        ([layout([4, 2], [-1]), layout([4, 2], [0, -1]), layout([4, 2], [0], 2, 2)], PAIRS),
+        ([layout([4, 2], [0]), layout([4, 2], [1], name="accu_grads.w"), layout([4, 2], [1, 0], name="inputs0")], QUADS),
+        ([layout([4, 2], [0]), layout([4, 2], [1])], ALONE),  # not nested
+        ([layout([4, 2], [0], name="accu_grads.w")], ALONE),  # nothing tells
+        ([make_layout("w", [2, 2, 2], [[2, 0], [-1]], 0, 0)], ((0, 2), (1, 3), (4, 6), (5, 7))),  # one tensor axis cut along two axes of the grid
+    ],
+)
+def test_groups_of_a_rank_are_the_smallest_of_its_parameters(layouts: list[Layout], groups: tuple[tuple[int, ...], ...]) -> None:
+    assert sorted(stage_groups(layouts)) == sorted(groups)
+
+
+GRIDS = st.lists(st.integers(1, 4), max_size=4).filter(lambda d: len(d) < 4 or d[0] < 3)
+
+
+@given(GRIDS, st.data())
+def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
+    """Every rank is in one group, and in a group all agree on every axis along which any parameter is cut."""
+    axes = st.lists(st.integers(-1, len(devices) - 1), max_size=3)
+    layouts = [
+        layout(devices, data.draw(axes), data.draw(st.integers(0, 4)), data.draw(st.sampled_from([0, 0, 2, 3, -1])))
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    groups = stage_groups(layouts)
+    count = 1
+    for n in devices:
+        count *= n
+    assert sorted(r for group in groups for r in group) == list(range(count))
+    cut = set[int]().union(*(e.split for e in layouts))
+    for group in groups:
+        for axis in cut:
+            stride = 1
+            for n in devices[len(devices) - axis :]:
+                stride *= n
+            assert len({r // stride % devices[-1 - axis] for r in group}) == 1
+
+
+# ---- reading
+
+
+def as_json(strategy: Strategy) -> dict[str, Any]:
+    nodes = {} if strategy.stage is None else {"Default/MatMul-op0": {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}}
+    layouts = {
+        e.name: {
+            "dev_matrix": list(e.devices), "tensor_map": sorted(e.split), "tensor_shape": [8], "field": 0,
+            "opt_weight_shard_step": e.shard_step, "opt_weight_shard_size": e.shard_size,
+        }
+        for e in strategy.layouts
+    }  # fmt: skip
+    return {"current_stage": 1, "parallel_strategy_item": nodes, "parallel_layout_item": layouts}
+
+
+@pytest.mark.parametrize("path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name)
+def test_both_forms_say_the_same(path: Path) -> None:
+    current, strategy = read(BytesSource(path.read_bytes()))
+    assert current == 1
+    assert from_json(json.loads(json.dumps(as_json(strategy)))) == strategy == read(BytesSource(path.read_bytes()), operators=False)[1]
+
+
+@pytest.mark.parametrize(("text", "proto"), [("src_strategy_0", "stage0"), ("src_strategy_8", "stage1"), ("src_merged_strategy", "merged")])
+def test_the_json_form_says_the_same(text: str, proto: str) -> None:
+    data = (GOOD / f"{text}.json").read_bytes()
+    _, strategy = read(BytesSource((GOOD / f"{proto}.ckpt").read_bytes()))
+    again = from_json(json.loads(data))
+    assert sorted(again.layouts) == sorted(strategy.layouts)
+    anatomy = Anatomy()
+    assert {f.code for f in look(data, FORMAT, anatomy)} == {"not-checksummed"}
+    stage = {} if proto == "merged" else {"stage": strategy.stage}
+    assert anatomy.metadata == {"current_stage": 1, "parameters": len(strategy.layouts)} | stage
+
+
+@pytest.mark.parametrize("name", ["src_strategy_0.json", "src_strategy.json", "dst_strategy_12.json", "src_pipeline_strategy.json"])
+def test_json_is_recognised_by_such_names(name: str) -> None:
+    assert FORMAT in allowed_by_name(name)
+
+
+@pytest.mark.parametrize("name", ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"])
+def test_other_json_is_not_accused(name: str, tmp_path: Path) -> None:
+    assert FORMAT not in allowed_by_name(name)
+    (tmp_path / name).write_text('{"strategy": "dollar cost averaging"}')
+    assert not [f for r in verify([str(tmp_path)], settle=0).files for f in r.report.findings if r.report.format == "mindspore_strategy"]
+
+
+def test_the_strategies_of_operators_alone_are_no_damage() -> None:
+    """What save_operator_strategy_file writes has no layouts of parameters."""
+    text = b'{"current_stage":0,"parallel_out_strategy_item":{},"parallel_strategy_item":{"MatMul-op0":{"parallel_strategy":[[2,1]],"stage":0}}}'
+    assert FORMAT.magic(text[:HEAD]) and {f.code for f in look(text, FORMAT)} == {"not-checksummed"}
+    with pytest.raises(ValueError, match="fields"):
+        from_json(json.loads(text))
+
+
+# ---- group files
+
+
+def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes:
+    def field(key: int, content: bytes) -> bytes:
+        return bytes([key]) + encoded(len(content)) + content
+
+    def ranks(numbers: list[int]) -> bytes:
+        return b"".join(b"\x08" + encoded(n) for n in numbers)
+
+    items = b"".join(field(0x0A, field(0x0A, name.encode()) + field(0x12, ranks(members))) for name, members in groups.items())
+    return items + (b"" if restore is None else field(0x12, ranks(restore)))
+
+
+NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5),
+    st.none() | st.lists(st.integers(0, 9999), max_size=40),
+)
+def test_group_files_are_known(groups: dict[str, list[int]], restore: list[int] | None) -> None:
+    data, anatomy = group_file(groups, restore), Anatomy()
+    assert FORMAT.magic(data[:HEAD])
+    assert next(f for f in FORMATS if f.magic(data[:HEAD])) is FORMAT
+    assert {f.code for f in look(data, FORMAT, anatomy)} == {"not-checksummed"}
+    assert anatomy.metadata["groups"] == len(groups)
+
+
+@pytest.mark.parametrize("path", sorted((FORMAT_FILES / "mindspore_ckpt/good").iterdir()), ids=lambda p: p.name)
+def test_a_checkpoint_is_no_group_file(path: Path) -> None:
+    assert not FORMAT.magic(path.read_bytes()[:HEAD])
+
+
+def test_dims_that_fill_the_head_are_no_ranks() -> None:
+    for count in range(5, 60):
+        name = b"n" * count
+        dims = b"\x08\x80\x04\x08\x80\x08\x08\x03\x08\x04\x08\x05"  # five dims, as a convolution in three dimensions has
+        tensor = dims + b"\x12\x07Float32\x1a\xff\xff\x03"
+        value = b"\x0a" + bytes([count]) + name + b"\x12" + encoded(len(tensor) + 65535) + tensor
+        head = (b"\x0a" + encoded(len(value) + 65535) + value)[:HEAD]
+        assert not FORMAT.magic(head), count
+
+
+def test_a_merged_file_tells_the_stages_apart() -> None:
+    _, merged = read(BytesSource((GOOD / "merged.ckpt").read_bytes()))
+    for stage in 0, 1:
+        _, alone = read(BytesSource((GOOD / f"stage{stage}.ckpt").read_bytes()))
+        assert alone.stage == stage
+        assert tuple(merged.by_stage()[stage]) == alone.layouts
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_random_protobuf_never_crashes(data: st.DataObject) -> None:
+    """Fields of every number and wire type that occurs, with contents that are fields again."""
+    varint = st.integers(0, 1 << 66).map(encoded)
+    leaf = st.tuples(st.sampled_from(b"\x08\x28\x30\x38\x0d\x20"), varint).map(lambda t: bytes([t[0]]) + t[1])
+    text = st.binary(max_size=6) | st.sampled_from([b"w", b"0-w", b"accu_grads"])
+    nested = st.recursive(
+        st.lists(leaf, max_size=4).map(b"".join) | text,
+        lambda inner: st.lists(st.tuples(st.sampled_from(b"\x0a\x12\x1a\x22\x2a"), inner).map(lambda t: bytes([t[0]]) + encoded(len(t[1])) + t[1]), max_size=4).map(b"".join),
+        max_leaves=12,
+    )  # fmt: skip
+    raw = b"\x08\x01" + data.draw(nested)
+    try:
+        _, strategy = read(BytesSource(raw))
+    except (Damage, ShortRead):
+        return
+    assert strategy.layouts
+
+
+def encoded(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes([*out, n])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(
+    ["parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size", "w"]), v)))  # fmt: skip
+def test_random_json_is_refused_or_makes_sense(value: Any) -> None:
+    for v in (value, {"parallel_layout_item": value}, {"parallel_layout_item": {"w": value}}):
+        try:
+            assert from_json(v).layouts
+        except ValueError:
+            continue
+
+
+# ---- a directory of them
+
+
+def put(directory: Path, **files: str) -> Path:
+    """A directory with copies of fixtures: name (without .ckpt) -> fixture."""
+    directory.mkdir(exist_ok=True)
+    for name, fixture in files.items():
+        shutil.copy(GOOD / f"{fixture}.ckpt", directory / f"{name}.ckpt")
+    return directory
+
+
+def test_one_file_for_each_stage_or_rank_or_one_merged(tmp_path: Path) -> None:
+    stages = (*PAIRS, *(tuple(r + 8 for r in group) for group in PAIRS))
+    by_stage = strategy_groups(str(put(tmp_path / "a", strategy_first="stage0", strategy_second="stage1")), 16)
+    assert sorted(by_stage) == sorted(stages)
+    by_rank = put(tmp_path / "b", **{f"src_strategy_{r}": f"stage{r // 8}" for r in range(16)})
+    assert strategy_groups(str(by_rank), 16) == by_stage == strategy_groups(str(put(tmp_path / "c", merged="merged")), 16)
+
+
+def test_a_file_without_a_stage_goes_by_the_rank_in_its_name(tmp_path: Path) -> None:
+    assert strategy_groups(str(put(tmp_path / "a", any_name="layouts-only")), 8) == ALONE
+    names = {f"ckpt_strategy_rank_{r}_rank_{r}": "layouts-only" for r in (5, 12)}
+    assert len(strategy_groups(str(put(tmp_path / "b", **names)), 16)) == 16
+    with pytest.raises(UsageError, match="does not say which pipeline stage"):
+        strategy_groups(str(put(tmp_path / "c", any_name="layouts-only")), 16)
+
+
+def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
+    _, strategy = read(BytesSource((GOOD / "dp2-mp2.ckpt").read_bytes()))
+    (tmp_path / "src_strategy_0.json").write_text(json.dumps(as_json(strategy)))
+    (tmp_path / "config.json").write_text("{")
+    shutil.copy(GOOD / "groups.ckpt", tmp_path / "group_strategy.ckpt")
+    (tmp_path / "src_strategy_0.txt").write_bytes((GOOD / "src_strategy_0.json").read_bytes())
+    (tmp_path / "net-1_1.ckpt").write_bytes((FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
+    (tmp_path / "strategy-net-1_1.ckpt").write_bytes((FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
+    (tmp_path / "strategy.ckpt.d").mkdir()
+    assert strategy_groups(str(tmp_path), 4) == ((0, 2), (1, 3))
+
+
+def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    for rank in 0, 8:
+        shutil.copy(GOOD / f"src_strategy_{rank}.json", tmp_path / "s")
+    both = strategy_groups(str(put(tmp_path / "p", a="stage0", b="stage1")), 16)
+    assert strategy_groups(str(tmp_path / "s"), 16) == both
+    (tmp_path / "m").mkdir()
+    shutil.copy(GOOD / "src_merged_strategy.json", tmp_path / "m")
+    assert strategy_groups(str(tmp_path / "m"), 16) == both
+    assert strategy_groups(str(put(tmp_path / "old", a="stage0-1.1")), 8) == QUADS
+
+
+@pytest.mark.parametrize(
+    ("files", "world", "says"),
+    [
+        ({}, 4, "no MindSpore strategy file"),
+        ({"a": "dp2-mp2", "b": "stage0"}, 8, "there are stages of 4 devices (a.ckpt) and 8 devices (b.ckpt)"),
+        ({"a": "stage0"}, 12, "a stage has 8 devices, which 12 ranks do not fill"),
+        ({"a": "stage0"}, 4, "a stage has 8 devices, which 4 ranks do not fill"),
+        ({"a": "stage0"}, 16, "no file is of pipeline stage 1 (ranks 8 to 15)"),
+        ({"a": "stage0", "b": "stage1"}, 8, "b.ckpt is of stage 1, which 8 ranks in stages of 8 devices do not have"),
+        ({"src_strategy_0": "stage0", "src_strategy_1": "layouts-only"}, 8, "src_strategy_0.ckpt and src_strategy_1.ckpt group the ranks of stage 0 differently"),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_fit_are_a_question(tmp_path: Path, files: dict[str, str], world: int, says: str) -> None:
+    with pytest.raises(UsageError) as e:
+        strategy_groups(str(put(tmp_path / "s", **files)), world)
+    assert str(e.value) == f"--strategy-dir {tmp_path / 's'}: {says}" or says in str(e.value)
+    assert e.value.hint
+
+
+@pytest.mark.parametrize("content", [b"", bytes(64), b"\x08\x01", (GOOD / "stage0.ckpt").read_bytes()[:-1]], ids=["empty", "zeros", "head", "cut"])
+def test_a_damaged_file_is_never_passed_over(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path, src_strategy_1="stage0")
+    (tmp_path / "src_strategy_0.ckpt").write_bytes(content)
+    with pytest.raises(UsageError, match=r"src_strategy_0\.ckpt is damaged"):
+        strategy_groups(str(tmp_path), 8)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"parallel_layout_item": ', '{"parallel_layout_item": {}}', '{"parallel_layout_item": [1]}', "[" * 100_000 + '"parallel_layout_item"']
+)
+def test_damaged_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(UsageError, match=r"s\.json is damaged"):
+        strategy_groups(str(tmp_path), 8)
+
+
+def test_no_directory_and_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no such directory"):
+        strategy_groups(str(tmp_path / "none"), 8)
+    with pytest.raises(UsageError, match="no such directory"):
+        strategy_groups(str(GOOD / "merged.ckpt"), 8)
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(CannotLook, match="Permission denied"):
+        strategy_groups(str(tmp_path), 8)
+
+
+# ---- the whole
+
+
+def pangu(tmp_path: Path) -> Path:
+    return materialise(next(c for c in CASES if c.parent.name == "pangu"), tmp_path)
+
+
+def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
+    root, strategy = pangu(tmp_path), str(put(tmp_path / "strategy", **{f"src_strategy_{r}": "dp2-mp2" for r in range(4)}))
+    made = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy))
+    assert files_of(made, root)["3"] == ["rank_1/pangu1-2_3_breakpoint.ckpt"]
+    (loaded,) = made.ranks[3].files
+    assert loaded.substituted and loaded.source_rank == 1
+    assert loaded.reason.startswith(f"the strategy files in {strategy}; ")
+    flagged = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy, replica_groups={"": ((0, 1), (2, 3))}))
+    assert files_of(flagged, root)["3"] == ["rank_2/pangu2-2_3_breakpoint.ckpt"]
+    with pytest.raises(UsageError, match="which 6 ranks do not fill"):
+        plan(str(root), Selection(world_size=6, strategy_dir=strategy))
+
+
+def test_the_settings_reach_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from ckpt_tools.cli import main
+
+    root, strategy = pangu(tmp_path), str(put(tmp_path / "strategy", src_strategy_0="dp2-mp2"))
+    ask = ["latest", str(root), "--rank", "3", "--kind", "dying-gasp", "-q"]
+    for extra, variable in ([["--strategy-dir", strategy], ""], [[], strategy]):
+        monkeypatch.setenv("CKPT_STRATEGY_DIR", variable)
+        monkeypatch.setattr("sys.argv", ["ckpt", *ask, *extra])
+        with pytest.raises(SystemExit) as done:
+            raise SystemExit(main())
+        assert not done.value.code
+        assert capsys.readouterr().out.strip().endswith("rank_1/pangu1-2_3_breakpoint.ckpt")
+
+
+@pytest.mark.parametrize("where", ["strategy", "tree", "tree/rank_0"])
+def test_strategy_files_beside_checkpoints_are_not_accused(tmp_path: Path, where: str) -> None:
+    root = pangu(tmp_path)
+    before = {f.code for r in verify([str(root)]).files for f in r.report.findings}
+    put(tmp_path / where, src_strategy_0="dp2-mp2", merged="merged")
+    result = verify([str(tmp_path)])
+    mine = [r.report for r in result.files if r.report.format == "mindspore_strategy"]
+    assert len(mine) == 2 and {r.verdict for r in mine} == {Verdict.OK}
+    assert {f.code for r in result.files for f in r.report.findings} == before | {"not-checksummed"}
+    assert plan(str(root)).checkpoint is not None

@@ -1,0 +1,446 @@
+"""TensorFlow's bundles: what is read from real ones, bundles of any structure, and hostile ones in bounded time and memory."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import sys
+import time
+import tracemalloc
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from helpers import Fixture, bad, claims, findings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.api import show, verify
+from ckpt_tools.checksum import Extent, Hash
+from ckpt_tools.formats import Anatomy, Damage
+from ckpt_tools.formats.tensorflow import tf_bundle
+from ckpt_tools.formats.tensorflow.entry import slice_key
+from ckpt_tools.formats.tensorflow.sstable import MAGIC
+from ckpt_tools.formats.tensorflow.state import LIMIT, State, parse
+from ckpt_tools.formats.tensorflow.strings import StringCrc, VariantCrc
+from ckpt_tools.formats.tensorflow.wire import fields, unmasked
+from ckpt_tools.model.nouns import Finding, Level, Severity, Verdict
+from ckpt_tools.storage import BytesSource
+
+sys.path.insert(0, str(FORMAT_FILES.parent))
+import make_tensorflow
+from make_tensorflow import block, bundle, crc32c, entry, header, masked, table, tensors, varint  # a writer that shares no code with the package
+
+GOOD = FORMAT_FILES / "tf_bundle" / "good"
+
+
+def look(files: dict[str, bytes]) -> dict[str, list[Finding]]:
+    """Every file of a bundle -> its findings, those that change the verdict only; members that are missing are the index's."""
+    said, missing = claims(files)
+    out = {name: bad(list(findings(data, tf_bundle.FORMAT, Anatomy(), said.get(name, ()), name))) for name, data in files.items()}
+    assert not missing
+    return out
+
+
+def one(index: bytes) -> list[Finding]:
+    """The findings of an index alone."""
+    return list(findings(index, tf_bundle.FORMAT, Anatomy(), (), "x.index"))
+
+
+# --- what real bundles hold
+
+
+def test_a_manager_s_checkpoint_tells_its_step() -> None:
+    report, anatomy = show(str(GOOD / "manager/ckpt-2.data-00000-of-00001"))
+    assert report.verdict is Verdict.OK
+    assert {k: anatomy.metadata[k] for k in ("save_counter", "step", "iterations")} == {"save_counter": 2, "step": 42, "iterations": 2}
+    assert anatomy.metadata["objects"] > 5
+    assert {"w", "step", "optimizer/_iterations", "w/.ATTRIBUTES/VARIABLE_VALUE", "_CHECKPOINTABLE_OBJECT_GRAPH"} <= anatomy.keys
+    w = next(t for t in anatomy.tensors if t.name == "w/.ATTRIBUTES/VARIABLE_VALUE")
+    assert (w.dtype, w.shape, w.nbytes) == ("float32", (4, 3), 48)
+    assert struct.unpack("<12f", (GOOD / "manager/ckpt-2.data-00000-of-00001").read_bytes()[w.offset :][:48])[1] < 1
+    assert report.coverage == 1
+
+
+def test_an_index_lists_whole_tensors_and_the_shards_that_hold_them() -> None:
+    report, anatomy = show(str(GOOD / "v1-sharded/model.ckpt-5.index"))
+    assert report.verdict is Verdict.OK
+    assert anatomy.metadata == {"num_shards": 4, "bundle_version": 1, "byte_order": "little"}
+    assert {(t.name, t.shape, t.nbytes) for t in anatomy.tensors} >= {("emb", (10, 7), 280), ("wide", (3, 200), 1200), ("b1", (5,), 20)}
+    assert {t.storage for t in anatomy.tensors if t.name.startswith("b")} == {f"model.ckpt-5.data-0000{i}-of-00004" for i in (1, 2, 3)}
+    assert sorted(anatomy.members) == [f"model.ckpt-5.data-0000{i}-of-00004" for i in range(4)]
+
+
+def test_slices_have_readable_names_and_lie_in_their_shards() -> None:
+    _, anatomy = show(str(GOOD / "v1-partitioned/model.ckpt-5.data-00000-of-00001"))
+    places = {t.name: (t.shape, t.offset) for t in anatomy.tensors}
+    assert {n for n in places if n.startswith("emb")} == {"emb[0:4, 0:7]", "emb[4:7, 0:7]", "emb[7:10, 0:7]"}
+    assert places["wide[0:3, 100:200]"][0] == (3, 100)
+    assert anatomy.metadata["global_step"] == 0
+    sliced = [show(str(p))[1].tensors for p in sorted((GOOD / "sliced").glob("*.data*"))]
+    assert sum(t.nbytes for part in sliced for t in part if t.name.startswith("w/")) == 1200
+
+
+def test_every_type_has_a_name_and_a_size() -> None:
+    _, anatomy = show(str(GOOD / "types/all.types.data-00000-of-00001"))
+    types = {t.name: t.dtype for t in anatomy.tensors}
+    assert types["half" if "half" in types else "float16"] == "float16"
+    assert {"float8_e4m3fn", "int4", "uint4", "qint8", "complex128", "bfloat16", "string"} <= set(types.values())
+    for name, dtype in types.items():
+        assert dtype in (name, "string", "float32", "int64"), (name, dtype)
+    assert anatomy.metadata["global_step"] == 7
+
+
+def test_big_endian_numbers_are_read_as_such() -> None:
+    report, anatomy = show(str(GOOD / "hand-big-endian/x.data-00000-of-00001"))
+    assert (report.verdict, anatomy.metadata["step"]) == (Verdict.OK, 77)
+
+
+def test_keys_of_slices_are_those_that_tensorflow_writes() -> None:
+    assert slice_key(b"emb2", ((0, 3), (100, 100))) == b"\0emb2\0\1\1\2\x80\x83\xc0\x64\xc0\x64"
+    assert slice_key(b"a\0\xff", (None,)) == b"\0a\0\xff\xff\0\0\1\1\1\x80\x7f"
+    assert slice_key(b"s", ()) == b"\0s\0\1\0"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(63, b"\xbf"), (64, b"\xc0\x40"), (8191, b"\xdf\xff"), (8192, b"\xe0\x20\0"), ((1 << 62) - 1, b"\xff\xbf" + b"\xff" * 7)]
+)
+def test_ordered_numbers_take_as_many_bytes_as_they_say(value: int, wanted: bytes) -> None:
+    assert slice_key(b"", ((value, 0),))[5:-1] == wanted
+
+
+def test_counters_are_kept_among_many_scalars() -> None:
+    values = {f"a{n}": struct.pack("<q", n) for n in range(100)} | {"o/_iterations": struct.pack("<q", 8), "step": struct.pack("<q", 9)}
+    values |= {f"z{n}/iter": struct.pack("<q", n) for n in range(100)}
+    data, entries = b"", {}
+    for name, raw in values.items():
+        entries[f"{name}/.ATTRIBUTES/VARIABLE_VALUE".encode()] = entry(9, [], len(data), 8, crc32c(raw))
+        data += raw
+    said, _ = claims({"x.index": bundle(entries), "x.data-00000-of-00001": data})
+    anatomy = Anatomy()
+    assert not list(findings(data, tf_bundle.FORMAT, anatomy, said["x.data-00000-of-00001"]))
+    assert (anatomy.metadata["step"], anatomy.metadata["iterations"], anatomy.metadata["a7"]) == (9, 8, 7)
+    assert len(anatomy.metadata) < 70
+
+
+# --- bundles of any structure
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+VALUES = st.dictionaries(NAMES, st.binary(max_size=40) | st.lists(st.binary(max_size=300), min_size=1, max_size=4), max_size=30)
+
+
+def strings(values: list[bytes]) -> tuple[bytes, int]:
+    """A string tensor as it lies in a shard, and its CRC."""
+    lengths = struct.pack(f"<{len(values)}I", *map(len, values))
+    check = struct.pack("<I", masked(crc32c(lengths)))
+    return b"".join(map(varint, map(len, values))) + check + b"".join(values), crc32c(lengths + check + b"".join(values))
+
+
+def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) -> dict[str, bytes]:
+    """A bundle of byte vectors and of string vectors, dealt out to the shards."""
+    data, entries = [b""] * shards, {}
+    for n, (name, value) in enumerate(values.items()):
+        raw, crc = (value, crc32c(value)) if isinstance(value, bytes) else strings(value)
+        at = n % shards
+        entries[name.encode()] = entry(4 if isinstance(value, bytes) else 7, [len(value)], len(data[at]), len(raw), crc, shard=at)
+        data[at] += raw
+    used = max(1, min(shards, len(values)))
+    files = {f"a b.data-{i:05d}-of-{used:05d}": data[i] for i in range(used)}
+    return {"a b.index": bundle(entries, header(used), per_block), **files}
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=VALUES, shards=st.integers(1, 4), per_block=st.integers(1, 20), data=st.data())
+def test_any_bundle_is_good_until_a_bit_flips(values: dict[str, bytes | list[bytes]], shards: int, per_block: int, data: st.DataObject) -> None:
+    files = made(values, shards, per_block)
+    assert look(files) == {name: [] for name in files}
+    name = data.draw(st.sampled_from([n for n in files if files[n]]))
+    bit = data.draw(st.integers(0, len(files[name]) * 8 - 1))
+    raw = bytearray(files[name])
+    raw[bit // 8] ^= 1 << bit % 8
+    said, _ = claims(files)
+    assert bad(list(findings(bytes(raw), tf_bundle.FORMAT, Anatomy(), said.get(name, ()), name)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=st.lists(st.binary(max_size=300), max_size=8), cuts=st.lists(st.integers(0, 2500), max_size=5), flip=st.integers(0, 1 << 20))
+def test_string_sums_do_not_depend_on_how_the_bytes_arrive(values: list[bytes], cuts: list[int], flip: int) -> None:
+    raw, crc = strings(values)
+    variants, running = b"", b""
+    for v in values:
+        running += struct.pack("<Q", len(v)) + v
+        check = struct.pack("<I", masked(crc32c(running)))
+        variants, running = variants + varint(len(v)) + v + check, running + check
+
+    def digest(made: Hash, raw: bytes) -> int | bytes:
+        ends = sorted({0, len(raw), *(c for c in cuts if c < len(raw))})
+        for start, stop in pairwise(ends):
+            made.update(memoryview(raw)[start:stop])
+        return made.digest()
+
+    assert digest(StringCrc(len(values), "little"), raw) == crc
+    assert digest(VariantCrc(len(values), "little"), variants) == crc32c(running)
+    for kind, whole, right in (StringCrc, raw, crc), (VariantCrc, variants, crc32c(running)):
+        assert digest(kind(len(values), "little"), whole + b"\0") != right
+        if whole:
+            assert digest(kind(len(values), "little"), whole[:-1]) != right
+            damaged = bytearray(whole)
+            damaged[flip // 8 % len(whole)] ^= 1 << flip % 8
+            assert digest(kind(len(values), "little"), bytes(damaged)) != right
+
+
+@pytest.mark.parametrize("kind", [StringCrc, VariantCrc])
+@pytest.mark.parametrize("raw", [b"\xff" * 40, b"\x80\0" + b"\0" * 30, b"", b"\x05", b"\xff" * 9 + b"\x7f" + b"\0" * 20])
+def test_what_is_no_string_tensor_has_no_sum(kind: type[StringCrc | VariantCrc], raw: bytes) -> None:
+    it = kind(1, "little")
+    it.update(raw)
+    assert it.digest() == b""
+
+
+# --- the index's own damage
+
+
+def test_every_wrong_number_in_the_footer_is_seen() -> None:
+    index = bundle(tensors({"a": b"123"})[0])
+    for at in range(len(index) - 48, len(index)):
+        for value in {0, 1, 0x7F, 0x80, 0xFF, index[at] ^ 0x10} - {index[at]}:
+            assert bad(one(index[:at] + bytes([value]) + index[at + 1 :])), (at, value)
+
+
+def test_a_damaged_block_makes_no_claims() -> None:
+    entries, _ = tensors({f"layer_{i}": bytes([i]) * 9 for i in range(40)})
+    index = bytearray(bundle(entries, per_block=10))
+    index[30] ^= 1
+    anatomy = Anatomy()
+    found = list(findings(bytes(index), tf_bundle.FORMAT, anatomy, (), "x.index"))
+    assert [f.code for f in found] == ["crc-mismatch"]
+    assert anatomy.members == {}
+
+
+def test_bytes_behind_the_table_leave_its_claims_alone() -> None:
+    entries, _ = tensors({"a": b"123"})
+    anatomy = Anatomy()
+    found = list(findings(bundle(entries) + bytes(100), tf_bundle.FORMAT, anatomy, (), "x.index"))
+    assert [(f.code, f.offset) for f in found] == [("trailing-data", len(bundle(entries)))]
+    assert list(anatomy.members) == ["x.data-00000-of-00001"]
+
+
+def test_two_shards_swapped(tmp_path: Path) -> None:
+    files = made({"a": b"1" * 20, "b": b"2" * 20}, 2, 9)
+    names = [n for n in files if "data" in n]
+    for name, data in zip([*names[::-1], "a b.index"], [files[n] for n in [*names, "a b.index"]], strict=True):
+        (tmp_path / name).write_bytes(data)
+    seen = verify([str(tmp_path)], settle=0)
+    assert {Path(f.report.path).name: f.report.verdict for f in seen.files} == {**dict.fromkeys(names, Verdict.BROKEN), "a b.index": Verdict.OK}
+
+
+def test_an_index_renamed_without_its_shards_names_others(tmp_path: Path) -> None:
+    shutil.copytree(GOOD / "manager", tmp_path / "x")
+    (tmp_path / "x/ckpt-2.index").rename(tmp_path / "x/ckpt-3.index")
+    found = {f.code for entry in verify([str(tmp_path)], settle=0).files for f in entry.report.findings}
+    assert found == {"missing-part", "unfinished-save"}
+
+
+def test_the_empty_bundle_is_good() -> None:
+    assert look({"x.index": bundle({}), "x.data-00000-of-00001": b""}) == {"x.index": [], "x.data-00000-of-00001": []}
+
+
+# --- hostile ones
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer's own CRC takes a second per megabyte."""
+    from crc32c import crc32c as fast
+
+    monkeypatch.setattr(make_tensorflow, "crc32c", fast)
+
+
+def timed(index: bytes) -> list[Finding]:
+    """The findings, which have to come in bounded time."""
+    began = time.process_time()
+    found = one(index)
+    assert time.process_time() - began < 30
+    return found
+
+
+@pytest.mark.usefixtures("fast")
+def test_huge_keys_out_of_shared_prefixes_stop() -> None:
+    pairs = [(b"", header()), (b"k" * 30_000, entry(4, [0], 0, 0, 0))]
+    contents = bytearray(block(pairs)[:-8])
+    for n in range(20_000):  # each shares 29,996 bytes with the one before it
+        contents += varint(29_996) + b"\4\2" + struct.pack(">I", (ord("l") << 24) + n) + b"\x08\x04"
+    contents += struct.pack("<II", 0, 1)
+    tracemalloc.start()
+    found = timed(table([bytes(contents)], [b"z"]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [f.code for f in found] == ["too-complex"]
+    assert peak < 100 << 20
+
+
+@pytest.mark.usefixtures("fast")
+def test_many_small_entries_take_linear_time() -> None:
+    pairs = [(b"", header()), *((struct.pack(">I", (1 << 24) + n), b"\x08\x04") for n in range(60_000))]
+    assert "bad-header" not in {f.code for f in timed(table([block(pairs)], [b"\xff"]))}
+
+
+@pytest.mark.usefixtures("fast")
+def test_many_slices_take_linear_time() -> None:
+    slices = [[(n, 1)] for n in range(40_000)]
+    found = timed(bundle({b"w": entry(4, [1 << 40], 0, 0, 0, slices=slices)}))
+    assert [f.code for f in found] == ["missing-storage"] * 16
+
+
+def test_many_overlaps_are_counted_once_each_up_to_a_bound() -> None:
+    entries = {b"%05d" % n: entry(4, [10], n, 10, 0) for n in range(500)}
+    found = look({"x.index": bundle(entries), "x.data-00000-of-00001": bytes(509)})["x.data-00000-of-00001"]
+    assert sum(f.code == "bad-header" for f in found) == 16
+
+
+def test_bytes_that_many_tensors_claim_are_read_once() -> None:
+    n, size = 3000, 4096
+    entries = {b"%05d" % k: entry(6, [size - k % 7], k % 7, size - k % 7, 0) for k in range(n)}
+    files = {"x.index": bundle(entries), "x.data-00000-of-00001": bytes(size)}
+    (claim,) = claims(files)[0]["x.data-00000-of-00001"]
+    anatomy = Anatomy()
+    found = list(claim.check(BytesSource(files["x.data-00000-of-00001"]), anatomy))
+    assert {f.code for f in found} == {"bad-header"}
+    assert len(anatomy.tensors) == n
+    assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) <= size
+
+
+@pytest.mark.parametrize("raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6])
+def test_a_footer_alone_is_damage(raw: bytes) -> None:
+    assert max(f.severity for f in one(raw)) is Severity.ERROR
+
+
+def test_a_message_is_read_field_by_field() -> None:
+    assert list(fields(b"\x08\x96\x01\x12\x02hi\x1d\1\0\0\0\x21\2\0\0\0\0\0\0\0", 0)) == [(1, 150), (2, b"hi"), (3, 1), (4, 2)]
+    for raw in b"\x08", b"\x08\x80", b"\x08\x80\0", b"\x12\x02h", b"\x1d\1", b"\x0b", b"\x00\x01", b"\x08" + b"\xff" * 9 + b"\x02":
+        with pytest.raises(Damage):
+            list(fields(raw, 0))
+    assert unmasked(masked(0x12345678)) == 0x12345678
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("ckpt-7.data-00000-of-00001", "ckpt-7.index"), ("variables.data-00011-of-00256", "variables.index"), ("x.data-100000-of-100001", "x.index"),
+        ("data-00000-of-00001", None), ("x.data-0-of-1", None), ("ckpt.index", None), ("x.data-00000-of-00001.tempstate123", None),
+    ],
+)  # fmt: skip
+def test_a_shard_s_name_tells_its_index(name: str, index: str | None) -> None:
+    assert tf_bundle.FORMAT.index_of(name) == ((index,) if index else ())
+
+
+def test_other_software_s_index_files_are_not_ours(tmp_path: Path) -> None:
+    from ckpt_tools.storage import LocalSource
+
+    def ours(name: str, data: bytes) -> bool:
+        (tmp_path / name).write_bytes(data)
+        with LocalSource(str(tmp_path / name)) as source:
+            return tf_bundle.ours(source)
+
+    assert not ours("faiss.index", b"IxFI" + bytes(200))
+    assert not ours("zeros.index", bytes(8192))
+    assert not ours("empty.index", b"")
+    assert ours("head-lost.index", bytes(100) + MAGIC)
+    (tmp_path / "empty.data-00001-of-00003").write_bytes(b"")
+    assert ours("empty.index", b"")
+
+
+def test_other_software_s_index_files_are_left_alone(tmp_path: Path) -> None:
+    for name, data in {"faiss.index": b"IxFI" + bytes(200), "zeros.index": bytes(8192), "empty.index": b""}.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "j.index").write_bytes(b'{"a": 1}')
+    assert all(f.report.findings == () for f in verify([str(tmp_path)], settle=0).files)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(500), b"\1" * 500, "half", "bit", "head"])
+def test_shards_beside_a_damaged_index_are_not_judged(tmp_path: Path, damage: bytes | str) -> None:
+    shutil.copytree(GOOD / "v1-sharded", tmp_path / "x")
+    index = tmp_path / "x/model.ckpt-5.index"
+    raw = index.read_bytes()
+    flipped = {"half": raw[:200], "bit": raw[:60] + bytes([raw[60] ^ 1]) + raw[61:], "head": b"\1" + raw[1:]}
+    index.write_bytes(damage if isinstance(damage, bytes) else flipped[damage])
+    reports = {Path(f.report.path).name: f.report for f in verify([str(tmp_path)], settle=0).files}
+    assert reports.pop("model.ckpt-5.index").verdict is Verdict.BROKEN
+    assert [[f.code for f in r.findings] for r in reports.values()] == [["unreadable"]] * 4
+
+
+@pytest.mark.parametrize("g", [Fixture(p) for p in sorted(GOOD.glob("*/*.index"))], ids=lambda g: g.own)
+def test_the_magic_is_the_header(g: Fixture) -> None:
+    assert tf_bundle.FORMAT.magic(g.data[:64])
+    for i in range(9):
+        assert not tf_bundle.FORMAT.magic(g.data[:i])
+
+
+def test_the_structure_level_sees_a_flipped_bit_in_an_index(tmp_path: Path) -> None:
+    raw = bytearray((GOOD / "manager/ckpt-2.index").read_bytes())
+    raw[100] ^= 1
+    (tmp_path / "x.index").write_bytes(raw)
+    assert [f.code for f in verify([str(tmp_path)], level=Level.STRUCTURE, settle=0).files[0].report.findings] == ["crc-mismatch"]
+
+
+# --- the list of checkpoints
+
+LIST = b"""model_checkpoint_path: "ckpt-5"
+all_model_checkpoint_paths: "ckpt-4"
+all_model_checkpoint_paths: "ckpt-5"
+all_model_checkpoint_timestamps: 1795218747.2037766
+all_model_checkpoint_timestamps: 1e+20
+last_preserved_timestamp: 1795218746.0092125
+"""
+
+
+def test_a_list_of_checkpoints_is_read() -> None:
+    assert parse(LIST) == State("ckpt-5", ("ckpt-4", "ckpt-5"), (1795218747.2037766, 1e20), 1795218746.0092125)
+    escaped = rb'model_checkpoint_path: "/tmp/\303\274 \"x\"\\dir/ck-\n1\'"'
+    assert parse(escaped).latest == '/tmp/ü "x"\\dir/ck-\n1\''
+    assert parse('model_checkpoint_path: "/tmp/ü"'.encode()).latest == "/tmp/ü"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"\n", b"\0" * 100, LIST[:10], LIST[:100], LIST + LIST, LIST.replace(b"model_checkpoint_path", b"x", 1), b"\xff" + LIST, LIST + b"garbage",
+        LIST.replace(b'"ckpt-5"\na', b'""\na'), LIST.replace(b"1e+20", b'"x"'), LIST.replace(b"timestamps: 1e+20\n", b"timestamps: 1\n" * 2),
+        LIST.replace(b'"ckpt-5"\na', b"5\na"), LIST + b"last_preserved_timestamp: 1\n", b" " * (LIMIT + 1), b'model_checkpoint_path: "\\777"',
+        b'model_checkpoint_path: "\\8"', b'model_checkpoint_path: "\\x"', b'model_checkpoint_path: "\\xff"', b'model_checkpoint_path: "\\q"',
+    ],
+)  # fmt: skip
+def test_anything_else_is_a_bad_tracker(raw: bytes) -> None:
+    with pytest.raises(Damage) as e:
+        parse(raw)
+    assert e.value.finding.code == "bad-tracker"
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.binary(max_size=80), at=st.integers(0, len(LIST)))
+def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
+    with suppress(Damage):
+        assert parse(LIST[:at] + raw + LIST[at:]).latest
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (b'model_checkpoint_path: "model.ckpt-5"\nall_model_checkpoint_paths: "model.ckpt-5"\n', []),
+        (b'model_checkpoint_path: "/elsewhere/model.ckpt-5"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-5"\n', []),
+        (b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-9"\n', ["dangling-tracker"]),
+        (b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n', ["dangling-tracker"]),
+        (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
+        (b"", ["bad-tracker"]),
+        (bytes(100), ["bad-tracker"]),
+    ],
+)
+def test_the_state_file_beside_a_bundle(tmp_path: Path, text: bytes, codes: list[str]) -> None:
+    shutil.copytree(GOOD / "v1-sharded", tmp_path / "x")
+    (tmp_path / "x/checkpoint").write_bytes(text)
+    assert [f.code for f in verify([str(tmp_path)], settle=0).findings if f.severity > Severity.NOTE] == codes

@@ -1,0 +1,571 @@
+"""torch's formats where the laws of test_formats.py cannot look: sizes beyond 4 GiB, ids, hostile archives, every kind of tensor."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import re
+import struct
+import time
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import bad, look
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FORMAT_FILES
+
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
+from ckpt_tools.formats.archives.zip import Record
+from ckpt_tools.formats.torch.canonical import encoded
+from ckpt_tools.formats.torch.serialization_id import _hash, in_order, serialization_id
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.storage import BytesSource, ShortRead
+
+ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive"))
+MASK, TOP = (1 << 64) - 1, 0xFFFFFFFF
+
+
+class Sparse:
+    """A file of ``size`` bytes that are zero except for ``pieces``; counts what is read of it."""
+
+    def __init__(self, pieces: Mapping[int, bytes], size: int) -> None:
+        self.pieces, self.size, self.bytes_read = sorted(pieces.items()), size, 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or offset + length > self.size:
+            raise ShortRead(offset, length, max(0, self.size - offset))
+        self.bytes_read += length
+        out = bytearray(length)
+        for at, data in self.pieces:
+            start, stop = max(at, offset), min(at + len(data), offset + length)
+            if start < stop:
+                out[start - offset : stop - offset] = data[start - at : stop - at]
+        return bytes(out)
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+
+def zeros_crc(n: int) -> int:
+    """CRC-32 of ``n`` zero bytes."""
+    crc, block = 0, bytes(1 << 20)
+    for _ in range(n >> 20):
+        crc = zlib.crc32(block, crc)
+    return zlib.crc32(bytes(n & (1 << 20) - 1), crc)
+
+
+def sparse_archive(records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int, int] | None = None) -> Sparse:
+    """What torch's miniz writes, also beyond 4 GiB; an int in place of bytes stands for as many zeros, with the CRC that ``crcs`` gives for it."""
+    pieces, directory, at, digest, n = {}, bytearray(), 0, 0, 0
+    for name, content in [*records, (".data/serialization_id", b"")]:
+        raw, data = b"f/" + name.encode(), content
+        if name == ".data/serialization_id":
+            names = 0
+            for h in in_order([_hash(r[0].encode()) for r in records]):
+                names ^= (h + 0x9E3779B9 + (names << 6) + (names >> 2)) & MASK
+            data = b"%020d%020d" % (names, digest)
+        size = data if isinstance(data, int) else len(data)
+        crc = zlib.crc32(data) if isinstance(data, bytes) else (crcs or {}).get(size, 0) if size else 0
+        digest ^= (crc + 0x9E3779B9 + (digest << 6) + (digest >> 2)) & MASK if size else 0
+        local = (struct.pack("<2Q", size, 0) if size >= TOP else b"") + (struct.pack("<Q", at) if at >= TOP else b"")
+        central = (struct.pack("<2Q", size, size) if size >= TOP else b"") + (struct.pack("<Q", at) if at >= TOP else b"")
+        local, central = (struct.pack("<2H", 1, len(x)) + x if x else b"" for x in (local, central))
+        pad, flags = -(at + 34 + len(raw) + len(local)) % 64, 0x0808 if size else 0x0800
+        local += b"FB" + struct.pack("<H", pad) + b"Z" * pad
+        head = struct.pack("<4s5H3I2H", b"PK\3\4", 0, flags, 0, 0, 0, 0, 0, 0, len(raw), len(local)) + raw + local
+        small, where = min(size, TOP), min(at, TOP)
+        fields = (0, 0, flags, 0, 0, 0, crc, small, small, len(raw), len(central), 0, 0, 0, 0, where)
+        directory += struct.pack("<4s6H3I5H2I", b"PK\1\2", *fields) + raw + central
+        payload = at + len(head)
+        pieces[at] = head + (b"" if isinstance(data, int) else data)
+        end = payload + size
+        if size:
+            wide = size >= TOP or at >= TOP
+            pieces[end] = b"PK\7\x08" + struct.pack("<I2Q" if wide else "<3I", crc, size, size)
+            end += len(pieces[end])
+        at, n = end, n + 1
+    pieces[at] = (
+        bytes(directory)
+        + struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 798, 45, 0, 0, n, n, len(directory), at)
+        + struct.pack("<4sIQI", b"PK\6\7", 0, at + len(directory), 1)
+        + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, min(n, 0xFFFF), min(n, 0xFFFF), min(len(directory), TOP), min(at, TOP), 0)
+    )
+    return Sparse(pieces, at + len(pieces[at]))
+
+
+def state(sizes: Sequence[int]) -> bytes:
+    """The pickle of a dict of byte tensors "0", "1", … with the storages "0", "1", …."""
+    out = b"\x80\2}("
+    for i, n in enumerate(sizes):
+        key = b"X" + struct.pack("<I", len(str(i))) + str(i).encode()
+        numel = b"\x8a\x06" + n.to_bytes(6, "little")
+        out += key + b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nByteStorage\n" + key + b"X\3\0\0\0cpu" + numel + b"tQK\0"
+        out += numel + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    return out + b"u."
+
+
+def around(sizes: Sequence[int]) -> list[tuple[str, bytes | int]]:
+    """The records of a torch archive with storages of these sizes, all zero."""
+    return [
+        ("data.pkl", state(sizes)),
+        (".format_version", b"1"),
+        (".storage_alignment", b"64"),
+        ("byteorder", b"little"),
+        *((f"data/{i}", n) for i, n in enumerate(sizes)),
+        ("version", b"3\n"),
+    ]
+
+
+def checked(source: Any, anatomy: Anatomy | None = None) -> list[Finding]:
+    return list(structure(source, Anatomy() if anatomy is None else anatomy, ZIP.checks[Level.STRUCTURE]))
+
+
+# --- sizes
+
+
+def test_structure_reads_little_of_two_gigabytes() -> None:
+    sizes = [32 << 20] * 64
+    source, anatomy = sparse_archive(around(sizes), {32 << 20: 0x1234}), Anatomy()
+    assert source.size > 2 << 30
+    assert checked(source, anatomy) == []
+    assert [t.nbytes for t in anatomy.tensors] == sizes
+    directory = len(source.pieces[-1][1])
+    assert source.bytes_read < (1 << 20) + directory
+    assert source.bytes_read < 64 * 1024  # it is far less
+
+
+def test_records_of_four_gigabytes_and_beyond() -> None:
+    sizes = [3, TOP - 1, TOP, TOP + 1, 2**33, 0, 7]
+    source, anatomy = sparse_archive(around(sizes), {n: 0x1234 + i for i, n in enumerate(sizes)}), Anatomy(regions=[])
+    assert checked(source, anatomy) == []
+    assert [t.nbytes for t in anatomy.tensors] == sizes
+    assert all(t.offset is not None and t.offset % 64 == 0 for t in anatomy.tensors)
+    sums = {s.what: s.expected for s in anatomy.sums}
+    assert sums["f/data/4"] == 0x1234 + 4
+    assert not any(r.what == "unexplained" for r in regions_of(anatomy, source.size))
+
+
+def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
+    sizes = [TOP + 1, 7, 0]  # 2**32: its one bit flipped gives 0, which is what miniz writes for a size it does not know
+    source = sparse_archive(around(sizes), dict.fromkeys(sizes, 4660))
+    missed = []
+    for i, (at, data) in enumerate(source.pieces):
+        for k in range(len(data)):
+            new = bytearray(data)
+            new[k] ^= 1 << k % 8
+            source.pieces[i] = (at, bytes(new))
+            anatomy = Anatomy()
+            if not bad(checked(source, anatomy)) and not any(
+                zlib.crc32(source.read(p.offset, p.length)) != s.expected
+                for s in anatomy.sums
+                for p in s.pieces
+                if not isinstance(p, bytes) and p.length < 4096 and s.expected != 0x1234
+            ):
+                missed.append(at + k)
+        source.pieces[i] = (at, data)
+    assert missed == []
+
+
+def test_more_records_than_sixteen_bits_count() -> None:
+    extra = [(f"data/{i}", b"") for i in range(70_000)]
+    source, anatomy = sparse_archive([("data.pkl", b"\x80\2}."), *extra, ("version", b"3\n")]), Anatomy()
+    began = time.process_time()
+    found = checked(BytesSource(source.read(0, source.size)), anatomy)  # not from the Sparse: a search through all its pieces for each read is slow
+    assert {f.code for f in bad(found)} == {"extra-storage"}
+    assert len(found) < 30
+    assert time.process_time() - began < 30
+
+
+def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from ckpt_tools.storage import LocalSource
+
+    path = tmp_path / "big.pt"
+    with torch.serialization.skip_data():
+        torch.save({"a": torch.ones(3), "big": torch.empty(2**32 + 64, dtype=torch.uint8), "after": torch.ones(5), "none": torch.ones(0)}, path)
+    if path.stat().st_blocks * 512 > 1 << 20:
+        pytest.skip("the file system has no sparse files")
+    with LocalSource(str(path)) as source:
+        anatomy = Anatomy()
+        assert {f.code for f in checked(source, anatomy)} == {"skeleton", "not-checksummed"}
+        assert source.bytes_read < 64 * 1024
+    assert [(t.name, t.nbytes) for t in anatomy.tensors] == [("a", 12), ("big", 2**32 + 64), ("after", 20), ("none", 0)]
+
+
+# --- the serialization id
+
+
+def ids(names: Sequence[str], digits: bytes, crcs: Sequence[int] | None = None) -> list[Finding]:
+    data = digits
+    records = [Record("f/" + n, 0, -1, 4, 4, c, 0, 0) for n, c in zip(names, crcs or [0] * len(names), strict=True)]
+    own = Record("f/.data/serialization_id", 0, 0, len(data), len(data), 0, 0, 0)
+    return list(serialization_id(BytesSource(data), [*records, own], own, "f/", Anatomy()))
+
+
+REAL = (FORMAT_FILES / "torch_zip" / "good" / "nocrc.pt").read_bytes()
+
+
+def own_digits(data: bytes) -> tuple[int, bytes]:
+    """Where the digits of a torch archive's id lie, and the digits."""
+    *_, found = re.finditer(rb"[0-9]{40}", data)
+    return found.start(), found[0]
+
+
+def test_one_digit_is_damage_and_all_digits_are_another_system() -> None:
+    at, digits = own_digits(REAL)
+    assert bad(look(REAL, ZIP)) == []
+    for i in range(20):
+        for digit in b"0123456789":
+            if digit != digits[i]:
+                new = bytearray(REAL)
+                new[at + i] = digit
+                assert [f.code for f in bad(look(bytes(new), ZIP))] == ["odd-header"]
+    foreign = REAL[:at] + b"12345678901234567890" + REAL[at + 20 :]
+    anatomy = Anatomy(regions=[])
+    found = look(foreign, ZIP, anatomy)
+    assert bad(found) == []
+    assert "another system" in next(f.message for f in found if f.code == "odd-header")
+    assert next(r.guard for r in regions_of(anatomy, len(foreign)) if r.offset == at) is Guard.UNPROTECTED
+
+
+def test_the_checksums_half_must_agree() -> None:
+    at, digits = own_digits(REAL)
+    for i in range(20, 40):
+        new = bytearray(REAL)
+        new[at + i] = digits[i] ^ 1
+        assert {f.code for f in bad(look(bytes(new), ZIP))} == {"crc-mismatch"}
+
+
+def test_ids_of_real_archives() -> None:
+    """Digits that torch wrote, for sets of all sizes: the names' half is right for all of them."""
+    torch = pytest.importorskip("torch")
+    for n in [*range(1, 70), 126, 127, 128, 256, 257, 258, 540, 541, 542, 1108, 1109, 1110, 2000, 2356, 2357, 2358]:
+        stream = io.BytesIO()
+        writer = torch._C.PyTorchFileWriter(stream)
+        names = [f"data/{i}" for i in range(n)]
+        for name in names:
+            writer.write_record(name, b"", 0)
+        writer.write_end_of_file()
+        data = stream.getvalue()
+        with zipfile.ZipFile(stream) as z:
+            names = [i.partition("/")[2] for i in z.namelist() if not i.endswith("serialization_id")]
+            crcs = [z.getinfo("archive/" + i).CRC for i in names]
+        digits = own_digits(data)[1]
+        half = 0
+        for h in in_order([_hash(name.encode()) for name in names]):
+            half ^= (h + 0x9E3779B9 + (half << 6) + (half >> 2)) & MASK
+        assert b"%020d" % half == digits[:20], n
+        assert len(crcs) == len(names)
+
+
+def test_an_id_that_is_no_number() -> None:
+    assert [f.code for f in ids(["a"], b"x" * 40)] == ["bad-header"]
+    assert [f.code for f in ids(["a"], b"1" * 39)] == ["bad-header"]
+
+
+# --- which checksums mean something
+
+
+def records_of(data: bytes) -> list[tuple[str, bytes | int]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as z:
+        return [(i.partition("/")[2], z.read(i)) for i in z.namelist() if not i.endswith("serialization_id")]
+
+
+def recrc(name: str, *, crc: int = 0) -> bytes:
+    """tiny.pt with the stored CRC of one record replaced in both places, and the id made to agree."""
+    data = (FORMAT_FILES / "torch_zip" / "good" / "tiny.pt").read_bytes()
+    records = records_of(data)
+    old = zlib.crc32(next(d for n, d in records if n == name and isinstance(d, bytes)))
+    at, _ = own_digits(data)
+    digest = 0
+    for n, d in records:
+        assert isinstance(d, bytes)
+        c = crc if n == name else zlib.crc32(d)
+        digest ^= (c + 0x9E3779B9 + (digest << 6) + (digest >> 2)) & MASK
+    digits = data[at : at + 20] + b"%020d" % digest
+    new = data[:at] + digits + data[at + 40 :]
+    new = new.replace(struct.pack("<I", zlib.crc32(data[at : at + 40])), struct.pack("<I", zlib.crc32(digits)))
+    return new.replace(struct.pack("<I", old), struct.pack("<I", crc))
+
+
+@pytest.mark.parametrize("name", ["data.pkl", "data/0", "data/1", "version", "byteorder"])
+def test_a_single_checksum_of_zero_is_damage(name: str) -> None:
+    found = look(recrc(name), ZIP)
+    assert "crc-mismatch" in {f.code for f in bad(found)}
+
+
+def test_a_single_storage_filled_in_later() -> None:
+    torch = pytest.importorskip("torch")
+    stream = io.BytesIO()
+    with torch.serialization.skip_data():
+        torch.save({"w": torch.ones(64)}, stream)
+    data = bytearray(stream.getvalue())
+    assert {f.code for f in look(bytes(data), ZIP)} == {"skeleton", "not-checksummed"}
+    anatomy = Anatomy()
+    look(bytes(data), ZIP, anatomy)
+    at = anatomy.tensors[0].offset
+    assert at is not None
+    data[at : at + 4] = b"\0\0\x80\x3f"
+    assert {f.code for f in look(bytes(data), ZIP)} == {"not-checksummed"}
+
+
+# --- hostile archives
+
+
+def plain_zip(records: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w", method) as z:
+            for name, data in records:
+                z.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+        return out.getvalue()
+
+
+def test_a_compressed_pickle_is_bounded() -> None:
+    data = plain_zip([("f/data.pkl", bytes(200 << 20)), ("f/version", b"3\n")])
+    tracemalloc.start()
+    found = checked(BytesSource(data))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "unread-pickle" in {f.code for f in found}
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("size", [2_000_000, 7_000_000, 50_000_000])
+def test_a_pickle_out_of_few_bytes_is_not_read(size: int) -> None:
+    """Each byte of it would cost an object; torch itself stores its pickles."""
+    data = plain_zip([("f/data.pkl", b"\x80\x02" + b"]" * size + b"."), ("f/version", b"3\n")])
+    tracemalloc.start()
+    found = look(data, ZIP)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {f.code for f in bad(found)} == {"unread-pickle"}
+    assert peak < 10 << 20
+
+
+@pytest.mark.parametrize(("size", "method"), [(1 << 19, zipfile.ZIP_DEFLATED), (7 << 20, zipfile.ZIP_DEFLATED), (12 << 20, zipfile.ZIP_STORED)])
+def test_other_pickles_are_read(size: int, method: int) -> None:
+    text = bytes(1 << 19) + random.Random(1).randbytes(1 << 20) if size > 1 << 20 else b""
+    value = b"\x80\x02B" + struct.pack("<I", size) + text.ljust(size, b"a") + b"."
+    assert bad(look(plain_zip([("f/data.pkl", value), ("f/version", b"3\n")], method), ZIP)) == []
+
+
+def test_a_pickle_that_inflates_further_than_it_says_is_bounded() -> None:
+    data = plain_zip([("f/data.pkl", bytes(50_000_000)), ("f/version", b"3\n")]).replace(struct.pack("<I", 50_000_000), struct.pack("<I", 1000))
+    tracemalloc.start()
+    found = look(data, ZIP)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "crc-mismatch" in {f.code for f in found}
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("fmt", [ZIP, ARCHIVE], ids=lambda f: f.name)
+def test_entries_that_share_one_payload_do_not_multiply(fmt: Any) -> None:
+    """The overlapping bomb: thousands of directory entries for the same megabytes of zeros."""
+    name = "f/k" if fmt is ZIP else "k"
+    data = plain_zip([(name, bytes(30 << 20))])
+    central, end = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
+    entry, n = data[central:end], 5000
+    bomb = data[:central] + entry * n + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, n, n, n * len(entry), central, 0)
+    anatomy, began = Anatomy(), time.process_time()
+    found = look(bomb, fmt, anatomy)
+    assert time.process_time() - began < 30
+    assert "bad-header" in {f.code for f in bad(found)}
+    assert len(anatomy.sums) <= 1
+    assert len(found) < 60
+
+
+def test_a_hidden_record_is_called_one() -> None:
+    data = (FORMAT_FILES / "torch_zip" / "bad" / "bad-header--hidden-record.pt").read_bytes()
+    assert any("does not name" in f.message for f in look(data, ZIP))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rubbish_between_two_good_ends_costs_little(seed: int) -> None:
+    rng = random.Random(seed)
+    tail = (FORMAT_FILES / "torch_zip" / "good" / "tiny.pt").read_bytes()
+    data = b"PK\3\4" + rng.randbytes(1 << 20) + tail
+    began = time.process_time()
+    look(data, ZIP)
+    assert time.process_time() - began < 30
+
+
+# --- every kind of tensor
+
+
+def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Strided tensors with their dotted names."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and not value.is_quantized and not value.is_nested and value.device.type != "meta":
+            yield path, value
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            name = repr(k) if isinstance(k, tuple) else str(k)
+            yield from flat(v, torch, f"{path}.{name}" if path else name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "path",
+    sorted({*FORMAT_FILES.glob("torch_*/good/*"), FORMAT_FILES / "pickle_plain/good/tensors.pkl"} - {FORMAT_FILES / "torch_zip/good/package.pt"}),
+    ids=lambda p: f"{p.parts[-3]}/{p.name}",
+)
+def test_tensors_lie_where_torch_finds_them(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    data, anatomy = path.read_bytes(), Anatomy()
+    fmt = BY_NAME[path.parts[-3]]
+    look(data, fmt, anatomy)
+    value = pickle.loads(data) if fmt is PLAIN else torch.load(path, weights_only=False)
+    listed = {t.name: t for t in anatomy.tensors}
+    for name, real in flat(value, torch):
+        t = listed[name]
+        assert (t.dtype, t.shape) == (str(real.dtype).removeprefix("torch."), tuple(real.shape))
+        assert t.nbytes == real.numel() * real.element_size()
+        if t.offset is not None and real.numel() and path.name != "big-endian.pt":
+            raw = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][: real.element_size()]
+            assert data[t.offset : t.offset + len(raw)] == raw
+
+
+def names(path: str) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    anatomy = Anatomy()
+    look((FORMAT_FILES / path).read_bytes(), BY_NAME[path.split("/", maxsplit=1)[0]], anatomy)
+    return {t.name: (t.dtype, t.shape, t.nbytes) for t in anatomy.tensors}
+
+
+def test_parts_of_sparse_quantized_and_nested_tensors() -> None:
+    assert names("torch_zip/good/sparse-compressed.pt") == {
+        "csc.compressed_indices": ("int64", (3,), 24), "csc.plain_indices": ("int64", (2,), 16), "csc.values": ("float32", (2,), 8),
+        "bsr.compressed_indices": ("int64", (3,), 24), "bsr.plain_indices": ("int64", (2,), 16), "bsr.values": ("float32", (2, 1, 1), 8),
+        "bsc.compressed_indices": ("int64", (3,), 24), "bsc.plain_indices": ("int64", (2,), 16), "bsc.values": ("float32", (2, 1, 1), 8),
+    }  # fmt: skip
+    assert names("torch_zip/good/quantized-per-channel.pt") == {
+        "tensor": ("quint8", (2, 5), 10),
+        "channel": ("qint8", (2, 5), 10), "channel.scales": ("float64", (2,), 16), "channel.zero_points": ("int64", (2,), 16),
+        "packed": ("quint4x2", (2, 5), 6), "packed.scales": ("float32", (2,), 8), "packed.zero_points": ("float32", (2,), 8),
+    }  # fmt: skip
+    nested = names("torch_zip/good/nested.pt")
+    assert nested["strided.buffer"] == ("float32", (9,), 36)
+    assert nested["jagged.values"] == ("float32", (3, 3), 36)
+    assert {"strided.sizes", "strided.strides", "strided.storage_offsets", "jagged.offsets"} <= nested.keys()
+    assert names("torch_zip/good/attributes.pt") == {
+        "parameter": ("float32", (2,), 8), "parameter.sub": ("float32", (3,), 12), "subclass": ("float32", (2,), 8), "subclass.extra": ("float32", (4,), 16),
+    }  # fmt: skip
+    assert names("torch_zip/good/odd-keys.pt").keys() == {"1", "(1, 'a')", "None", "0.5"}
+    assert names("pickle_plain/good/tensors.pkl") == {"w": ("float32", (2,), 8), "p": ("float32", (2, 3), 24), "half": ("float16", (1,), 2)}
+    assert names("torch_tar/good/view.pt") == {"whole": ("float32", (4,), 16), "part": ("float32", (2,), 8)}
+
+
+def test_big_endian_files_say_so() -> None:
+    anatomy = Anatomy()
+    look((FORMAT_FILES / "torch_zip/good/big-endian.pt").read_bytes(), ZIP, anatomy)
+    assert anatomy.metadata["byteorder"] == "big"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole modules, compiled ones, scripts, packages, exported programs, enums in args: nothing of it is damaged or unsafe."""
+    torch = pytest.importorskip("torch")
+    import argparse
+    import signal
+
+    monkeypatch.chdir(tmp_path)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+    args = argparse.Namespace(exit_signal=signal.SIGTERM, dtype=torch.bfloat16, device=torch.device("cpu"))
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "args": args}, "job.pt")
+    torch.save(net, "module.pt")
+    torch.save(net, "module-legacy.pt", _use_new_zipfile_serialization=False)
+    torch.save(torch.compile(net), "compiled.pt")
+    torch.save({"w": torch.empty(3, device="meta")}, "meta.pt")
+    torch.save({"w": torch.ones(3)}, "\u00fc.pt")
+    script = torch.jit.script(net)
+    torch.jit.save(script, "script.pt", _extra_files={"a.txt": "x", "b/c.json": "{}"})
+    script._save_for_lite_interpreter("lite.pt", _extra_files={"a.txt": "x"})
+    torch.jit.save(torch.jit.trace(net.eval(), torch.ones(2, 2)), "trace.pt")
+    program = torch.export.export(net, (torch.ones(2, 2),))
+    torch.export.save(program, "program.pt2")
+    for path in tmp_path.iterdir():
+        data, anatomy = path.read_bytes(), Anatomy(regions=[])
+        found = look(data, anatomy=anatomy)
+        assert bad(found) == [], path.name
+        assert not any(r.what == "unexplained" for r in regions_of(anatomy, len(data))), path.name
+        assert anatomy.tensors or path.suffix == ".pt2", path.name
+
+
+# --- the old formats
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2**48).map(str), max_size=30) | st.integers(0, 3000).map(lambda n: [str(i) for i in range(n)]), st.integers(2, 5))
+def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None:
+    assert encoded(value, protocol) in (pickle.dumps(value, protocol), None)
+    assert encoded({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
+
+
+def test_old_files_of_torch_s_own(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for protocol in range(1, 6):
+        stream = io.BytesIO()
+        value = {"epoch": 3, "w": torch.ones(2), "s": torch.eye(2).to_sparse(), "v": torch.arange(9)[3:5]}
+        torch.save(value, stream, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+        data, anatomy = stream.getvalue(), Anatomy(regions=[])
+        assert next(f for f in FORMATS if f.magic(data[:HEAD])) is LEGACY
+        assert bad(look(data, LEGACY, anatomy)) == []
+        assert {t.name for t in anatomy.tensors} == {"w", "s.indices", "s.values", "v"}
+        checked_bytes = sum(r.length for r in regions_of(anatomy, len(data)) if r.guard is Guard.STRUCTURE)
+        assert checked_bytes > (100 if protocol > 1 else 20)
+
+
+TINY_TAR = (FORMAT_FILES / "torch_tar" / "good" / "tiny.pth.tar").read_bytes()
+
+
+def test_every_flip_in_a_tar_header_is_seen() -> None:
+    data, missed = bytearray(TINY_TAR), []
+    for bit in range(8 * 512):
+        data[bit // 8] ^= 1 << bit % 8
+        if not bad(look(bytes(data), TAR)):
+            missed.append(bit)
+        data[bit // 8] ^= 1 << bit % 8
+    assert missed == []
+
+
+def test_a_tar_of_many_members_costs_little() -> None:
+    head = TINY_TAR[:512]
+    began = time.process_time()
+    found = look(head * 4000, TAR)
+    assert time.process_time() - began < 30
+    assert bad(found)
+
+
+@pytest.mark.parametrize("value", [{}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2}])
+@pytest.mark.parametrize("protocol", range(6))
+def test_plain_pickles_are_recognised(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    assert next(f for f in FORMATS if f.magic(data[:HEAD])) is PLAIN
+    assert bad(look(data, PLAIN)) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(min_size=3)
+    | st.sampled_from(["count\nvalue\n1\n2\n", "(a, b)\n", "]\n", "}", "name,age\n", "I,1\n2", "N\n\n\n", "Price\n", "S3 bucket\n"])
+)
+def test_text_is_no_pickle(text: str) -> None:
+    data = text.encode("utf-8", "replace")[:HEAD]
+    if PLAIN.magic(data) and data[:1] != b"\x80":  # then it really is one, to its last byte
+        pickle.loads(data) if data.endswith(b".") else None
+
+
+def test_severity_of_foreign_names_is_a_note() -> None:
+    found = ids(["a", "b"], b"%020d%020d" % (1, 0))
+    assert [f.severity for f in found if f.code == "odd-header"] == [Severity.NOTE]

@@ -1,0 +1,137 @@
+"""The fuzzing target of benchmarks/fuzz.py over the seeds it starts from: what must hold whatever the bytes are holds for every fixture."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from places import ROOT
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import FORMATS, Anatomy, Format
+from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.storage import Source
+
+sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TARGET, FUZZ = _script("_target"), _script("fuzz")
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_the_target_holds_for_seeds_and_splices_of_them(fmt: Format) -> None:
+    run, known, r = TARGET.target(fmt.name), TARGET.seeds(fmt.name), random.Random(1)
+    assert known
+    for data in known:
+        run(data)
+    small = [d for d in known if len(d) <= 8192]
+    for _ in range(200):
+        a, b = r.choice(small), r.choice(small)
+        run(a[: r.randrange(len(a) + 1)] + b[r.randrange(len(b) + 1) :])
+
+
+def test_the_target_lets_through_what_a_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, broken)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError) as caught:
+        TARGET.target(FORMATS[0].name)(b"PK")
+    assert TARGET.where(caught.value).startswith("ZeroDivisionError-_base-")
+
+
+def test_the_target_objects_to_an_impossible_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        yield finding("truncated", "x", offset=-1)
+
+    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, broken)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError):
+        TARGET.target(FORMATS[0].name)(b"PK")
+
+
+KEPT = sorted(p for p in TARGET.KEPT.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda p: str(p.relative_to(TARGET.KEPT)))
+def test_what_once_failed_does_not_fail_again(path: Path) -> None:
+    TARGET.target(path.parent.name)(path.read_bytes())
+
+
+def test_kept_inputs_are_small_and_belong_to_a_target() -> None:
+    assert {p.parent.name for p in KEPT} <= set(TARGET.every())
+    assert all(p.parent.parent == TARGET.KEPT and 0 < p.stat().st_size <= 64 << 10 for p in KEPT)
+    assert any(data == p.read_bytes() for p in KEPT for data in TARGET.seeds(p.parent.name))  # and mutation starts from them
+
+
+@pytest.mark.parametrize("name", sorted(TARGET.OTHERS))
+def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> None:
+    run, known, r = TARGET.target(name), TARGET.seeds(name), random.Random(1)
+    assert len(known) > 1
+    for data in known:
+        run(data)
+    for _ in range(60):
+        run(FUZZ.spliced(known, r))
+
+
+def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
+    monkeypatch.setattr("ckpt_tools.crosscheck.mindformers_records._meta", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
+    with pytest.raises(AssertionError):
+        TARGET.target("tracker")(b"20")
+
+
+def test_the_configuration_is_really_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ckpt_tools.layouts.user.load", broken)
+    with pytest.raises(ZeroDivisionError):
+        TARGET.target("config")(TARGET.OTHERS["config"].seeds()[0])
+
+
+def test_names_stay_below_their_directory() -> None:
+    made = list(TARGET.OTHERS["names"].make.__globals__["paths"](b"/etc/passwd\n../../x\n\0a/./b\n"))
+    assert made == [b"etc/passwd", b"x", b"a/b"]
+
+
+def test_every_target_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, int, Path]] = []
+
+    def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> dict[str, object]:
+        asked.append((name, seconds, out))
+        return {"format": name, "executions": 1, "deaths": 0, "defects": {"crash": {}} if name == "names" else {}}
+
+    monkeypatch.setattr(FUZZ, "campaign", campaign)
+    monkeypatch.setattr(FUZZ.os, "sched_getaffinity", lambda _: {0, 1})
+    results = FUZZ.campaigns(120, tmp_path, None)
+    assert sorted(name for name, _, _ in asked) == sorted(TARGET.every()) and len({out for _, _, out in asked}) == len(asked)
+    assert sum(seconds for _, seconds, _ in asked) <= 2 * 120
+    assert FUZZ.summed(results)["defects"] == {"names": ["crash"]} and json.dumps(FUZZ.summed(results))
+
+
+def test_workflows_fuzz_every_target_for_two_minutes_and_every_night_for_long() -> None:
+    push, night = (yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"] for name in ("ci.yml", "nightly.yml"))
+    assert {"run": ".ci/fuzz"} in push["fuzz"]["steps"]
+    assert 'benchmarks/fuzz.py --all --seconds "${1:-120}"' in (ROOT / ".ci/fuzz").read_text()
+    steps = night["fuzz"]["steps"]
+    assert "benchmarks/fuzz.py --list" in night["targets"]["steps"][-1]["run"]
+    assert any("--seconds 1800" in step.get("run", "") for step in steps)
+    assert any(step.get("if") == "always()" and "upload-artifact" in step["uses"] for step in steps)
+    assert {"run": "python benchmarks/attack.py"} in night["attacks"]["steps"]

@@ -1,0 +1,208 @@
+"""What a file costs grows as its bytes do, in every format, also where its parts collide, nest or overlap: calls are counted at two sizes."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import struct
+import warnings
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import small_files
+import torch
+import torch.distributed.checkpoint as saver
+from counted import calls
+from mindspore_writer import record
+from small_files import tf
+
+from ckpt_tools.api import verify
+from ckpt_tools.formats.archives import zip_directory
+from ckpt_tools.formats.common import json_text, tensors
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.model.nouns import Finding, Level, Verdict
+
+FLOATS = struct.pack("<f", 0.5)
+LIST = b'{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'
+
+
+def safetensors(*entries: bytes, data: int) -> bytes:
+    header = b"{" + b",".join(entries) + b"}"
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + FLOATS * data
+
+
+def archive(*records: tuple[str, bytes]) -> bytes:
+    with io.BytesIO() as out:
+        with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as z:
+            warnings.simplefilter("ignore")  # two records of one name are what is wanted
+            for name, data in records:
+                z.writestr(zipfile.ZipInfo(f"f/{name}"), data)
+        return out.getvalue()
+
+
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\6\0\0\0%06dX\3\0\0\0cpuK\1tQK\0K\1\x85K\1\x85\x89NtR"
+
+
+def pickled(n: int, storage: Callable[[int], int]) -> bytes:
+    return b"\x80\x02}(" + b"".join(b"X\6\0\0\0%06d" % i + TENSOR % storage(i) for i in range(n)) + b"u."
+
+
+def torch_zip(n: int, storage: Callable[[int], int] = lambda i: i, records: int | None = None, twice: int = 0) -> dict[str, bytes]:
+    data = [(f"data/{i:06}", FLOATS) for i in range(n if records is None else records)]
+    return {"x.pt": archive(("data.pkl", pickled(n, storage)), ("version", b"3\n"), *data, *(data * twice))}
+
+
+def legacy(n: int) -> dict[str, bytes]:
+    out = io.BytesIO()
+    torch.save({f"w{i}": small_files.tensor(i) for i in range(n)}, out, _use_new_zipfile_serialization=False)
+    return {"x.pt": out.getvalue()}
+
+
+def mindspore(names: list[str], dims: tuple[int, ...] = (1,)) -> dict[str, bytes]:
+    data = b"".join(record(name, dims, "Float32", FLOATS) for name in names)
+    return {"x.ckpt": data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big")}
+
+
+def bundle(n: int, apart: int = 4, per_block: int = 1 << 30) -> dict[str, bytes]:
+    entries = {f"w{i:06}".encode(): tf.entry(1, [1], apart * i, 4, tf.crc32c(FLOATS)) for i in range(n)}
+    return {"ckpt-1.index": tf.bundle(entries, per_block=per_block), "ckpt-1.data-00000-of-00001": FLOATS * (n if apart else 1)}
+
+
+def dcp(n: int, files: int) -> dict[str, bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saver.save({f"w{i}": small_files.tensor(i) for i in range(n)}, storage_writer=saver.FileSystemWriter(name, thread_count=files), no_dist=True)
+        return {p.name: p.read_bytes() for p in Path(name).iterdir()}
+
+
+def zarr(n: int) -> dict[str, bytes]:
+    head = {"zarr_format": 2, "shape": [n], "chunks": [1], "dtype": "<f4", "compressor": None, "fill_value": None, "order": "C", "filters": None}
+    return {".zarray": json.dumps(head).encode(), **{str(i): FLOATS for i in range(n)}}
+
+
+def shards(n: int, files: int) -> dict[str, bytes]:
+    weights = {f"w{i}": f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i in range(n)}
+    each: dict[str, list[str]] = {}
+    for name, file in weights.items():
+        each.setdefault(file, []).append(name)
+    index = json.dumps({"metadata": {"total_size": 4 * n}, "weight_map": weights}).encode()
+    bodies = {
+        file: safetensors(*(b'"%s":' % w.encode() + LIST % (4 * k, 4 * k + 4) for k, w in enumerate(ws)), data=len(ws)) for file, ws in each.items()
+    }
+    return {"model.safetensors.index.json": index, **bodies}
+
+
+FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
+    "torch": torch_zip,
+    "torch, one storage": lambda n: torch_zip(n, lambda _: 0, 1),
+    "torch, no storage": lambda n: torch_zip(n, records=0),
+    "torch, storages of nobody": lambda n: {"x.pt": torch_zip(1, records=n)["x.pt"]},
+    "torch, records twice": lambda n: torch_zip(n, twice=1),
+    "torch, one name": lambda n: {"x.pt": archive(("data.pkl", b"\x80\x02}."), ("version", b"3\n"), *[("data/0", b"")] * n)},
+    "torch, old format": legacy,
+    "zip": lambda n: {"x.npz": archive(*((f"{i}.npy", b"x") for i in range(n)))},
+    "pickle": lambda n: {"x.pkl": b"\x80\x02](" + b"}" * n + b"e."},
+    "safetensors": lambda n: {"x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)},
+    "safetensors, one place": lambda n: {"x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (0, 4) for i in range(n)), data=1)},
+    "safetensors, backwards": lambda n: {
+        "x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in reversed(range(n))), data=n)
+    },
+    "safetensors, one name": lambda n: {"x.safetensors": safetensors(*(b'"w":' + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)},
+    "safetensors, metadata": lambda n: {
+        "x.safetensors": safetensors(b'"__metadata__":{' + b",".join(b'"k%d":"v"' % i for i in range(n)) + b"}", data=0)
+    },
+    "safetensors, braces": lambda n: {"x.safetensors": safetensors(*(b'"w%d":{"x":"%s"}' % (i, b"}" * 40) for i in range(n)), data=0)},
+    "safetensors, set": lambda n: shards(n, 4),
+    "safetensors, many files": lambda n: shards(n, n),
+    "JSON": lambda n: {"config.json": json.dumps({f"k{i}": i for i in range(n)}).encode()},
+    "JSON, one key": lambda n: {"config.json": b"{" + b",".join(b'"k":1' for _ in range(n)) + b"}"},
+    "JSON, deep": lambda n: {"config.json": b'{"k":' + b"[" * n + b"]" * n + b"}"},
+    "JSON, numbers": lambda n: {"config.json": b'{"k":[' + b",".join([b"9" * 400] * n) + b"]}"},
+    "MindSpore": lambda n: mindspore([f"w{i}" for i in range(n)]),
+    "MindSpore, one name": lambda n: mindspore(["w"] * n),
+    "MindSpore, dimensions": lambda n: mindspore([f"w{i}" for i in range(n // 8)], (1,) * 8),
+    "TensorFlow": bundle,
+    "TensorFlow, blocks": lambda n: bundle(n, per_block=2),
+    "TensorFlow, one place": lambda n: bundle(n, 0),
+    "DCP": lambda n: dcp(n, 2),
+    "DCP, many files": lambda n: dcp(n, n),
+    "zarr": zarr,
+}
+SMALL = 40
+
+
+def cost(path: Path) -> int:
+    """Calls that verifying a path makes."""
+    return calls(lambda: verify([str(path)], Level.CONTENT, jobs=1))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
+    counted = []
+    for size in (8, SMALL, 4 * SMALL):  # the first one imports what is imported once
+        home = tmp_path / str(size)
+        home.mkdir()
+        made = FILES[name](size)
+        for file, data in made.items():
+            (home / file).write_bytes(data)
+        counted.append(cost(home if len(made) > 1 else home / next(iter(made))))
+    assert counted[2] < 6 * counted[1], counted
+
+
+# -- bounds --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More records, tensors or values than are kept: never sound; and unknown where a pickle among them was not read."""
+    monkeypatch.setattr(zip_directory, "MAX_RECORDS", 50)
+    monkeypatch.setattr("ckpt_tools.formats.safetensors.safetensors.MAX_TENSORS", 50)
+    monkeypatch.setattr(json_text, "MAX_MEMORY", 2000)
+    unread, part = (Verdict.UNKNOWN, "unread-pickle"), (Verdict.SUSPECT, "too-complex")
+    for name, (verdict, code) in ("torch", unread), ("safetensors", part), ("JSON", part):
+        for n in (10, 60):
+            ((file, data),) = FILES[name](n).items()
+            (tmp_path / file).write_bytes(data)
+            report = verify([str(tmp_path / file)]).files[0].report
+            assert report.verdict in ({verdict} if n == 60 else {Verdict.OK, Verdict.SUSPECT}), (name, n, report.findings)
+            assert (code in {f.code for f in report.findings}) == (n == 60)
+
+
+def test_the_bounds_are_those_that_memory_was_measured_with() -> None:
+    """500 bytes of memory for a tensor, 700 for a record, beside 200 MB for the text of the largest header."""
+    assert tensors.MAX_TENSORS * 500 + (200 << 20) < 300 << 20
+    assert zip_directory.MAX_RECORDS * 700 + (16 << 20) < 300 << 20
+
+
+def test_damage_lets_go_of_what_was_read() -> None:
+    """Without waiting for the collector: the next look would have to hold the text of two headers."""
+
+    class Text:
+        pass
+
+    kept: list[weakref.ref[Text]] = []
+
+    def check() -> Iterator[Finding]:
+        text = Text()
+        kept.append(weakref.ref(text))
+        yield from ()
+        raise Damage("truncated", "cut off", 0)
+
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with suppress(Damage):
+            list(limited(check()))
+        assert kept[0]() is None
+    finally:
+        if collecting:
+            gc.enable()

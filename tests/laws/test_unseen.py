@@ -1,0 +1,357 @@
+"""Not having looked is never absence: whatever system call fails on whatever path below ROOT, an answer is the unharmed one, or exit 5 that names the path."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_files
+from fixture_trees import CASES, damage, materialise, questions
+from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law, paths, words_of
+from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
+
+from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
+from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.layouts.common.directories import step_in_path
+from ckpt_tools.storage import retry
+
+COMMANDS = (
+    "plan", "verify", "plan --skip-unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow-none --allow-missing", "by-engine",
+)  # fmt: skip
+NAMES = [f"{case.parent.parent.name}/{case.parent.name}" for case in CASES]
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    one = Victim(tmp_path_factory.mktemp("elsewhere"))
+    yield one
+    one.close()
+
+
+def faults(root: Path) -> Iterator[Fault]:
+    """Every call that a path is asked with, and every error."""
+    for path, directory in paths(root):
+        yield from (Fault(path, call, number) for call in (OF_DIRECTORIES if directory else OF_FILES) for number in ERRNOS)
+
+
+def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
+    """Every second path once, three commands; the calls, the errors and the commands take turns, so that each meets each other over all fixtures."""
+    commands = (COMMANDS[turn % 3], *(COMMANDS[3 + (turn + i) % (len(COMMANDS) - 3)] for i in (0, 3)))
+    for n, (path, directory) in enumerate(list(paths(root))[turn % 2 :: 2], turn):
+        calls = OF_DIRECTORIES if directory else OF_FILES
+        yield commands[n % 3], Fault(path, calls[n // 3 % 3], ERRNOS[n // 5 % len(ERRNOS)])
+
+
+@pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
+def test_an_error_on_any_path_is_never_absence(at: int, victim: Victim, tmp_path: Path) -> None:
+    root = materialise(CASES[at], tmp_path)
+    cases = list(some(root, at))
+    unharmed = {command: victim.ask(words_of(command, str(root))) for command, _ in cases}
+    injected, wrong = 0, list[str]()
+    for command, fault in cases:
+        harmed = victim.ask(words_of(command, str(root)), fault)
+        injected += harmed.injected > 0
+        if why := broken_law(command, unharmed[command], harmed, fault.path):
+            wrong.append(f"{command}: {fault.call} of {fault.path[len(str(root)) :]}: {errno.errorcode[fault.errno]}: {why}")
+    assert not wrong
+    assert injected
+
+
+def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fault]) -> None:
+    unharmed, injected, wrong = victim.ask(words), 0, list[str]()
+    for fault in tried:
+        harmed = victim.ask(words, fault)
+        injected += harmed.injected > 0
+        if why := broken_law(command, unharmed, harmed, fault.path):
+            wrong.append(f"{fault.call} of {fault.path}: {errno.errorcode[fault.errno]}: {why}")
+    with open(os.path.join(os.environ["XDG_CACHE_HOME"], "injected.txt"), "a", encoding="utf-8") as notes:
+        notes.write(f"{injected} {command}\n")
+    assert not wrong, wrong[:20]
+    assert injected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
+def test_every_error_of_every_call_on_every_path(at: int, command: str, victim: Victim, tmp_path: Path) -> None:
+    root = materialise(CASES[at], tmp_path)
+    all_hold(victim, command, words_of(command, str(root)), faults(root))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"skip_unreadable": True}], ids=["", "skip"])
+@pytest.mark.parametrize(("case", "question"), questions())
+def test_every_call_on_every_path_of_damaged_trees(
+    case: Path, question: dict[str, Any], more: dict[str, bool], victim: Victim, tmp_path: Path
+) -> None:
+    root = materialise(case, tmp_path)
+    damage(root, question)
+    words = ["by-python", os.path.join(root, question.get("root", ".")), json.dumps({**question.get("options", {}), **more})]
+    tried = (fault for n, fault in enumerate(faults(root)) if n // 6 % 6 == n % 6 and not os.path.islink(fault.path))
+    all_hold(victim, "--skip-unreadable" if more else "", words, tried)
+
+
+# ---- what is tried again, and what cannot win
+
+
+@pytest.fixture
+def megatron_root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run", steps=(10, 20))
+
+
+def part(root: Path, step: int, rank: int = 0) -> str:
+    return str(root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt")
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ETIMEDOUT, errno.EINTR])
+@pytest.mark.parametrize("call", ["opendir", "readdir", "stat", "open", "read"])
+def test_what_may_pass_is_tried_three_times_more(call: str, number: int, victim: Victim, megatron_root: Path) -> None:
+    words, path = words_of("plan", str(megatron_root)), part(megatron_root, 20)
+    path = os.path.dirname(path) if call in ("opendir", "readdir") else path
+    passing, lasting = victim.ask(words, Fault(path, call, number, times=3)), victim.ask(words, Fault(path, call, number, times=1000))
+    assert passing.answer == victim.ask(words).answer and passing.injected == 3
+    if number != errno.EINTR or call in ("opendir", "readdir", "stat"):  # Python itself makes an interrupted open or read again
+        assert lasting.code == 5 and lasting.injected in (4, 8, 12)  # once, and three times more, wherever the path is asked about
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_what_cannot_pass_is_not_tried_again(number: int, victim: Victim, megatron_root: Path) -> None:
+    assert victim.ask(words_of("plan", str(megatron_root)), Fault(str(megatron_root / "iter_0000020"), "opendir", number)).injected == 1
+
+
+@pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".nfs0000000012345678"])
+@pytest.mark.parametrize("command", ["plan", "plan --allow-none", "verify", "ls"])
+def test_names_of_the_file_system_do_not_stop_a_start(command: str, name: str, victim: Victim, megatron_root: Path) -> None:
+    (megatron_root / name).mkdir()
+    words, fault = words_of(command, str(megatron_root)), Fault(str(megatron_root / name), "opendir", errno.EACCES)
+    harmed = victim.ask(words, fault)
+    assert harmed.injected and harmed.answer == victim.ask(words).answer and harmed.code == 0
+    assert fault.path in harmed.out
+
+
+@pytest.mark.parametrize(
+    ("step", "days", "code"),
+    [(5, -1, 0), (5, 1, 5), (30, -1, 5), (None, -1, 5), (None, 1, 5)],
+    ids=["older", "later", "higher", "nameless", "nameless-later"],
+)
+def test_only_what_is_older_by_name_and_by_time_is_passed_over(step: int | None, days: int, code: int, victim: Victim, megatron_root: Path) -> None:
+    hidden = megatron_root / ("other" if step is None else f"iter_{step:07d}")
+    hidden.mkdir()
+    os.utime(hidden, (OLD + 7200 + days * 86400,) * 2)
+    harmed = victim.ask(words_of("plan", str(megatron_root)), Fault(str(hidden), "opendir", errno.EACCES))
+    assert harmed.code == code and str(hidden) in harmed.out
+    assert (harmed.body["checkpoint"] or {}).get("step") == (20 if code == 0 else None)
+    timeless = victim.ask(words_of("plan", str(megatron_root)), Fault(str(hidden), "stat", errno.EIO))
+    assert timeless.code == 5
+
+
+def test_an_older_checkpoint_that_is_closed_does_not_stop_a_start(victim: Victim, tmp_path: Path) -> None:
+    """In each layout whose checkpoints have directories of their own, named after their steps."""
+    closed = set()
+    for n, case in enumerate(CASES):
+        if case.parent.parent.name in closed:
+            continue
+        root = materialise(case, tmp_path / str(n))
+        words = words_of("plan", str(root))
+        unharmed = victim.ask(words)
+        chosen = unharmed.body.get("checkpoint") or {}
+        others = [c for c in unharmed.body.get("candidates", ()) if c["step"] is not None and c["step"] < (chosen.get("step") or 0)]
+        for older in (
+            c["path"] for c in others if os.path.isdir(c["path"]) and c["path"] != str(root) and str(c["step"]) in os.path.basename(c["path"])
+        ):
+            os.utime(older, (OLD, OLD))
+            harmed = victim.ask(words, Fault(older, "opendir", errno.EACCES))
+            assert harmed.injected and harmed.answer == unharmed.answer and older in harmed.said
+            closed.add(case.parent.parent.name)
+    assert closed >= {"dcp", "deepspeed-universal", "hf-trainer", "megatron", "megatron-core", "orbax"}
+
+
+@pytest.mark.parametrize("untyped", [False, True])
+def test_entries_that_do_not_say_what_they_are(untyped: bool, victim: Victim, megatron_root: Path) -> None:
+    """On such file systems every entry must be asked, and any of them may be a directory."""
+    words, home = words_of("plan", str(megatron_root)), str(megatron_root / "iter_0000020")
+    assert victim.ask(words, untyped=untyped).body["checkpoint"]["step"] == 20
+    harmed = victim.ask(words, Fault(home, "stat", errno.EIO), untyped=untyped)
+    assert harmed.code == 5 and home in harmed.err
+
+
+def copied(root: Path) -> None:
+    for name in ("kept", "iter_0000020-copy", "iter_0000030"):  # equal under another name, called a copy, and called another step
+        shutil.copytree(root / "iter_0000020", root / name)
+
+
+def linked(root: Path) -> None:
+    """The newest checkpoint is a link, a rank directory of the older one too, and another name leads to the newest as well."""
+    (root / "iter_0000020").rename(root / "kept")
+    (root / "iter_0000010/mp_rank_01").rename(root / "elsewhere")
+    (root / "iter_0000010/mp_rank_01").symlink_to(root / "elsewhere")
+    (root / "iter_0000020").symlink_to("kept")
+    (root / "latest").symlink_to("iter_0000020")
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --skip-unreadable"])
+@pytest.mark.parametrize("made", [copied, linked])
+def test_copies_and_links_that_could_not_be_looked_at(made: Callable[[Path], None], command: str, victim: Victim, megatron_root: Path) -> None:
+    made(megatron_root)
+    words = words_of(command, str(megatron_root))
+    unharmed = victim.ask(words)
+    assert unharmed.body["checkpoint"]["step"] == 20
+    for path, directory in paths(megatron_root):
+        for call in ("opendir", "stat") if directory else ("read", "stat"):
+            harmed = victim.ask(words, Fault(path, call, errno.EIO))
+            names = path, path.replace("/kept", "/iter_0000020"), path.replace("/elsewhere", "/iter_0000010/mp_rank_01")
+            assert broken_law(command, unharmed, harmed, *names) is None, (path, call, harmed.err)
+
+
+# ---- nothing is there, as far as one can see
+
+
+@pytest.mark.parametrize(
+    "command", ["plan", "plan --allow-none", "plan --skip-unreadable --allow-none", "hook --allow-none", "run --allow-none", "ls", "verify"]
+)
+@pytest.mark.parametrize("held", ["nothing", "an unfinished save", "a broken checkpoint"])
+def test_none_is_never_said_of_what_was_not_seen(held: str, command: str, victim: Victim, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    (root / "hidden").mkdir(parents=True)
+    if held == "an unfinished save":
+        (root / "net-1_10.ckpt.tmp").write_bytes(b"x")
+    elif held == "a broken checkpoint":
+        megatron(root, steps=(10,), tracker=False)
+        Path(part(root, 10)).write_bytes(b"")
+    harmed = victim.ask(words_of(command, str(root)), Fault(str(root / "hidden"), "opendir", errno.EIO))
+    assert harmed.code == 5 and str(root / "hidden") in harmed.out + harmed.err
+
+
+@pytest.mark.parametrize(("unread", "damaged"), [(0, 1), (1, 0), (0, None)])
+def test_a_file_that_may_be_whole_is_not_fallen_back_from_though_its_replica_is_broken(
+    unread: int, damaged: int | None, victim: Victim, tmp_path: Path
+) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    files = [root / f"rank_{rank}/net-1_20.ckpt" for rank in range(2)]
+    if damaged is not None:
+        st = files[damaged].stat()
+        files[damaged].write_bytes(files[damaged].read_bytes()[:-9])
+        os.utime(files[damaged], ns=(st.st_atime_ns, st.st_mtime_ns))
+    harmed = victim.ask(words_of("plan --replicas all", str(root)), Fault(str(files[unread]), "read", errno.EIO))
+    if damaged is None:  # the replica stands in
+        assert harmed.code == 0 and harmed.body["checkpoint"]["step_in_epoch"] == 20
+    else:
+        assert harmed.code == 5 and str(files[unread]) in harmed.err
+
+
+def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path: Path) -> None:
+    """Its files may be of any checkpoint, and nothing else says how many ranks there are."""
+    root = one_file_per_rank(tmp_path / "run")
+    harmed = victim.ask(words_of("plan --skip-unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO))
+    assert harmed.code == 5 and str(root / "rank_1") in harmed.err
+
+
+# ---- the pieces
+
+
+def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, calls = list[float](), list[int]()
+    monkeypatch.setattr(retry, "pause", pauses.append)
+
+    def failing(number: int) -> None:
+        calls.append(number)
+        raise OSError(number, os.strerror(number))
+
+    for number, attempts in ((errno.ESTALE, 4), (errno.EINTR, 4), (errno.ETIMEDOUT, 4), (errno.EIO, 1), (errno.ENOENT, 1)):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            retry.patiently(failing, number)
+        assert calls.count(number) == attempts
+    assert pauses == [*retry.PAUSES] * 3 and sum(retry.PAUSES) < 0.1 and sorted(pauses[:3]) == pauses[:3]
+
+
+def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere")
+    for name, there, file, directory in [
+        ("file", True, True, False), (".", True, False, True), ("loop", True, False, False), ("gone", True, False, False),
+        ("none", False, False, False), ("file/below", False, False, False), ("n" * 300, False, None, None),
+    ]:  # fmt: skip
+        path = str(tmp_path / name)
+        assert retry.there(path) is there, name
+        if file is not None:
+            assert (retry.is_file(path), retry.is_directory(path)) == (file, directory), name
+    with pytest.raises(OSError, match="too long"):  # each name is short enough: something may be there, and nobody can ask
+        retry.there(str(tmp_path) + "/name" * 2000)
+
+
+@pytest.mark.parametrize(
+    ("below", "step"),
+    [
+        ("iter_0000020", 20), ("iter_0000020/mp_rank_01", 20), ("checkpoint-7/global_step9", 9), ("global_step5_universal/zero", 5),
+        ("rank_3", None), ("logs", None), ("20", None), ("by_step/20", 20), ("iter_0000020/3", 20),
+    ],
+)  # fmt: skip
+def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) -> None:
+    assert step_in_path(f"/run/{below}", "/run", LAYOUTS, {"/run/by_step"}) == step
+
+
+# ---- real processes
+
+
+@pytest.mark.parametrize(
+    ("command", "call", "below"),
+    [
+        ("plan --json", "opendir", "iter_0000020"),
+        ("latest --rank 0", "read", "iter_0000020/mp_rank_01/model_optim_rng.pt"),
+        ("hook", "readdir", "iter_0000020/mp_rank_00"),
+        ("run", "open", "iter_0000020/mp_rank_00/model_optim_rng.pt"),
+        ("verify", "read", "iter_0000010/mp_rank_01/model_optim_rng.pt"),
+        ("ls", "stat", "iter_0000020/mp_rank_01/model_optim_rng.pt"),
+    ],
+)
+def test_every_command_as_a_process_of_its_own(command: str, call: str, below: str, megatron_root: Path, tmp_path: Path) -> None:
+    fault, notes = Fault(str(megatron_root / below), call, errno.EIO), tmp_path / "notes"
+    name, *more = command.split()
+    line = [*CKPT, name, str(megatron_root), *more, *(["--", "echo", "started"] if name == "run" else [])]
+    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 5 and "started" not in done.stdout
+    assert (below if name in ("verify", "ls") else fault.path) in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert set(notes.read_text().splitlines()) == {f"{call} {fault.path}"}
+
+
+@pytest.mark.parametrize("command", ["plan", "verify"])
+def test_copies_of_the_process_tell_what_they_could_not_read(command: str, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for rank in range(70):
+        for step in (10, 20):
+            path = root / f"rank_{rank}/net-1_{step}.ckpt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(small_files.mindspore(True, rank, step_num=step))
+            os.utime(path, (OLD + step * 360, OLD + step * 360))
+    fault, notes = Fault(str(root / "rank_33/net-1_20.ckpt"), "read", errno.EIO), tmp_path / "notes"
+    line = [*CKPT, command, str(root), "--json", "--jobs", "2"]
+    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 5 and fault.path in done.stdout
+    assert fault.path in notes.read_text()
+
+
+def test_the_python_api_says_the_same(megatron_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, real = str(megatron_root / "iter_0000020"), os.scandir
+
+    def refusing(path: str) -> object:
+        if path == hidden:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    for ask in (plan, latest):
+        with pytest.raises(CannotLook, match="iter_0000020") as raised:
+            ask(megatron_root)
+        assert raised.value.plan is not None and hidden in {f.path for f in raised.value.plan.warnings}
+    assert [(f.code, f.path) for f in scan(megatron_root).findings] == [("unreadable", hidden)]
+    assert verify(megatron_root).verdict is Verdict.UNKNOWN
+    older = plan(megatron_root, Selection(skip_unreadable=True))
+    assert older.checkpoint and older.checkpoint.step == 10 and hidden in {f.path for f in older.warnings}

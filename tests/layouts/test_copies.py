@@ -1,0 +1,165 @@
+"""Copies that people make by hand beside a run change nothing: neither the choice, nor its files, nor the exit code; but they are named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import small_files
+from asked_plan import Answer, asked
+from fixture_trees import CASES, materialise
+
+from ckpt_tools import errors
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.layouts.common.copies import Proof, copy
+from ckpt_tools.model.selection import Selection
+
+NAMES = ("{}.bak", "{}.old", "{}-copy", "{} (1)", ".trash/{}", "{}_20250131", "{}-2025-01-31_120000", "{}_old")
+"""What people call a copy of a directory or, before its suffix or after it, of a file."""
+
+
+def age(top: Path, seconds: int) -> None:
+    for path in [top, *top.rglob("*")] if top.is_dir() else [top]:
+        st = path.stat()
+        os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns + seconds * 10**9))
+
+
+def put_beside(source: Path, name: str, seconds: int) -> Path:
+    """A copy of ``source`` under a name of NAMES; a file keeps its suffix behind the mark where people (or file managers) leave it there."""
+    suffix = "".join(source.suffixes[-1:]) if source.is_file() and name[-1] in ")y1" else ""
+    target = source.parent / (name.format(source.name.removesuffix(suffix)) + suffix)
+    target.parent.mkdir(exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+    age(target, seconds)
+    return target
+
+
+def named(root: Path, copied: Path) -> bool:
+    """Whether plan, ls and verify all name the copy, or the trash that it lies in."""
+    top = copied.parent if copied.parent.name == ".trash" else copied
+    answers = [scan(str(root)).findings, verify([str(root)]).findings]
+    with contextlib.suppress(errors.CkptError):
+        answers.append(plan(str(root)).warnings)
+    return all([f.path for f in found if f.code == "set-aside"] == [str(top)] for found in answers)
+
+
+def sources(root: Path, before: Answer) -> dict[str, Path]:
+    """What is copied: the whole run, the newest checkpoint's own directory, one of its files."""
+    out = {"run": root / "run"}
+    if before.files:
+        out["file"] = Path(before.files[0])
+    if os.path.isdir(before.path) and before.path != str(out["run"]):
+        out["checkpoint"] = Path(before.path)
+    return out
+
+
+COPIES = [(kind, name, seconds) for name in NAMES for kind in ("run", "checkpoint", "file") for seconds in (-7200, 7200)]
+
+
+def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int]]) -> int:
+    """How many copies changed nothing."""
+    root, done = tmp_path / "root", 0
+    root.mkdir()
+    materialise(case, tmp_path).rename(root / "run")
+    before, verdict, found = asked(root), verify([str(root)]).verdict, sources(root, asked(root))
+    for kind, name, seconds in copies:
+        if kind not in found:
+            continue
+        copied = put_beside(found[kind], name, seconds)
+        assert asked(root) == before, (kind, name, seconds)
+        assert verify([str(root)]).verdict is verdict, (kind, name)
+        assert named(root, copied), (kind, name)
+        top = copied.parent if copied.parent.name == ".trash" else copied
+        shutil.rmtree(top) if top.is_dir() else top.unlink()
+        done += 1
+    return done
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
+def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
+    start = CASES.index(case)  # every copy meets some layouts, and every layout a copy
+    some = COPIES[(5 * start) % len(COPIES)]
+    assert undisturbed(case, tmp_path, [some if start % 2 else ("run", some[1], some[2])]) or some[0] == "checkpoint"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
+def test_no_copy_beside_any_layout_changes_anything(case: Path, tmp_path: Path) -> None:
+    assert undisturbed(case, tmp_path, COPIES) >= len(COPIES) // 3
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "proof"),
+    [
+        ("run.bak", "run", Proof.NAME),
+        ("net-1_10 (1).ckpt", "net-1_10.ckpt", Proof.NAME),
+        ("net-1_10-copy.ckpt", "net-1_10.ckpt", Proof.NAME),
+        ("ckpt-10-copy.data-00000-of-00001", "ckpt-10.data-00000-of-00001", Proof.NAME),
+        ("model.pt.orig", "model.pt", Proof.NAME),
+        ("iter_0000020~", "iter_0000020", Proof.NAME),
+        ("step-20 - Copy (2)", "step-20", Proof.NAME),
+        (".Trash-1000", "", Proof.NAME),
+        ("exp_old", "exp", Proof.EQUAL),
+        ("exp_20250131-101500", "exp", Proof.EQUAL),
+        ("exp.1738300000", "exp", Proof.EQUAL),
+    ],
+)
+def test_names_of_copies(name: str, of: str, proof: Proof) -> None:
+    assert copy(name) == (of, proof)
+
+
+@pytest.mark.parametrize(
+    "name", ["iter_0000020", "step_1000000", "20250131", "hardcopy", "bold", "threshold", "backup", "net_2-1_10.ckpt", "epoch=1-step=20-v1.ckpt"]
+)
+def test_names_of_no_copies(name: str) -> None:
+    assert copy(name) is None
+
+
+def trainer(root: Path, name: str, step: int, seed: int = 0) -> None:
+    for file, data in small_files.trainer(step + seed).items():
+        path = root / name / f"checkpoint-{step}" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def test_a_run_with_a_date_that_holds_something_else_is_a_run(tmp_path: Path) -> None:
+    trainer(tmp_path, "exp", 10)
+    trainer(tmp_path, "exp_20250131", 10)
+    assert asked(tmp_path).error == ""
+    (tmp_path / "exp_20250131" / "checkpoint-10" / "model.safetensors").write_bytes(small_files.trainer(11)["model.safetensors"])
+    assert asked(tmp_path).error == "UsageError 2"  # several runs
+
+
+def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
+    trainer(tmp_path, "exp.bak", 10)
+    with pytest.raises(errors.NoneUsable, match=r"exp\.bak"):
+        plan(str(tmp_path), Selection(allow_none=True))
+    made = plan(str(tmp_path / "exp.bak"))  # named by the caller
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+
+
+@pytest.mark.parametrize("seconds", [-7200, 0, 7200])
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.parent.name in ("two", "zero1", "pipeline", "fsdp", "mcore", "converted")],
+    ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}",
+)
+def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(case: Path, seconds: int, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    before = asked(root)
+    keep = Path(before.path).parent / "keep"
+    shutil.copytree(before.path, keep)
+    age(keep, seconds)
+    assert asked(root) == before and named(root, keep)
+    largest = max((p for p in keep.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[-1] ^= 1
+    largest.write_bytes(bytes(data))
+    assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}  # no copy any more

@@ -1,0 +1,121 @@
+"""--exclude hides what the caller knows to be no checkpoint, and nothing else: it may stay in a script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+from run_helpers import megatron, sparse
+
+from ckpt_tools import cli, errors
+from ckpt_tools.api import plan, scan
+from ckpt_tools.discovery.exclude import Hidden
+from ckpt_tools.discovery.walk import discover
+from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings.resolve import resolve
+
+TREE = ["a.bin", "logs/run.log", "logs/deep/x.bin", "data/x.bin", "data/y.bin", "data/more/x.bin", "it[1]/x.bin", "step-1/x.bin", "step-2/x.bin"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "hidden"),
+    [
+        ("*.bin", {"a.bin"}),  # not those inside a checkpoint of tomorrow
+        ("logs", {"logs"}),
+        ("logs/", {"logs"}),
+        ("deep", set()),
+        ("data/*.bin", {"data/x.bin", "data/y.bin"}),
+        ("data/**", {"data/x.bin", "data/y.bin", "data/more"}),
+        ("data/**/x.bin", {"data/x.bin", "data/more/x.bin"}),
+        ("**/more", {"data/more"}),
+        ("step-[1x]", {"step-1"}),
+        ("step-[!1]", {"step-2"}),
+        ("dat?/x.bin", {"data/x.bin"}),
+        ("DATA", set()),
+    ],
+)
+def test_patterns(glob: str, hidden: set[str], tmp_path: Path) -> None:
+    for name in TREE:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    for threads in (1, 4):
+        found = discover(str(tmp_path), threads=threads, hidden=Hidden([glob]))
+        assert {str(Path(p).relative_to(tmp_path)) for p in found.hidden.paths} == hidden
+
+
+@pytest.mark.parametrize("glob", ["*", "**", "**/*", "?*", "", "/data/x", "~/x", "../x", "a/../b", "a//b", ".", "./a"])
+def test_patterns_that_are_refused(glob: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They would hide every checkpoint, or mean another place than ROOT."""
+    assert cli.execute(["plan", str(tmp_path), "--exclude", glob, "--allow-none"]) == 2
+    assert "ckpt: error: --exclude" in capfd.readouterr().err
+
+
+def test_one_per_line_and_in_a_file(tmp_path: Path) -> None:
+    both = ("logs", "data/*.bin")
+    assert resolve({"exclude": None}, env={"CKPT_EXCLUDE": "logs\ndata/*.bin\n"}, cwd=str(tmp_path)).selection().exclude == both
+    (tmp_path / "ckpt.toml").write_text('exclude = ["logs", "data/*.bin"]')
+    assert resolve({"exclude": None}, env={}, cwd=str(tmp_path)).selection().exclude == both
+    assert resolve({"exclude": list(both)}, env={"CKPT_EXCLUDE": "else"}, cwd=str(tmp_path)).selection().exclude == both
+
+
+def answer(root: Path, *exclude: str) -> LoadPlan | str:
+    try:
+        return plan(str(root), Selection(exclude=exclude, level=Level.STRUCTURE, order="step"))
+    except errors.CkptError as e:
+        return f"{type(e).__name__}: {e}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -> None:
+    """A copy of the whole run, which alone would be a question or a better answer."""
+    root = materialise(case, tmp_path)
+    before = answer(root, "old")
+    shutil.copytree(root, root / "old/copy")
+    after = answer(root, "old")
+    if isinstance(before, str) or isinstance(after, str):
+        assert after == before
+        return
+    assert (after.fingerprint, after.warnings, after.candidates) == (before.fingerprint, before.warnings, before.candidates)
+    assert (before.excluded, after.excluded) == (0, 1)
+
+
+def test_it_is_counted_in_every_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = megatron(tmp_path / "run", (10,))
+    for name in ("logs", "data"):
+        (root / name).mkdir()
+    flags = ["--exclude", "logs", "--exclude", "data", "--exclude", "nothing"]
+    for command in (
+        ["plan", str(root)],
+        ["latest", str(root), "--rank", "0"],
+        ["ls", str(root)],
+        ["hook", str(root), "--plan-dir", str(tmp_path / "p")],
+    ):
+        assert cli.execute([*command, *flags, "--format", "json"]) == 0
+        assert json.loads(capfd.readouterr().out)["excluded"] == 2
+    for command in ("plan", "ls"):
+        assert cli.execute([command, str(root), *flags]) == 0
+        assert "2 entries hidden by --exclude" in capfd.readouterr().out
+    (tmp_path / "empty/logs").mkdir(parents=True)
+    assert cli.execute(["plan", str(tmp_path / "empty"), *flags]) == 3
+    assert "hidden by --exclude: 1" in capfd.readouterr().err
+
+
+def test_known_bystanders_are_no_reason(tmp_path: Path) -> None:
+    sparse(tmp_path / "pretrained/blob")
+    (tmp_path / "pretrained/model.safetensors").write_bytes(b"x")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/latest").write_text("global_step500")
+    first = Selection(allow_none=True)
+    with pytest.raises(errors.CkptError):
+        plan(str(tmp_path), first)
+    made = plan(str(tmp_path), Selection(allow_none=True, exclude=("pretrained", "old")))
+    assert made.checkpoint is None and made.excluded == 2
+    megatron(tmp_path, (10,))
+    assert (
+        plan(str(tmp_path), Selection(allow_none=True, exclude=("pretrained", "old"))).resume_step == 10
+    )  # the script of the next start is the same
+    assert [c.step for c in scan(str(tmp_path), Selection(exclude=("iter_0000010",))).checkpoints if c.layout == "megatron"] == []

@@ -1,0 +1,303 @@
+"""A job starts from nothing only where nothing of a checkpoint is, or where the caller says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import small_files
+from fixture_trees import CASES, materialise
+from places import FORMAT_FILES
+from run_helpers import SAY, broken, ckpt, megatron, sparse
+
+from ckpt_tools import cli, errors
+from ckpt_tools.api import plan, scan
+from ckpt_tools.discovery.unrecognised import LARGE
+from ckpt_tools.formats import FORMATS, HEAD, names
+from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.selection import Selection
+
+FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
+TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
+VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy"}
+"""Their magics are those of any JSON or protobuf; no save writes one of them alone."""
+
+
+def state(path: Path) -> bool:
+    """Whether the content is that of a checkpoint, whatever the name says."""
+    head = path.read_bytes()[:HEAD]
+    return any(f.magic(head) for f in FORMATS if f.name not in VAGUE)
+
+
+def left(root: Path) -> set[Path]:
+    """Files that keep a directory from being that of a first launch: state outside saves that never finished, and trackers."""
+    unfinished = [c for c in scan(str(root)).checkpoints if c.unfinished]
+    homes = [p.home for c in unfinished for p in c.parts if p.home]
+    homes += [str(p) for p in root.rglob("*.orbax-checkpoint-tmp*")]
+    files = [p for p in root.rglob("*") if p.is_file()]
+    begun = {Path(p.path) for c in unfinished for p in c.parts}
+    return {p for p in files if p.name in TRACKERS or (state(p) and p not in begun and not any(f"{p}".startswith(f"{home}/") for home in homes))}
+
+
+def fresh(root: Path) -> bool:
+    """Whether a job would start from nothing."""
+    try:
+        return plan(str(root), FIRST).checkpoint is None
+    except (errors.NoneUsable, errors.UsageError, errors.CannotLook):
+        return False
+
+
+def held(root: Path) -> None:
+    if fresh(root):
+        assert left(root) == set()
+
+
+def keep(root: Path, wanted: Callable[[Path], bool]) -> Path:
+    """A tree of hard links to the files that are wanted, and the directories above them."""
+    target = root.parent / "kept"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for p in root.rglob("*"):
+        if p.is_file() and wanted(p):
+            to = target / p.relative_to(root)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            os.link(p, to)
+    return target
+
+
+def renamed(root: Path) -> Path:
+    """The tree with directories whose names say nothing, and without its trackers."""
+    target = keep(root, lambda p: p.name not in TRACKERS)
+    directories = sorted((p for p in target.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
+    for i, p in enumerate(directories):
+        p.rename(p.parent / f"nonsense{'x' * i}")
+    return target
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    held(renamed(root))
+    for only in (
+        lambda p: p.name in TRACKERS,
+        lambda p: names.may_be_index(p.name),
+        lambda p: not names.may_be_index(p.name) and p.name not in TRACKERS,
+    ):
+        held(keep(root, only))
+    for one in [p for p in root.rglob("*") if p.is_file() and (p.name in TRACKERS or state(p))]:
+        held(keep(root, lambda p, one=one: p == one))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: bool, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    for path in sorted((p for p in root.rglob("*") if p.is_file()), reverse=backwards):
+        held(root)
+        path.unlink()
+    assert fresh(root)
+
+
+@pytest.mark.parametrize("tracker", sorted(TRACKERS))
+def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
+    said = b'model_checkpoint_path: "ckpt-500"\n' if tracker == "checkpoint" else b"500"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / tracker).write_bytes(said)
+    with pytest.raises(errors.NoneUsable, match="500, which is not there") as caught:
+        plan(str(tmp_path), FIRST)
+    assert caught.value.plan is not None
+    assert [f.code for f in caught.value.plan.warnings] == ["dangling-tracker"]
+    (tmp_path / "run" / tracker).write_bytes(b"")
+    with pytest.raises(errors.UsageError, match="is yours to say"):
+        plan(str(tmp_path), FIRST)
+    (tmp_path / "run" / tracker).unlink()
+    (tmp_path / "run" / tracker).symlink_to("gone")
+    with pytest.raises(errors.NoneUsable, match="leads to gone"):
+        plan(str(tmp_path), FIRST)
+    (tmp_path / "run" / tracker).unlink()
+    (tmp_path / "run" / tracker).mkdir()  # a directory of that name says nothing
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+# -- what a real first launch finds --------------------------------------------------------------------------------------------------
+
+
+BYSTANDERS = {
+    "train.log": b"step 1 loss 3.2\n", "slurm-4711.out": b"started\n", "nohup": b"started \xe2\x9c\x93\n" * 800, "events.out.tfevents.1": b"\x18\0\0\0",
+    "data/part-0.arrow": b"ARROW1", "data/part-1.parquet": b"PAR1", "data/train.jsonl": b"{}\n", "data/shard-000.tar": b"0001.jpg",
+    "data/corpus_text_document.bin": b"\1\0", "data/corpus_text_document.idx": b"MMIDIDX\0\0",
+    "data/train.tfrecord-00000-of-00010": b"\0",
+    "core": b"\x7fELF\2\1\1", "core.4711": b"\x7fELF\2\1\1", "train-dump": b"\x7fELF\2\1\1", "env/lib/libtorch_cuda.so": b"\x7fELF\2\1\1",
+    "wandb/run-1/run-1.wandb": b":W&B", "wandb/run-1/files/output.log": b"started\n", ".git/objects/pack/pack-1.pack": b"PACK",
+}  # fmt: skip
+"""Large files that lie beside the first start of a job, and how they begin."""
+
+
+def first_launch(root: Path) -> Path:
+    for name, begins in BYSTANDERS.items():
+        sparse(root / name, begins)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "params.json", "hparams.json"):
+        (root / name).write_text("{}")
+    (root / "src").mkdir()
+    (root / "src/train.py").write_text("print()")
+    (root / "strategy").mkdir()
+    strategy = FORMAT_FILES / "mindspore_strategy/good"
+    shutil.copyfile(next(p for p in sorted(strategy.iterdir()) if p.suffix == ".ckpt"), root / "strategy/src_strategy_0.ckpt")
+    return root
+
+
+def test_a_real_first_launch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for root in (tmp_path / "empty", first_launch(tmp_path / "run")):
+        assert cli.execute(["plan", str(root), "--json"]) == 3
+        capfd.readouterr()
+        assert cli.execute(["plan", str(root), "--allow-none", "--json"]) == 0
+        answer = json.loads(capfd.readouterr().out)
+        assert answer["checkpoint"] is None and answer["warnings"] == []
+
+
+def test_each_bystander_alone(tmp_path: Path) -> None:
+    """Together they might excuse each other."""
+    for i, (name, begins) in enumerate(BYSTANDERS.items()):
+        sparse(tmp_path / str(i) / name, begins)
+        if name.endswith(".bin"):
+            sparse(tmp_path / str(i) / name.replace(".bin", ".idx"), BYSTANDERS[name.replace(".bin", ".idx")])
+        assert plan(str(tmp_path / str(i)), FIRST).checkpoint is None, name
+
+
+UNKNOWN = {"weights.npz": b"PK\3\4", "state.msgpack": b"\x81\xa5", "model.bin": b"\0\1\2\3", "blob": b"\0\1\2\3", "ckpt_500": b"\x89\1\2"}
+
+
+@pytest.mark.parametrize(("name", "begins"), UNKNOWN.items())
+def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, tmp_path: Path) -> None:
+    path = sparse(tmp_path / "out" / name, begins)
+    with pytest.raises(errors.NotRecognised, match=f"out/{name}: whether") as caught:
+        plan(str(tmp_path), FIRST)
+    assert (caught.value.exit_code, [f.path for f in caught.value.plan.warnings]) == (2, [str(path)])  # type: ignore[union-attr]
+    os.truncate(path, LARGE - 1)
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+@pytest.mark.parametrize("name", ["step500", "model.weights", "old.zip", "old.tar"])
+def test_a_checkpoint_under_a_strange_name(name: str, tmp_path: Path) -> None:
+    """Its beginning tells: a torch archive of more than 64 MiB."""
+    formats = FORMAT_FILES
+    good = small_files.megatron(5, 0, 1, 1, 1) if name != "old.tar" else min((formats / "torch_tar/good").iterdir()).read_bytes()
+    sparse(tmp_path / name, good)
+    with pytest.raises(errors.NoneUsable, match=name):
+        plan(str(tmp_path), FIRST)
+    (tmp_path / name).write_bytes(good)
+    with pytest.raises(errors.NoneUsable, match=name):
+        plan(str(tmp_path), FIRST)
+
+
+def test_archives_of_something_else(tmp_path: Path) -> None:
+    """They begin as torch's do: a member in a folder, a pax header."""
+    (tmp_path / "photo").write_bytes(b"pixels")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as z:
+        z.write(tmp_path / "photo", "train/0001.jpg")
+    with tarfile.open(tmp_path / "data.tar", "w", format=tarfile.PAX_FORMAT) as t:
+        t.add(tmp_path / "photo", "train/0001.jpg")
+    assert b"PaxHeader" in (tmp_path / "data.tar").read_bytes()
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+def commands(root: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    plans = ["--plan-dir", str(tmp_path / "plans")]
+    yield "plan", ["plan", str(root)]
+    yield "latest", ["latest", str(root), "--rank", "0"]
+    yield "hook", ["hook", str(root), *plans]
+    yield "run", ["run", str(root), *plans]
+
+
+def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A tracker alone, a file of no layout, a large file of no known kind, checkpoints of which none is usable: --allow-fresh starts from nothing, --allow-none does not."""
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "tracker/latest").write_text("global_step500")
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index/_METADATA").write_text('{"tree_metadata": {}}')
+    sparse(tmp_path / "large/blob", b"\0\1")
+    megatron(tmp_path / "damaged", (10,))
+    broken(tmp_path / "damaged", 10)
+    for name, code in (("tracker", 4), ("index", 4), ("large", 2), ("damaged", 4)):
+        for command, words in commands(tmp_path / name, tmp_path):
+            tail = ["--", *SAY] if command == "run" else []
+            assert cli.execute([*words, "--allow-none", *tail]) == code, (name, command)
+            assert "--allow-fresh" in capfd.readouterr().err or name == "damaged"
+            if command != "run":  # which would become the command
+                assert cli.execute([*words, "--allow-fresh"]) == 0, (name, command)
+            elif name == "tracker":
+                assert ckpt(*words, "--allow-fresh", *tail).returncode == 0
+
+
+# -- a run that is not there ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for name in ("llm", "vision"):
+        megatron(tmp_path / name, (10,))
+    return tmp_path
+
+
+NEW = Selection(allow_none=True, allow_missing=True)
+
+
+def test_a_misspelt_run_is_a_question(runs: Path) -> None:
+    for selection in (Selection(run="lmm"), Selection(run="lmm", allow_none=True), Selection(run="lmm", allow_fresh=True), Selection(prefix="x")):
+        with pytest.raises(errors.UsageError, match=r"several runs: llm \(megatron\), vision \(megatron\)"):
+            plan(str(runs), selection)
+    made = plan(str(runs), Selection(run="lmm", allow_none=True, allow_missing=True))
+    assert made.checkpoint is None and [f.code for f in made.warnings] == ["missing-run"]
+    assert plan(str(runs), Selection(run="llm", allow_none=True, allow_missing=True)).resume_step == 10
+    with pytest.raises(errors.NoneUsable, match="none of layout dcp"):
+        plan(str(runs), Selection(run="llm", layout="dcp", allow_none=True, allow_missing=True))
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_new(runs: Path) -> None:
+    shutil.rmtree(runs / "llm/iter_0000010")
+    with pytest.raises(errors.NoneUsable, match="names 10, which is not there"):
+        plan(str(runs), Selection(run="llm", allow_none=True, allow_missing=True))
+    (runs / "new").mkdir()
+    assert plan(str(runs), Selection(run="new", allow_none=True, allow_missing=True)).checkpoint is None  # what others lost is not its business
+
+
+def test_the_first_run_of_a_root_is_a_first_launch(tmp_path: Path) -> None:
+    """Nothing is there that could have been meant."""
+    assert plan(str(tmp_path), Selection(run="llm", allow_none=True)).checkpoint is None
+    with pytest.raises(errors.NoCheckpoint):
+        plan(str(tmp_path), Selection(run="llm"))
+
+
+def test_the_list_of_runs_is_whole(tmp_path: Path) -> None:
+    for i in range(40):
+        megatron(tmp_path / f"run-{i:02d}", (10,), world=1)
+    with pytest.raises(errors.UsageError) as caught:
+        plan(str(tmp_path))
+    assert "run-{00–09} (megatron), run-{10–39} (megatron)" in str(caught.value)
+
+
+def test_a_save_under_way_excuses_nothing_beside_it(tmp_path: Path) -> None:
+    """Its files lie among those of others: only they are unfinished."""
+    fixture = materialise(next(c for c in CASES if c.parent.parent.name == "nvrx-local"), tmp_path)
+    kept = keep(fixture, lambda p: ".dirty" in p.name)
+    assert fresh(kept)
+    (kept / "session/1/_METADATA").write_text('{"tree_metadata": {}}')
+    assert not fresh(kept)
+
+
+@pytest.mark.parametrize("name", ["state", "weights.bin", "model.custom"])
+def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / name).write_bytes(small_files.megatron(5, 0, 1, 1, 1))
+    assert not fresh(tmp_path)
+    (tmp_path / "old" / name).write_bytes(b"no checkpoint")
+    assert fresh(tmp_path)

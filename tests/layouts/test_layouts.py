@@ -1,0 +1,182 @@
+"""Laws that every layout obeys, and the plans that real trees must lead to (fixtures/layouts/<name>/<case>/expected.json)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_trees import CASES, damage, files_of, materialise, questions, selection
+
+from ckpt_tools import errors
+from ckpt_tools.api import plan, verify
+from ckpt_tools.findings import CODES
+from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.layouts.common.layout import compile_template
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.nouns import Severity, Verdict
+
+# fmt: off
+ACROSS = frozenset((
+    "newer-index", "missing-rank", "missing-part", "missing-key", "step-mismatch", "epoch-mismatch", "rank-mismatch", "generation-mismatch",
+    "unfinished-save", "signature-changed", "replica-mismatch", "replica-unproven", "stale-tracker", "dangling-tracker", "bad-tracker",
+    "missing-tracker", "mtime-disagrees-with-step", "mtime-in-future", "world-size-inferred", "topology-mismatch", "fault-rank",
+    "attempts-exhausted", "extra-file", "same-content",
+))
+# fmt: on
+"""What no file shows alone. replica-groups-needed ends in a UsageError that says how to name groups."""
+
+
+def alarms(result: Verification, root: Path, least: Severity = Severity.WARNING) -> Iterator[tuple[str, str]]:
+    """(code, path below ``root``, "" for itself) of every warning and error."""
+    rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+    for path, f in rows:
+        if f.severity >= least:
+            yield f.code, "" if path == str(root) else os.path.relpath(path, root)
+
+
+@pytest.mark.parametrize(("case", "question"), questions())
+def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    damage(root, question)
+    asked = os.path.join(root, question.get("root", "."))
+    options = question.get("options", {})
+    if "error" in question:
+        with pytest.raises(getattr(errors, question["error"])) as caught:
+            plan(asked, selection(options))
+        assert type(caught.value).__name__ == question["error"]
+        assert question.get("message", "") in str(caught.value)
+        left = caught.value.plan
+        made = None
+    else:
+        left = made = plan(asked, selection(options))
+    rejected = left.rejected if left else ()
+    assert set(question.get("warnings", ())) <= {f.code for f in (left.warnings if left else ())}
+    if isinstance(question.get("rejected"), dict):
+        got = {os.path.relpath(r.checkpoint.path, root): sorted({f.code for f in r.findings}) for r in rejected}
+        assert got == question["rejected"]
+    else:
+        assert set(question.get("rejected", ())) <= {f.code for r in rejected for f in r.findings}
+    if made is None:
+        return
+    assert made.checkpoint is not None
+    for key in ("step", "epoch", "step_in_epoch", "generation", "layout"):
+        if key in question:
+            assert getattr(made.checkpoint, key) == question[key], key
+    assert made.checkpoint.kind == question["kind"]
+    assert made.resume_step == question["step"] if "step" in question else True
+    per_rank = files_of(made, root)
+    for rank, files in question["ranks"].items():
+        assert per_rank[rank] == files
+    if "shared" in question:
+        assert sorted(os.path.relpath(f.path, root) for f in made.shared) == sorted(question["shared"])
+        assert bool(per_rank) == bool(question["ranks"])
+    if "resume_path" in question:
+        assert made.resume.path == os.path.normpath(root / question["resume_path"])
+    if "ahead" in question:
+        assert sorted(os.path.relpath(c.path, root) for c in made.ahead) == sorted(question["ahead"])
+    if "substituted" in question:
+        assert {r.rank for r in made.ranks if any(f.substituted for f in r.files)} == set(question["substituted"])
+        assert all(f.reason for r in made.ranks for f in r.files if f.substituted)
+    if "rollback" in question:
+        assert made.rollback is not None
+        assert {"from": made.rollback.origin, "to": made.rollback.target, "save_interval": made.rollback.save_interval} == question["rollback"]
+    elif "save_interval" not in options:
+        assert made.rollback is None
+    if "resume_args" in question:
+        assert " ".join(question["resume_args"]) in " ".join(made.resume.args)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
+def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
+    """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut short."""
+    expected = json.loads(case.read_text())
+    root = materialise(case, tmp_path)
+    result = verify([str(root)])
+    found = sorted(alarms(result, root))
+    if "known" in expected:
+        assert found == sorted(map(tuple, expected["known"]))
+        assert str(result.verdict) == expected["verdict"]
+    else:
+        known = {"pangu": {"missing-rank"}, "tft": {"unfinished-save"}, "ttp": {"step-mismatch"}}.get(case.parent.name, set())
+        assert {code for code, _ in found} == known, found
+        assert result.verdict is (Verdict.OK if not known else Verdict.BROKEN if "step-mismatch" in known else Verdict.SUSPECT)
+    assert result.summary.unrecognised == expected.get("unrecognised", 0)
+
+
+@pytest.mark.parametrize(("case", "question"), questions("verify"))
+def test_damage_leads_to_exactly_these_findings(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    before = Counter(alarms(verify([str(root)]), root))
+    damage(root, question)
+    result = verify([str(root)])
+    after = Counter(alarms(result, root))
+    assert sorted((after - before).elements()) == sorted(map(tuple, question["findings"]))
+    assert sorted((before - after).elements()) == sorted(map(tuple, question.get("gone", [])))
+    assert {tuple(note) for note in question.get("notes", ())} <= set(alarms(result, root, Severity.NOTE))
+
+
+def test_every_finding_across_files_is_seen() -> None:
+    """Those that no file shows alone: each has a tree that produces it, in a plan or in a verification."""
+    seen = set[str]()
+    for case in CASES:
+        expected = json.loads(case.read_text())
+        for question in (*expected["plans"], *expected.get("verify", ())):
+            rejected = question.get("rejected", [])
+            seen |= {c for codes in rejected.values() for c in codes} if isinstance(rejected, dict) else set(rejected)
+            seen |= {*question.get("warnings", ()), *(code for code, _ in (*question.get("findings", ()), *question.get("notes", ())))}
+            seen |= {code for code in CODES if code in question.get("message", "")}
+    assert set() == ACROSS - seen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_every_layout_has_fixtures_reference_and_limits(layout: Any) -> None:
+    assert any(case.parent.parent.name == layout.name for case in CASES)
+    assert layout.reference and layout.limits and layout.title
+    assert len({p.name for p in layout.pieces}) == len(layout.pieces)
+
+
+def test_the_plan_does_not_depend_on_directory_order_or_on_older_checkpoints(tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.parent.name == "tp")
+    root = materialise(case, tmp_path)
+    before = plan(str(root))
+    shutil.rmtree(root / "iter_0000010")
+    after = plan(str(root))
+    assert before.fingerprint == after.fingerprint
+    shutil.rmtree(root / "iter_0000030")
+    following = plan(str(root))
+    assert following.checkpoint is not None and following.checkpoint.step == 20
+    assert "dangling-tracker" in {f.code for f in following.warnings}
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "fields"),
+    [
+        ("iter_{step:07d}", "iter_0000010", {"step": "0000010"}),
+        ("iter_{step:07d}", "iter_12345678", {"step": "12345678"}),
+        ("iter_{step:07d}", "iter_10", None),
+        ("mp_rank_{tp:02d}[_{pp:03d}]", "mp_rank_01_002", {"tp": "01", "pp": "002"}),
+        ("mp_rank_{tp:02d}[_{pp:03d}]", "mp_rank_01", {"tp": "01", "pp": None}),
+        (
+            "{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt",
+            "net_2-1_5.ckpt",
+            {"prefix": "net", "generation": "2", "epoch": "1", "step_in_epoch": "5"},
+        ),
+        ("rank_{rank}", "rank_1x", None),
+        ("rank_{rank}", "rank_" + "9" * 40, None),
+        ("rank_{rank}", "rank_1000000", None),  # whole ranges of ranks are gone through
+        ("rank_{rank}", "rank_0000000999999", {"rank": "0000000999999"}),
+        ("mp_rank_{tp:02d}", "mp_rank_1", None),
+        ("step_{step}", "step_1000000", {"step": "1000000"}),
+    ],
+)
+def test_templates(template: str, text: str, fields: dict[str, str | None] | None) -> None:
+    import re
+
+    m = re.fullmatch(compile_template(template), text)
+    assert (m.groupdict() if m else None) == fields

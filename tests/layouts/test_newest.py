@@ -1,0 +1,246 @@
+"""What decides which checkpoint is the newest, and that every way to ask gets the same answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from described import LAYOUTS
+from described_layouts import HOUR, MINUTE, START, STEPS, described_tree, put, trackers
+from fixture_trees import selection
+from oracle import Save
+from places import FIXTURES
+from run_helpers import ckpt
+from small_files import megatron
+
+from ckpt_tools.api import latest, plan, scan
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.selection import Selection
+
+
+@pytest.fixture
+def contradiction(tmp_path: Path) -> Path:
+    """Iteration 10 is newer than 20 by time, and the tracker names 20."""
+    for step, at in ((10, 1200), (20, 600)):
+        put(tmp_path / f"run/iter_{step:07d}/mp_rank_00/model_optim_rng.pt", megatron(step, 0, 1, 1, 1), START + at)
+    put(tmp_path / "run/latest_checkpointed_iteration.txt", b"20", START + 1200)
+    return tmp_path / "run"
+
+
+def asked(root: Path, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    deciding = {
+        "plan": [],
+        "latest": [],
+        "hook": ["--plan-dir", str(root.parent / "plans")],
+        "run": ["--plan-dir", str(root.parent / "plans"), "--", sys.executable, "-c", "import os; print(os.environ['CKPT_STEP'])"],
+    }
+    return ckpt(command, root, *flags, *deciding[command])
+
+
+@pytest.mark.parametrize("command", ["plan", "latest", "hook", "run"])
+def test_a_tracker_against_the_times_is_a_question_in_every_command(contradiction: Path, command: str) -> None:
+    done = asked(contradiction, command, "-q")
+    assert (done.returncode, done.stdout) == (2, "(exit 2)\n" if command == "hook" else "")  # the hook is sourced
+    said = done.stderr
+    for word in ("iter_0000010", "iter_0000020", "2025-10-09 09:13:20 UTC", "2025-10-09 09:03:20 UTC", "--order mtime", "--order step"):
+        assert word in said, said
+    for order, step in (("mtime", 10), ("step", 20)):
+        done = asked(contradiction, command, "--order", order)
+        assert done.returncode == 0 and f"{step}" in done.stdout, done.stderr
+
+
+def test_a_tracker_against_the_times_is_a_question_in_the_api(contradiction: Path) -> None:
+    for ask in (plan, latest):
+        with pytest.raises(UsageError, match="in doubt"):
+            ask(str(contradiction))
+        assert ask(str(contradiction), Selection(order="mtime")).resume_step == 10
+        assert ask(str(contradiction), Selection(order="step")).resume_step == 20
+        assert ask(str(contradiction), Selection(resume_from="mtime")).resume_step == 10
+
+
+def test_an_order_in_the_configuration_file_is_an_answer(contradiction: Path) -> None:
+    (contradiction.parent / "ckpt.toml").write_text('order = "step"\n')
+    done = ckpt("plan", contradiction, "--json", "--config", contradiction.parent / "ckpt.toml")
+    assert json.loads(done.stdout)["resume_step"] == 20
+
+
+# --- the table of docs/design.md, section 5
+
+TRACKED = {"megatron": "latest_checkpointed_iteration.txt", "ascend": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}
+ASK = "a question"
+
+
+class Case(NamedTuple):
+    """Minutes of the four saves, which of them the tracker names, and the answer: the place of the chosen one, or a question."""
+
+    minutes: tuple[float, float, float, float]
+    answer: int | str
+    warning: str = ""
+    tracked: int | None = None
+    start: float = START
+    copied: bool = False
+
+
+AHEAD = 60 * 24 * 365 * 20
+"""Minutes after START: long after this test runs."""
+CASES = {
+    "in step": Case((0, 10, 20, 30), 3),
+    "all equal": Case((5, 5, 5, 5), 3, "mtime-not-kept"),
+    "at the epoch": Case((3, 2, 1, 0), 3, "mtime-not-kept", start=0),
+    "some at the epoch": Case((0, 10, 20, -START / 60), ASK),
+    "reversed": Case((30, 20, 10, 0), ASK),
+    "reversed, the tracker names the highest step": Case((30, 20, 10, 0), 3, "mtime-disagrees-with-step", tracked=3),
+    "reversed, the tracker names the newest": Case((30, 20, 10, 0), 0, "mtime-disagrees-with-step", tracked=0),
+    "in the order of the names": Case((20, 30, 0, 10), ASK, copied=True),
+    "in the order of the names, at any pace": Case((20, 90, 0, 10), ASK, copied=True),
+    "in the order of the names, and tracked": Case((20, 30, 0, 10), 3, "mtime-disagrees-with-step", tracked=3, copied=True),
+    "a lower step in the future": Case((AHEAD, 10, 20, 30), ASK, "mtime-in-future"),
+    "a lower step in the future, and tracked": Case((AHEAD, 10, 20, 30), 3, "mtime-in-future", tracked=3),
+    "the highest step in the future": Case((0, 10, 20, AHEAD), 3, "mtime-in-future"),
+    "a rollback": Case((0, 10, 40, 30), 2, "mtime-disagrees-with-step"),
+    "a rollback after a night": Case((0, 10, 600, 30), 2, "mtime-disagrees-with-step"),
+    "a rollback, tracked": Case((0, 10, 40, 30), 2, "mtime-disagrees-with-step", tracked=2),
+    "a rollback that the tracker contradicts": Case((0, 10, 40, 30), ASK, tracked=3),
+    "a rollback that went back twice": Case((0, 70, 50, 30), 1, "mtime-disagrees-with-step"),
+    "saved again faster than training": Case((0, 10, 32, 30), ASK),
+    "the oldest was touched": Case((50, 10, 20, 30), ASK),
+    "the oldest was touched, another is tracked": Case((50, 10, 20, 30), ASK, tracked=3),
+}
+
+
+def dated(saves: Sequence[Save], root: Path, case: Case) -> None:
+    for s, minutes in zip(saves, case.minutes, strict=True):
+        for f in s.files:
+            os.utime(root / f.path, (case.start + minutes * 60,) * 2)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("sample", "mindio")])  # these have no steps, or tell them in two ways
+def test_what_the_times_decide(layout: str, tmp_path: Path) -> None:
+    saves = described_tree(layout, tmp_path)
+    padded = layout in ("megatron", "ascend")
+    for name, case in CASES.items():
+        if (case.copied and padded) or (case.tracked is not None and layout not in TRACKED):
+            continue
+        dated(saves, tmp_path, case)
+        if layout in TRACKED:
+            said = "" if case.tracked is None else f"{'global_step' if layout == 'deepspeed' else ''}{STEPS[case.tracked]}"
+            (tmp_path / TRACKED[layout]).write_text(said)
+        made, question = answered(tmp_path, level=Level.STRUCTURE)
+        if made is not None:
+            assert case.answer != ASK, name
+            assert told(made) == STEPS[int(case.answer)], name
+            assert not case.warning or case.warning in {f.code for f in made.warnings}, name
+            continue
+        assert case.answer == ASK, (name, question)
+        last = max(range(4), key=case.minutes.__getitem__)
+        for order, answer in (("mtime", last), ("step", 3)):
+            assert f"--order {order} to resume from {'epoch 1 ' if layout == 'mindspore' else ''}step {STEPS[answer]}" in question, name
+            assert told(plan(str(tmp_path), Selection(level=Level.STRUCTURE, order=order))) == STEPS[answer]
+
+
+def answered(root: Path, **asked: Any) -> tuple[LoadPlan | None, str]:
+    """The plan, or the question which checkpoint is the newest, with its hint."""
+    try:
+        return plan(str(root), selection(asked)), ""
+    except UsageError as e:
+        return None, f"{e}; {e.hint}"
+
+
+def told(made: LoadPlan) -> int | None:
+    assert made.checkpoint is not None
+    return made.checkpoint.step if made.checkpoint.step is not None else made.checkpoint.step_in_epoch
+
+
+# --- the same in every layout, on the trees that its framework wrote
+
+
+class Pair(NamedTuple):
+    """When the older and the newer of two checkpoints were written, and which is the answer."""
+
+    older: float
+    newer: float
+    answer: str
+
+
+PAIRS = {
+    "in step": Pair(START, START + HOUR, "newer"),
+    "all equal": Pair(START, START, "newer"),
+    "at the epoch": Pair(2, 1, "newer"),
+    "the other way round": Pair(START + HOUR, START, ASK),
+    "the older in the future": Pair(START + AHEAD * 60, START, ASK),
+}
+LAYOUTS_OF_TWO = {
+    "accelerate/auto", "dcp/four", "dcp/two", "deepspeed-universal/converted", "deepspeed/pipeline", "deepspeed/zero1", "deepspeed/zero2", "deepspeed/zero3",
+    "hf-trainer/fsdp", "hf-trainer/sharded", "hf-trainer/trainer", "keras/callback", "lightning/callback", "megatron-core/mcore", "megatron/distopt", "megatron/pp",
+    "megatron/tp", "orbax/ocdbt", "orbax/zarr", "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "nvrx-local/three", "mindspore/flat",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
+def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
+    root = shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "tree")
+    first = json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]
+    for tracker in trackers(root):
+        tracker.unlink()
+    found = [c for c in scan(str(root)).checkpoints if not c.unfinished]
+    older, newer = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)[-2:]
+    for c in found:
+        if c is not older and c is not newer:
+            for p in c.parts:
+                os.unlink(p.path)
+    for what, (one, other, answer) in PAIRS.items():
+        for c, at in ((older, one), (newer, other)):
+            for p in c.parts:
+                os.utime(p.path, (at, at))
+        made, question = answered(root, **{**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE})
+        if made is None:
+            assert answer == ASK, (what, question)
+            assert "in doubt" in question
+        else:
+            assert made.checkpoint is not None
+            assert (answer, made.checkpoint.path) == ("newer", newer.path), what
+
+
+# --- the log of earlier starts
+
+
+@pytest.fixture
+def doubtful(tmp_path: Path) -> Path:
+    """Four saves of which the second was touched last; there is no tracker."""
+    root = tmp_path / "run"
+    dated(described_tree("megatron", root), root, Case((0, 31, 20, 30), ASK))
+    return root
+
+
+def test_an_answer_is_remembered(doubtful: Path) -> None:
+    """What a start resumed from, and what it passed over, tells later ones which line is alive; without the log it stays a question."""
+    state = str(doubtful.parent / "plans")
+    assert asked(doubtful, "run").returncode == 2
+    done = asked(doubtful, "run", "--order", "mtime")
+    assert (done.returncode, done.stdout) == (0, "90\n")
+    made, _ = answered(doubtful, plan_dir=state)
+    assert made is not None
+    assert made.resume_step == 90
+    assert answered(doubtful, plan_dir=str(doubtful.parent / "others"))[0] is None
+    put(doubtful / "iter_0000095/mp_rank_00/model_optim_rng.pt", megatron(95, 0, 1, 1, 1), START + 32 * MINUTE)
+    made, _ = answered(doubtful, plan_dir=state)
+    assert made is not None
+    assert made.resume_step == 95  # saved since
+    for path in doubtful.glob("iter_0000110/*/*"):  # saved again since, so nobody has passed it over
+        os.utime(path, (START + 29 * MINUTE,) * 2)
+    assert answered(doubtful, plan_dir=state)[0] is None
+
+
+def test_an_earlier_start_from_the_highest_step_does_not_outvote_the_times(doubtful: Path) -> None:
+    assert asked(doubtful, "run", "--order", "step").stdout == "110\n"
+    made, question = answered(doubtful, plan_dir=str(doubtful.parent / "plans"))
+    assert made is None
+    assert "the log of earlier starts" in question

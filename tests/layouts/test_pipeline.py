@@ -1,0 +1,424 @@
+"""The stages together on real trees with damage: what is found, what is planned instead, and what no input may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import small_files
+from fixture_trees import tree
+from places import FORMAT_FILES, LAYOUT_TREES
+
+from ckpt_tools import errors
+from ckpt_tools.api import latest, plan, scan, verify
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.nouns import Kind, Known, Level, Severity, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.storage import BytesSource
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """New content under the old modification time: what a medium does, not what a job does."""
+    st = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(st.st_mtime_ns, st.st_mtime_ns))
+
+
+def flip(path: Path, offset: int, bit: int = 3) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    rewrite(path, bytes(data))
+
+
+def codes(result: Verification, severity: Severity = Severity.WARNING) -> set[str]:
+    return {f.code for f in [*result.findings, *(f for r in result.files for f in r.report.findings)] if f.severity >= severity}
+
+
+# ---- falling back
+
+
+def test_a_flipped_bit_in_the_newest_is_skipped_and_named(tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    flip(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", 60_000)
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 20
+    assert [(r.checkpoint.step, r.findings[0].code) for r in made.rejected] == [(30, "crc-mismatch")]
+    assert [c.step for c in made.ahead] == [30]
+    assert made.attempts == 2
+    with pytest.raises(errors.NotNewest):
+        plan(str(root), Selection(no_fallback=True))
+
+
+def test_exist_but_none_usable_is_never_none(tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    for path in root.glob("iter_*/mp_rank_00/*.pt"):
+        rewrite(path, path.read_bytes()[:-1])
+    with pytest.raises(errors.NoneUsable) as caught:
+        plan(str(root), Selection(allow_none=True))
+    assert caught.value.exit_code == 4
+    assert caught.value.plan is not None
+    assert len(caught.value.plan.rejected) == 3
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(errors.NoCheckpoint):
+        plan(str(empty))
+    assert plan(str(empty), Selection(allow_none=True)).checkpoint is None
+    for missing in (tmp_path / "not-yet", tmp_path / "no" / "such"):
+        with pytest.raises(errors.CannotLook):
+            plan(str(missing), Selection(allow_none=True))
+    with pytest.raises(errors.NoneUsable, match="hides them all"):
+        plan(str(root), Selection(max_step=5))
+
+
+def test_attempts_are_bounded(tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    for path in root.glob("iter_*/mp_rank_00/*.pt"):
+        flip(path, 60_000)
+    with pytest.raises(errors.NoneUsable) as caught:
+        plan(str(root), Selection(max_attempts=2))
+    assert caught.value.plan is not None
+    assert "attempts-exhausted" in {f.code for f in caught.value.plan.warnings}
+    assert len(caught.value.plan.rejected) == 2
+
+
+def test_damage_that_the_plan_does_not_load_never_changes_it(tmp_path: Path) -> None:
+    root = tree("ascend", tmp_path)
+    before = plan(str(root))
+    flip(root / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", 60_000)
+    assert plan(str(root)).fingerprint == before.fingerprint
+
+
+def test_a_damaged_file_is_replaced_by_a_proven_replica(tmp_path: Path) -> None:
+    root = tree("ascend", tmp_path)
+    flip(root / "iter_0000020/mp_rank_00/model_optim_rng_2.pt", 60_000)
+    made = latest(str(root), Selection(rank=2))
+    (loaded,) = made.ranks[0].files
+    assert loaded.path.endswith("iter_0000020/mp_rank_00/model_optim_rng_0.pt")
+    assert loaded.substituted
+    assert loaded.source_rank == 0
+    assert "rank 2's own file" in loaded.reason
+    assert made.fingerprint == plan(str(root)).fingerprint
+
+
+def test_an_unreadable_newest_is_not_fallen_past_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree("flat", tmp_path)
+    newest = str(root / "resnet-2_5.ckpt")
+    real = os.open
+
+    def denied(path: str, *args: int, **kwargs: int) -> int:
+        if path == newest:  # as root, permission bits do not bind: the system call is made to refuse
+            raise PermissionError(13, "Permission denied")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(errors.CannotLook):
+        plan(str(root))
+    skipped = plan(str(root), Selection(skip_unreadable=True))
+    assert skipped.checkpoint is not None
+    assert skipped.checkpoint.step_in_epoch == 4
+    result = verify([str(root)])
+    assert result.verdict is Verdict.UNKNOWN
+    assert result.summary.unknown == 1
+
+
+def test_several_runs_are_a_question(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copytree(tree("flat", tmp_path / name), tmp_path / "runs" / name)
+    with pytest.raises(errors.UsageError, match="several runs"):
+        plan(str(tmp_path / "runs"))
+    made = plan(str(tmp_path / "runs"), Selection(run="a/resnet"))
+    assert made.checkpoint is not None
+    assert {c.run for c in scan(str(tmp_path / "runs")).checkpoints} == {"a/resnet", "b/resnet"}
+
+
+def test_a_dying_gasp_beside_periodic_checkpoints_is_one_job(tmp_path: Path) -> None:
+    root = tree("pangu", tmp_path)
+    gasp = tree("tft", tmp_path / "ttp")
+    shutil.move(gasp / "tft_saved_checkpoints-step_11", root)
+    for path in root.glob("rank_*/*breakpoint*"):
+        path.unlink()
+    for path in (root / "tft_saved_checkpoints-step_11").rglob("*.ckpt"):
+        os.utime(path, (1_900_000_000 - 200_000_000, 1_900_000_000 - 200_000_000))
+    groups = {"": ((0, 2), (1, 3))}
+    newest = Selection(replica_groups=groups, order="step")
+    made = plan(str(root), newest)
+    assert made.checkpoint is not None
+    assert (made.checkpoint.kind, made.checkpoint.step) == (Kind.DYING_GASP, 11)
+    back = plan(str(root), dataclasses.replace(newest, fault_ranks=frozenset({1}), save_interval=4))
+    assert back.checkpoint is not None
+    assert (back.checkpoint.kind, back.checkpoint.step) == (Kind.PERIODIC, 8)
+    assert back.rollback is not None
+    assert (back.rollback.origin, back.rollback.target) == (11, 8)
+    assert "3 steps are lost" in back.rollback.why
+
+
+# ---- across files
+
+
+def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    for path in (root / "iter_0000010").rglob("*.pt"):
+        os.utime(path, (1_790_000_000, 1_790_000_000))
+    for path in [*(root / "iter_0000020").rglob("*.pt"), *(root / "iter_0000030").rglob("*.pt")]:
+        os.utime(path, (1_780_000_000, 1_780_000_000))
+    by_time, by_step = plan(str(root), Selection(order="mtime")), plan(str(root), Selection(order="step"))
+    assert by_time.checkpoint is not None
+    assert by_step.checkpoint is not None
+    assert (by_time.checkpoint.step, by_step.checkpoint.step) == (10, 30)
+    (warning,) = [f for f in by_time.warnings if f.code == "mtime-disagrees-with-step"]
+    assert "the tracker says 30" in warning.message
+    one = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+    os.utime(one, (time.time() + 9999, time.time() + 9999))
+    os.utime(root / "iter_0000010/mp_rank_01/model_optim_rng.pt", (time.time() + 9999, time.time() + 9999))
+    assert "mtime-in-future" in {f.code for f in plan(str(root), Selection(order="mtime")).warnings}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"", "bad-tracker"),
+        (b"\0\0\0\0", "bad-tracker"),
+        (b"20", "stale-tracker"),
+        (b"9999999", "dangling-tracker"),
+        (b"30\n", None),
+        (None, "missing-tracker"),
+    ],
+)
+def test_trackers_are_hints(text: bytes | None, code: str | None, tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    tracker = root / "latest_checkpointed_iteration.txt"
+    tracker.unlink() if text is None else tracker.write_bytes(text)
+    assert codes(verify([str(root)])) == ({code} if code else set())
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 30
+    assert code is None or code in {f.code for f in made.warnings}
+
+
+def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
+    root = tree("ascend", tmp_path)
+    rewrite(root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt", (root / "iter_0000010/mp_rank_01/model_optim_rng_3.pt").read_bytes())
+    assert codes(verify([str(root)])) == {"step-mismatch"}
+    rewrite(root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt", (root / "iter_0000020/mp_rank_01/model_optim_rng_1.pt").read_bytes())
+    assert codes(verify([str(root)])) == {"rank-mismatch"}
+    (loaded,) = plan(str(root)).ranks[3].files
+    assert loaded.source_rank == 1
+
+
+def test_mindspore_names_against_content(tmp_path: Path) -> None:
+    root = tree("pangu", tmp_path)
+    rewrite(root / "rank_1/pangu1-2_3.ckpt", (root / "rank_1/pangu1-2_1.ckpt").read_bytes())
+    assert "step-mismatch" in codes(verify([str(root)]), Severity.ERROR)
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 6
+    other = tree("pangu", tmp_path / "other")
+    rewrite(other / "rank_0/pangu0-2_1.ckpt", (other / "rank_0/pangu0-1_4.ckpt").read_bytes())
+    assert "epoch-mismatch" in codes(verify([str(other)]), Severity.ERROR)
+
+
+def test_a_mindspore_file_cut_at_any_record_border_shows_against_its_siblings(tmp_path: Path) -> None:
+    """No byte of such a file is wrong, with or without a CRC trailer: only the other files of its rank can tell."""
+    root = tree("flat", tmp_path)
+    newest = root / "resnet-2_5.ckpt"
+    whole = newest.read_bytes()
+    anatomy = Anatomy()
+    assert not [f for f in structure(BytesSource(whole), anatomy, BY_NAME["mindspore_ckpt"].checks[Level.STRUCTURE]) if f.severity]
+    borders, at = [], 0
+    while at < len(whole):  # records of one Checkpoint message each: 0x0A, a varint length, the record
+        size, shift, i = 0, 0, at + 1
+        while True:
+            size |= (whole[i] & 0x7F) << shift
+            shift, i = shift + 7, i + 1
+            if whole[i - 1] < 0x80:
+                break
+        at = i + size
+        borders.append(at)
+    assert len(borders) == len(anatomy.tensors)
+    for border in borders[:-1]:
+        rewrite(newest, whole[:border])
+        assert "signature-changed" in codes(verify([str(root)]), Severity.ERROR), border
+        made = plan(str(root))
+        assert made.checkpoint is not None
+        assert made.checkpoint.step_in_epoch == 4
+
+
+def test_a_lost_crc_trailer_shows_against_its_siblings(tmp_path: Path) -> None:
+    source = FORMAT_FILES / "mindspore_ckpt" / "good"
+    with_crc = next(p for p in sorted(source.iterdir()) if p.read_bytes()[-17:-10] == b"crc_num")
+    for i in range(1, 5):
+        shutil.copyfile(with_crc, tmp_path / f"net-1_{i}.ckpt")
+    assert "signature-changed" not in codes(verify([str(tmp_path)]))
+    rewrite(tmp_path / "net-1_4.ckpt", with_crc.read_bytes()[:-17])
+    assert "signature-changed" in codes(verify([str(tmp_path)]))
+
+
+def test_missing_ranks_are_errors_for_periodic_and_warnings_for_last_words(tmp_path: Path) -> None:
+    root = tree("pangu", tmp_path)
+    (root / "rank_3/pangu3-2_3.ckpt").unlink()
+    result = verify([str(root)])
+    kinds = {(f.severity, "dying-gasp" in f.message) for f in result.findings if f.code == "missing-rank"}
+    assert kinds == {(Severity.ERROR, False), (Severity.WARNING, True)}
+    oldest = tree("pangu", tmp_path / "oldest")
+    (oldest / "rank_3/pangu3-1_4.ckpt").unlink()
+    assert all(f.severity is Severity.WARNING for f in verify([str(oldest)]).findings if f.code == "missing-rank")
+
+
+def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
+    root = tree("tp", tmp_path)
+    late = root / "iter_0000040/mp_rank_01"
+    late.mkdir(parents=True)
+    shutil.copyfile(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", late / "model_optim_rng.pt")
+    result = verify([str(root)])  # beyond the tracker: the job has not said that it is finished
+    assert "unfinished-save" in codes(result)
+    declared = tree("tp", tmp_path / "declared") / "iter_0000030/mp_rank_00/model_optim_rng.pt"
+    declared.write_bytes(declared.read_bytes()[:9000])  # modified just now, but the tracker says 30
+    assert "truncated" in codes(verify([str(declared.parents[2])]), Severity.ERROR)
+    flat = tree("flat", tmp_path / "flat")
+    newest = flat / "resnet-2_5.ckpt"
+    newest.write_bytes(newest.read_bytes()[:9000])  # modified just now
+    assert (verify([str(flat)]).verdict, codes(verify([str(flat)]))) == (Verdict.SUSPECT, {"truncated", "unfinished-save"})
+    assert verify([str(flat)], settle=0).verdict is Verdict.BROKEN
+    assert verify([str(newest)]).verdict is Verdict.BROKEN  # asked about by name, it is judged as it is
+    assert "truncated" in codes(verify([str(newest)]), Severity.ERROR)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize("kind", ["directory", "dangling", "loop", "self", "fifo", "empty", "zeros", "alien", "vanished"])
+def test_whatever_lies_in_a_file_s_place_is_a_finding(kind: str, tmp_path: Path) -> None:
+    root = tree("flat", tmp_path)
+    path = root / "resnet-2_5.ckpt"
+    size = path.stat().st_size
+    path.unlink()
+    expected = {"directory": "not-a-file", "dangling": "dangling-link", "loop": "symlink-loop", "self": "symlink-loop", "fifo": "not-a-file",
+                "empty": "empty-file", "zeros": "zero-filled", "alien": "wrong-format", "vanished": None}[kind]  # fmt: skip
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "dangling":
+        path.symlink_to(root / "gone")
+    elif kind == "loop":
+        (root / "other").symlink_to(path)
+        path.symlink_to(root / "other")
+    elif kind == "self":
+        path.symlink_to(path)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind in ("empty", "zeros"):
+        path.write_bytes(bytes(size if kind == "zeros" else 0))
+    elif kind == "alien":
+        path.write_bytes(next((FORMAT_FILES / "torch_zip/good").iterdir()).read_bytes())
+    result = verify([str(root)], settle=0)
+    assert codes(result, Severity.ERROR) == ({expected} if expected else set())
+    made = plan(str(root), Selection(settle=0))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step_in_epoch == 4
+
+
+def test_loops_of_directories_end(tmp_path: Path) -> None:
+    root = tree("flat", tmp_path)
+    (root / "again").symlink_to(root)
+    (root / "up").symlink_to("..")
+    assert verify([str(root)]).verdict is Verdict.OK
+    assert len(scan(str(root)).checkpoints) == 3
+
+
+def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
+    root = tree("flat", tmp_path)
+    path = root / "resnet-2_5.ckpt"
+    stop = threading.Event()
+
+    def writer() -> None:
+        while not stop.is_set():
+            with path.open("ab") as f:
+                f.write(b"x")
+            time.sleep(0.0002)
+
+    thread = threading.Thread(target=writer)
+    thread.start()
+    try:
+        seen = {f.code for _ in range(200) for r in verify([str(path)]).files for f in r.report.findings if f.severity}
+    finally:
+        stop.set()
+        thread.join()
+    assert "in-use" in seen
+
+
+def test_nothing_below_the_root_changes(tmp_path: Path) -> None:
+    root = tree("ascend", tmp_path)
+
+    def state() -> dict[str, tuple[int, int, int]]:
+        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns, p.stat().st_mode) for p in root.rglob("*")}
+
+    before = state()
+    verify([str(root)])
+    plan(str(root))
+    scan(str(root))
+    assert state() == before
+
+
+def test_names_with_escapes_and_odd_bytes(tmp_path: Path) -> None:
+    root = tree("flat", tmp_path)
+    os.rename(os.fsencode(root / "resnet-2_5.ckpt"), os.fsencode(root) + b"/re\xff\x1b[31mnet-2_5.ckpt")
+    assert verify([str(root)]).verdict is Verdict.OK
+    with pytest.raises(errors.UsageError, match="several runs"):
+        plan(str(root))
+
+
+def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
+    root = tree("tft", tmp_path)
+    home = root / "tft_saved_checkpoints-step_11" / "rank_2"
+    shutil.copy2(home / "ttp_rank_2-3_1.ckpt", home / "ttp_rank_2-4_1.ckpt")
+    result = verify([str(root)])
+    assert {"extra-file", "step-mismatch", "epoch-mismatch"} <= codes(result)
+    made = plan(str(root), Selection(world_size=4, replica_groups={"": ((0, 2), (1, 3))}))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 11
+    assert made.ranks[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")
+
+
+def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
+    """MindSpore's safetensors say so in their metadata: even with --replicas all another rank's file lacks parameters."""
+    source = LAYOUT_TREES / "mindspore" / "safetensors" / "tree"
+    data = (source / "rank_0" / "resnet-2_5.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    for said in (b'"remove_redundancy":"True"', b'"remove_redundancy":"False"'):
+        header = data[8 : 8 + size].replace(b'"remove_redundancy":"False"', said)
+        root = tmp_path / said[-5:-1].decode()
+        for rank in (0, 1):
+            (root / f"rank_{rank}").mkdir(parents=True)
+            path = root / f"rank_{rank}" / "net-1_5.safetensors"
+            path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
+            os.utime(path, (1_790_000_000, 1_790_000_000))
+        rewrite(root / "rank_1" / "net-1_5.safetensors", b"\0" * 100)
+        if b"True" in said:
+            with pytest.raises(errors.NoneUsable):
+                plan(str(root), Selection(replicas_all=True))
+        else:
+            assert plan(str(root), Selection(replicas_all=True)).ranks[1].files[0].source_rank == 0
+
+
+def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_were_two(tmp_path: Path) -> None:
+    """DeepSpeed's files say how many there are; names alone do not, once all files of the highest one are gone."""
+    for step in (10, 20):
+        home = tmp_path / f"global_step{step}"
+        home.mkdir()
+        for m in range(2 if step == 10 else 1):
+            for name, data in (
+                (f"mp_rank_{m:02d}_model_states.pt", small_files.deepspeed_model(step, 1, 2, m)),
+                (f"zero_pp_rank_0_mp_rank_{m:02d}_optim_states.pt", small_files.deepspeed_zero(step, 1, 0)),
+            ):
+                (home / name).write_bytes(data)
+                os.utime(home / name, (1_700_000_000 + step, 1_700_000_000 + step))
+    made = plan(str(tmp_path))
+    assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
+    assert [len(r.files) for r in made.ranks] == [2, 2]

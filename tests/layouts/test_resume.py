@@ -1,0 +1,132 @@
+"""What a plan says is what the frameworks really load: every file of every plan of fixtures/layouts goes through the real loader of its format.
+
+torch, safetensors and torch.distributed.checkpoint are installed where these tests run. TensorFlow, Orbax, MindSpore and Keras are not: their files
+are only looked at by our own checks here, once more and to level content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch.distributed.checkpoint as saver
+from fixture_trees import CASES, QUESTIONS, damage, materialise, selection
+from real_loaders import _Modules, load_dcp, load_torch, tensors
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import FileLoad, Kind, LoadPlan, Verdict
+
+OURS_ALONE = {"tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "zip_archive", "mindspore_ckpt", "mindspore_strategy"}
+"""Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
+STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
+"""Names under which the states of these trees hold the number of steps."""
+FLAGS = {
+    "accelerate": ("--resume_from_checkpoint",),
+    "deepspeed": ("--load_dir", "--tag"),
+    "deepspeed-universal": ("--load_dir", "--tag", "--universal-checkpoint"),
+    "hf-trainer": ("--resume_from_checkpoint",),
+    "lightning": ("--ckpt_path",),
+    "megatron": ("--load", "--ckpt-step"),
+    "megatron-core": ("--load", "--ckpt-step"),
+}
+"""Layout -> what its framework's programs are called with; the others take a path in their code."""
+
+
+def told_steps(state: object) -> set[int]:
+    """What a loaded state says about its step, at its top."""
+    return {n for key in STEPS if isinstance(state, dict) and isinstance(n := state.get(key), int)}
+
+
+def every_file(made: LoadPlan) -> dict[str, FileLoad]:
+    return {f.path: f for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+
+
+def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str, object], list[str]]:
+    """Path -> state for what a real loader read; and the paths that only our own checks looked at."""
+    states, ours, sets = dict[str, object](), list[str](), set[str]()
+    for path in every_file(made):
+        form = formats[path]
+        if form == "dcp":
+            sets.add(os.path.dirname(path))
+        elif form in ("torch_zip", "torch_legacy", "torch_tar"):
+            states[path] = load_torch(path)
+        elif form == "pickle_plain":
+            with open(path, "rb") as f:
+                states[path] = _Modules.load(f)
+        elif form == "safetensors":
+            states[path] = safetensors.torch.load_file(path)
+        elif form in ("json_member", "safetensors_index", "mcore_integrity") or path.endswith(".json"):
+            with open(path, encoding="utf-8") as f:
+                states[path] = json.load(f)
+        else:
+            assert form in OURS_ALONE, (path, form)
+            ours.append(path)
+    states.update((home, load_dcp(home)) for home in sets)
+    return states, ours
+
+
+@pytest.mark.parametrize(("case", "question"), QUESTIONS)
+def test_the_real_loaders_load_what_the_plan_says(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    damage(root, question)
+    made = plan(os.path.join(root, question.get("root", ".")), selection(question.get("options", {})))
+    assert made.checkpoint is not None
+    seen = {f.report.path: f.report for f in verify([str(root)]).files}
+    states, ours = loaded(made, {path: report.format for path, report in seen.items()})
+    assert {seen[path].verdict for path in ours} <= {Verdict.OK, Verdict.SUSPECT}
+    for path, state in states.items():
+        if made.resume_step is not None and case.parent.parts[-2:] != ("deepspeed", "cut"):  # whose script made up the tag
+            assert told_steps(state) <= {made.resume_step}, path
+        if path.endswith(".safetensors") or os.path.isdir(path):
+            assert any(t.numel() for t in tensors(state)), path
+    resume = made.resume
+    if resume.path is not None:
+        assert os.path.exists(resume.path) or os.path.exists(f"{resume.path}.index"), resume.path
+        assert os.path.exists(f"{resume.path}.index") == (made.checkpoint.layout == "tensorflow")
+    for word in (*resume.args, *resume.env.values()):
+        assert not word.startswith("/") or os.path.exists(word), word
+    told = dict(zip(resume.args, resume.args[1:], strict=False))
+    flags = FLAGS.get(made.checkpoint.layout, ())
+    assert {flag for flag in resume.args if flag.startswith("--")} == set(flags) - (
+        {"--ckpt-step"} if made.checkpoint.kind is Kind.RELEASE else set()
+    )
+    if "--ckpt-step" in told:  # Megatron-LM makes the directory's name from the number
+        home = Path(told["--load"]) / f"iter_{int(told['--ckpt-step']):07d}"
+        assert all(Path(path).is_relative_to(home) for path in every_file(made))
+    if "--tag" in told:
+        home = Path(told["--load_dir"]) / told["--tag"]
+        assert all(Path(path).is_relative_to(home) for path in every_file(made))
+        assert (resume.env["CKPT_LOAD_DIR"], resume.env["CKPT_TAG"]) == (told["--load_dir"], told["--tag"])
+
+
+def test_every_layout_is_loaded_or_is_known_not_to_be() -> None:
+    """The layouts whose frameworks are not here; a new layout of torch's files cannot slip in among them."""
+    asked = {case.values[0].parent.parent.name for case in QUESTIONS}
+    assert asked == set(BY_NAME)
+
+
+def test_the_loaders_see_what_is_wrong(tmp_path: Path) -> None:
+    """What these tests rest on: a loader here really reads the file, and the step in it is compared."""
+    case = next(c for c in CASES if c.parent.name == "tp")
+    root = materialise(case, tmp_path)
+    made = plan(str(root))
+    path = next(iter(every_file(made)))
+    assert told_steps(load_torch(path)) == {made.resume_step}
+    Path(path).chmod(0o644)
+    Path(path).write_bytes(Path(path).read_bytes()[:1000])
+    with pytest.raises(RuntimeError):
+        load_torch(path)
+    case = next(c for c in CASES if c.parent.parent.name == "dcp" and c.parent.name == "two")
+    root = materialise(case, tmp_path / "dcp")
+    made = plan(str(root))
+    assert sum(t.numel() for t in tensors(load_dcp(made.resume.path or "")))
+    piece = next(p for p in every_file(made) if p.endswith(".distcp"))
+    Path(piece).unlink()
+    with pytest.raises(saver.CheckpointException):
+        load_dcp(made.resume.path or "")

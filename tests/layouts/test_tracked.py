@@ -1,0 +1,114 @@
+"""What a tracker names was finished: whatever of it is gone, it is damage, never an unfinished save, never a first launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fixture_trees import selection
+from places import FIXTURES
+
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.nouns import Checkpoint, Level, LoadPlan, Severity
+
+START = 1_760_000_000
+TRACKED = [
+    "megatron/tp", "megatron/pp", "megatron/distopt", "megatron/ascend", "megatron-core/mcore", "deepspeed/zero1", "deepspeed/zero3", "deepspeed-universal/converted",
+    "tensorflow/manager", "tensorflow/sharded", "dlrover/flash",
+]  # fmt: skip
+"""A tree of every layout with a tracker; those that DLRover tracks as well get its tracker."""
+OTHERS = ["dcp/two", "hf-trainer/trainer"]
+
+
+class Run:
+    """Two checkpoints of a tree, of which the tracker names the newer one."""
+
+    def __init__(self, name: str, target: Path) -> None:
+        self.root = Path(shutil.copytree(FIXTURES / "layouts" / name / "tree", target))
+        self.options = {"level": Level.STRUCTURE, **json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]}
+        found = [c for c in scan(str(self.root)).checkpoints if not c.unfinished]
+        *more, self.older, self.newest = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)
+        for c in more:
+            for p in c.parts:
+                os.unlink(p.path)
+        for c, at in ((self.older, START), (self.newest, START + 600)):
+            for p in c.parts:
+                os.utime(p.path, (at, at))
+        layout = BY_NAME[self.newest.layout]
+        assert layout.tracker and layout.tracked(self.newest) is not None
+        said = layout.tracked(self.newest)
+        assert said is not None
+        tracker = Path(self.newest.parts[0].base) / layout.tracker
+        if not tracker.exists() or name in ("dlrover/flash", *OTHERS):
+            tracker.write_bytes(layout.write_tracker(said))
+
+    @property
+    def home(self) -> Path | None:
+        return Path(self.newest.parts[0].home) if self.newest.parts[0].home else None
+
+    def ask(self, **more: object) -> LoadPlan:
+        return plan(str(self.root), selection({**self.options, **more}))
+
+
+def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
+    """Pieces to remove: each kind of file, all but one, everything, and some at random."""
+    paths = [p.path for p in c.parts]
+    rng = random.Random(seed)
+    yield from ([p.path for p in c.parts if p.piece == piece] for piece in sorted({p.piece for p in c.parts}))
+    yield from ([p for p in paths if p != kept] for kept in rng.sample(paths, min(2, len(paths))))
+    commits = [p.path for p in c.parts if p.role in ("metadata", "common", "state", BY_NAME[c.layout].commit)]
+    yield from (rng.sample(paths, rng.randint(1, len(paths))) for _ in range(3))
+    yield commits or paths
+    yield paths
+
+
+@pytest.mark.parametrize("name", [*TRACKED, *OTHERS])
+def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> None:
+    whole = Run(name, tmp_path / "whole")
+    assert whole.ask().checkpoint.path == whole.newest.path  # type: ignore[union-attr]
+    for i, gone in enumerate(subsets(whole.newest, len(name))):
+        run = Run(name, tmp_path / str(i))
+        below = [os.path.relpath(path, whole.root) for path in gone]
+        for path in below:
+            (run.root / path).unlink()
+        if len(gone) == len(run.newest.parts) and i % 2 and run.home:
+            shutil.rmtree(run.home)  # the directory as well
+        for options in ({}, {"allow_none": True}):
+            judged(run, below, options)
+        result = verify([str(run.root)], Level.STRUCTURE)
+        mine = [f for f in result.findings if f.code == "unfinished-save" and run.home and f.path.startswith(str(run.home))]
+        assert not mine, (below, mine)
+        listed = [c for c in scan(str(run.root)).checkpoints if c.unfinished and run.home and c.path == str(run.home)]
+        assert not listed, below
+        for p in run.older.parts:  # now nothing else is usable
+            Path(p.path).write_bytes(b"")
+        for options in ({}, {"allow_none": True}):
+            try:
+                made = run.ask(**options)
+            except (NoneUsable, UsageError):
+                continue
+            assert made.checkpoint is not None, below
+            assert made.checkpoint.path == run.newest.path, below
+
+
+def judged(run: Run, below: list[str], options: dict[str, object]) -> None:
+    """The answer where ``below`` is gone: the newest where it can do without, else an older one with the reason, else an error; never a first launch."""
+    try:
+        made = run.ask(**options)
+    except (NoneUsable, UsageError):
+        return
+    assert made.checkpoint is not None, below
+    where = str(run.home or run.newest.path)
+    assert not [f for f in made.warnings if f.code == "unfinished-save" and f.path.startswith(where)], (below, made.warnings)
+    if made.checkpoint.path != run.newest.path or not made.checkpoint.parts:
+        reasons = {f.code for r in made.rejected for f in r.findings if f.severity is Severity.ERROR}
+        assert reasons, below
+        with pytest.raises((NotNewest, NoneUsable)):
+            run.ask(no_fallback=True, **options)

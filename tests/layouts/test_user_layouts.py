@@ -1,0 +1,733 @@
+"""Layouts of the user's own: [[layout]] tables of ckpt.toml, what each key does, what each mistake says, and ckpt layouts --check."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import DOCS
+from small_files import saved, tensor
+
+from ckpt_tools import cli
+from ckpt_tools.api import latest, plan, scan, verify
+from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.formats import BY_NAME as FORMATS
+from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
+from ckpt_tools.layouts.common.layout import NUMBERS, RANKS, TEXTS, Piece
+from ckpt_tools.layouts.common.near_miss import near_miss
+from ckpt_tools.model.nouns import Kind, Known, Level, LoadPlan, Verdict
+from ckpt_tools.model.selection import Selection
+
+TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
+DAY = 1_700_000_000
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("CKPT_")]:
+        monkeypatch.delenv(name)
+    yield
+    use(())  # the set of layouts belongs to the process
+
+
+def layout(*pieces: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": "mine", "piece": list(pieces) or [{"template": TEMPLATE}], **more}
+
+
+def taught(*pieces: dict[str, Any], **more: Any) -> None:
+    user.load([layout(*pieces, **more)], tuple(FORMATS))
+
+
+def put(path: Path, data: bytes | str, at: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.utime(path, (DAY + at, DAY + at))
+    return path
+
+
+def step(root: Path, number: int, world: int = 2, run: str = "run", **content: Any) -> Path:
+    """One save of every rank, later for higher steps."""
+    home = root / run / f"step={number}"
+    for rank in range(world):
+        state = {"model": {"w": tensor(number, rank)}, "step": number, **content}
+        put(home / f"shard-{rank:05d}-of-{world}.pt", saved(state), number)
+    return home
+
+
+def files(made: LoadPlan) -> dict[int, list[str]]:
+    return {r.rank: [os.path.relpath(f.path, made.root) for f in r.files] for r in made.ranks}
+
+
+def codes(made: LoadPlan) -> set[str]:
+    return {f.code for f in made.warnings}
+
+
+# --- from a table to a plan
+
+
+def test_the_template_of_the_example(tmp_path: Path) -> None:
+    taught()
+    step(tmp_path, 900)
+    step(tmp_path, 1000)
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.layout, made.checkpoint.run, made.resume_step) == ("mine", "run", 1000)
+    assert made.checkpoint.path == made.resume.path == str(tmp_path / "run" / "step=1000")
+    assert files(made) == {r: [f"run/step=1000/shard-{r:05d}-of-2.pt"] for r in range(2)}
+    assert made.topology["world_size"] == Known(2, "names on disk")
+    assert codes(made) == set()
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
+def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(tmp_path: Path, before: int, after: int) -> None:
+    """A job may grow or shrink between two saves."""
+    taught()
+    step(tmp_path, 10, before)
+    step(tmp_path, 20, after)
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.world_size, made.saved_world_size, made.rejected) == (20, after, after, ())
+    assert verify([str(tmp_path)]).verdict is Verdict.OK
+    older = plan(str(tmp_path), Selection(max_step=10))
+    assert (older.resume_step, older.world_size) == (10, before)
+    next((tmp_path / "run" / "step=20").iterdir()).unlink()
+    (gap,) = verify([str(tmp_path)]).findings
+    assert gap.code == "missing-rank"
+
+
+def test_what_another_number_of_ranks_saved_is_never_loaded_in_part(tmp_path: Path) -> None:
+    taught()
+    step(tmp_path, 10, 4)
+    put(step(tmp_path, 20, 2) / "shard-00001-of-2.pt", b"cut", 20)
+    with pytest.raises(UsageError, match="saved by 4 ranks, to be loaded by 2"):
+        plan(str(tmp_path))
+    with pytest.raises(UsageError, match="saved by 4 ranks, to be loaded by 8"):
+        plan(str(tmp_path), Selection(world_size=8, max_step=10))
+
+
+def test_a_template_without_the_world_infers_it_and_says_so(tmp_path: Path) -> None:
+    taught({"template": "step={step}/r{rank}.pt"})
+    for rank in range(3):
+        put(tmp_path / "step=5" / f"r{rank}.pt", saved({"w": tensor(rank)}))
+    made = plan(str(tmp_path))
+    assert (made.world_size, codes(made)) == (3, {"world-size-inferred"})
+
+
+def test_a_reshardable_set_asks_for_no_number_of_ranks(tmp_path: Path) -> None:
+    taught({"template": "step={step}/part-{shard}.pt", "shared": True}, reshardable=True)
+    for shard in range(3):
+        put(tmp_path / "step=5" / f"part-{shard}.pt", saved({"w": tensor(shard)}))
+    made = plan(str(tmp_path))
+    assert (made.world_size, made.ranks, len(made.shared), codes(made)) == (None, (), 3, set())
+    odd = Selection(world_size=7, sizes={"tp": 2})
+    assert plan(str(tmp_path), odd).world_size == 7
+    taught({"template": "step={step}/part-{shard}.pt", "shared": True})
+    with pytest.raises(UsageError, match="to be loaded by 7"):
+        plan(str(tmp_path), odd)
+
+
+def test_directories_above_the_template_name_the_run(tmp_path: Path) -> None:
+    taught()
+    step(tmp_path, 10, run="a/deep")
+    step(tmp_path, 20, run="b")
+    assert {c.run for c in scan(str(tmp_path)).checkpoints} == {"a/deep", "b"}
+    with pytest.raises(UsageError, match="several runs"):
+        plan(str(tmp_path))
+    assert plan(str(tmp_path), Selection(run="b")).resume_step == 20
+
+
+def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
+    put(tmp_path / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt", saved({"w": tensor(1)}))
+    assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
+    taught({"template": "iter_{step}/mp_rank_{tp}/model_optim_rng.pt"})
+    assert [(c.layout, c.step) for c in scan(str(tmp_path)).checkpoints] == [("mine", 7)]
+    use(())
+    assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
+
+
+def test_a_directory_of_one_step_with_files_of_another(tmp_path: Path) -> None:
+    taught({"template": "step={step}/m-{step}.pt", "shared": True})
+    for number in (10, 20):
+        put(tmp_path / f"step={number}" / f"m-{number}.pt", saved({"w": tensor(number)}), number)
+    shutil.move(tmp_path / "step=20" / "m-20.pt", tmp_path / "step=10" / "m-20.pt")
+    broken = {f.report.path: {x.code for x in f.report.findings} for f in verify([str(tmp_path)]).files}
+    assert broken == {str(tmp_path / "step=10" / "m-10.pt"): set(), str(tmp_path / "step=10" / "m-20.pt"): {"step-mismatch"}}
+    assert plan(str(tmp_path)).resume_step == 10
+
+
+# --- what the keys do
+
+
+@pytest.mark.parametrize(
+    ("holds", "text", "code"),
+    [
+        ("step", "20\n", ""),
+        ("step", "10", "stale-tracker"),
+        ("step", "30", "dangling-tracker"),
+        ("step", "step=20", "bad-tracker"),
+        ("step", "10\n20", "bad-tracker"),
+        ("step", "9" * 19, "bad-tracker"),
+        ("step", "", "bad-tracker"),
+        ("step", None, "missing-tracker"),
+        ("name", "step=20\n", ""),
+        ("name", "/moved/since/step=20", ""),
+        ("name", "step=20/", ""),
+        ("name", "step=10", "stale-tracker"),
+        ("name", "20", "dangling-tracker"),
+        ("name", "step=10\nstep=20", "bad-tracker"),
+        ("name", " \n", "bad-tracker"),
+        ("name", "\0\xff", "dangling-tracker"),
+    ],
+)
+def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None, code: str) -> None:
+    taught(tracker="LATEST", tracker_holds=holds)
+    step(tmp_path, 10)
+    step(tmp_path, 20)
+    if text is not None:
+        put(tmp_path / "run" / "LATEST", text)
+    made = plan(str(tmp_path))
+    assert (made.resume_step, codes(made)) == (20, {code} - {""})
+    assert {f.code for f in verify([str(tmp_path)]).findings} == {code} - {""}
+    asked = Selection(resume_from="tracker")
+    if code in ("", "stale-tracker"):
+        assert plan(str(tmp_path), asked).resume_step == (10 if code else 20)
+    else:
+        with pytest.raises(UsageError):
+            plan(str(tmp_path), asked)
+
+
+def committing(tmp_path: Path) -> None:
+    """A marker without bytes, which is written last."""
+    taught({"template": TEMPLATE}, {"template": "step={step}/_SUCCESS", "role": "done", "shared": True, "loaded": False}, commit="done")
+    for number in (10, 20):
+        put(step(tmp_path, number) / "_SUCCESS", b"")
+
+
+def test_without_its_commit_file_a_save_is_unfinished(tmp_path: Path) -> None:
+    committing(tmp_path)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 20
+    assert all(f.endswith(".pt") for rank in files(made).values() for f in rank)
+    assert verify([str(tmp_path)]).verdict is Verdict.OK
+    (tmp_path / "run" / "step=20" / "_SUCCESS").unlink()
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.rejected) == (10, ())
+    assert [f.code for f in verify([str(tmp_path)]).findings] == ["unfinished-save"]
+    (tmp_path / "run" / "step=10" / "_SUCCESS").unlink()
+    with pytest.raises(NoCheckpoint, match="only unfinished saves"):
+        plan(str(tmp_path))
+
+
+def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -> None:
+    committing(tmp_path)
+    for level in (Level.PRESENCE, Level.STRUCTURE, Level.CONTENT, Level.VALUES):
+        (mark,) = {f.report.verdict for f in verify([str(tmp_path)], level).files if f.report.path.endswith("_SUCCESS")}
+        assert mark is Verdict.OK
+    put(tmp_path / "run" / "step=20" / "shard-00001-of-2.pt", b"", 20)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 10
+    assert "empty-file" in {f.code for f in made.rejected[0].findings}
+
+
+def test_what_is_needed(tmp_path: Path) -> None:
+    pieces = ({"template": TEMPLATE}, {"template": "step={step}/args.json", "role": "args", "shared": True})
+    step(tmp_path, 10)
+    step(tmp_path, 20)
+    taught(*pieces)
+    assert plan(str(tmp_path)).resume_step == 20
+    taught(*pieces, needs=["args"])
+    with pytest.raises(NoneUsable, match="missing-part"):
+        plan(str(tmp_path))
+    put(tmp_path / "run" / "step=10" / "args.json", "{}")
+    assert plan(str(tmp_path)).resume_step == 10
+
+
+@pytest.mark.parametrize("keys", [["step"], ["nowhere", "step"]])
+def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
+    step(tmp_path, 10)
+    home = step(tmp_path, 20)
+    shutil.copy2(tmp_path / "run" / "step=10" / "shard-00001-of-2.pt", home)
+    taught()
+    assert plan(str(tmp_path)).resume_step == 20  # nothing tells
+    taught(step_keys=keys)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 10
+    found = {os.path.basename(f.path): f for f in made.rejected[0].findings}["shard-00001-of-2.pt"]
+    assert (found.code, keys[-1] in found.message) == ("step-mismatch", True)
+
+
+def test_epoch_keys_contradict_the_name(tmp_path: Path) -> None:
+    taught({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"])
+    for epoch in (1, 2):
+        put(tmp_path / f"e{epoch}.pt", saved({"w": tensor(epoch), "epoch": 1}), epoch)
+    made = plan(str(tmp_path)).checkpoint
+    assert made is not None
+    assert made.epoch == 1
+    assert {x.code for f in verify([str(tmp_path)]).files for x in f.report.findings if f.report.path.endswith("e2.pt")} >= {"epoch-mismatch"}
+
+
+def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
+    taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
+    put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
+    made = plan(str(tmp_path)).checkpoint
+    assert made is not None
+    assert (made.step, made.epoch, made.epoch_base) == (77, 3, 1)
+
+
+def test_replicated_over(tmp_path: Path) -> None:
+    """Two files, tensor parallel 2; with four ranks every one finds its own."""
+    piece = {"template": "step={step}/tp{tp}.pt"}
+    for tp in range(2):
+        put(tmp_path / "step=5" / f"tp{tp}.pt", saved({"w": tensor(tp)}))
+    taught({**piece, "replicated_over": ["dp"]})
+    made = plan(str(tmp_path), Selection(world_size=4, sizes={"tp": 2}))
+    assert files(made) == {rank: [f"step=5/tp{rank % 2}.pt"] for rank in range(4)}
+
+
+@pytest.mark.parametrize("over", [[], ["dp"]])
+def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: Path, over: list[str]) -> None:
+    taught({"template": TEMPLATE, **({"replicated_over": over} if over else {})})
+    home = step(tmp_path, 10)
+    put(home / "shard-00001-of-2.pt", b"cut", 10)
+    if over:
+        made = plan(str(tmp_path))
+        assert files(made)[1] == ["run/step=10/shard-00000-of-2.pt"]
+        assert "replicates it over dp" in made.ranks[1].files[0].reason
+        taught({"template": TEMPLATE, "replicated_over": over, "sharded": True})
+        with pytest.raises(NoneUsable):
+            plan(str(tmp_path))
+    else:
+        with pytest.raises(NoneUsable):
+            plan(str(tmp_path))
+        assert files(plan(str(tmp_path), Selection(replicas_all=True)))[1] == ["run/step=10/shard-00000-of-2.pt"]
+
+
+def test_formats(tmp_path: Path) -> None:
+    taught({"template": TEMPLATE, "formats": ["safetensors"]})
+    step(tmp_path, 10)
+    with pytest.raises(NoneUsable, match="wrong-format"):
+        plan(str(tmp_path))
+    taught({"template": TEMPLATE, "formats": ["safetensors", "torch_zip"]})
+    assert plan(str(tmp_path)).resume_step == 10
+
+
+def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
+    taught(
+        {"template": "s{step}/a.pt", "shared": True, "single": True},
+        {"template": "s{step}/b.pt", "shared": True, "single": True},
+        {"template": "s{step}/notes.pt", "role": "notes", "shared": True, "loaded": False, "required": False},
+        {"template": "s{step}.part/a.pt", "shared": True, "unfinished": True},
+        {"template": "panic{step}/a.pt", "shared": True, "kind": "dying-gasp"},
+    )
+    for number in (10, 20):
+        for name in ("a", "b", "notes"):
+            put(tmp_path / f"s{number}" / f"{name}.pt", saved({"w": tensor(number)}), number)
+    put(tmp_path / "s30.part" / "a.pt", saved({"w": tensor(30)}), 30)
+    put(tmp_path / "panic25" / "a.pt", saved({"w": tensor(25)}), 25)
+    kinds = {(c.step, c.kind, c.unfinished) for c in scan(str(tmp_path)).checkpoints}
+    assert kinds == {
+        (30, Kind.PERIODIC, True),
+        (25, Kind.DYING_GASP, False),
+        (20, Kind.PERIODIC, False),
+        (10, Kind.PERIODIC, False),
+    }
+    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
+    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/a.pt"]  # one of two copies, and no notes
+    put(tmp_path / "s20" / "a.pt", b"cut", 20)
+    (tmp_path / "s20" / "notes.pt").unlink()
+    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
+    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/b.pt"]
+
+
+def test_a_committed_layout_asks_for_groups(tmp_path: Path) -> None:
+    taught(committed=True)
+    (step(tmp_path, 10) / "shard-00001-of-2.pt").unlink()
+    with pytest.raises(UsageError, match="rank 1"):
+        plan(str(tmp_path))
+    taught()
+    with pytest.raises(NoneUsable):
+        plan(str(tmp_path))
+
+
+def test_resume_args(tmp_path: Path) -> None:
+    taught(resume_args=["--from={path}", "--root", "{base}", "--at={step}", "{epoch}", "$" + "{HOME} {}"])
+    home = step(tmp_path, 10)
+    args = plan(str(tmp_path)).resume.args
+    assert args == (f"--from={home}", "--root", str(tmp_path / "run"), "--at=10", "", "${HOME} {}")
+    assert latest(str(tmp_path), Selection(rank=1)).resume.args == args
+
+
+def test_the_path_is_the_file_when_all_load_one(tmp_path: Path) -> None:
+    taught({"template": "e{epoch}.pt", "shared": True}, resume_args=["{path}", "{epoch}", "{step}"])
+    path = put(tmp_path / "e3.pt", saved({"w": tensor(1)}))
+    made = plan(str(tmp_path)).resume
+    assert (made.path, made.args) == (str(path), (str(path), "3", ""))
+
+
+# --- mistakes
+
+
+BAD_TABLES: list[tuple[object, str]] = [
+    ("text", "layout is a list of tables"),
+    (["text"], "layout 1 is not a table"),
+    ([{}], "layout 1: name must be"),
+    ([{"name": "My Layout"}], "layout My Layout: name must be of a-z"),
+    ([{"name": "mine"}], "layout mine: it needs at least one"),
+    ([layout(pieces=1)], "layout 1: unknown key 'pieces'; known: name, title"),
+    ([layout(title=1)], "layout 1: title must be str, not 1"),
+    ([layout(reshardable=1)], "layout 1: reshardable must be bool, not 1"),
+    ([layout(epoch_base=True)], "layout 1: epoch_base must be int, not True"),
+    ([layout(needs="model")], "layout 1: needs must be list, not 'model'"),
+    ([layout(needs=[1])], "layout 1: needs must be a list of words"),
+    ([layout(step_keys=[""])], "layout 1: step_keys must be a list of words"),
+    ([layout(tracker="")], "layout 1: tracker is empty"),
+    ([layout(tracker="meta/LATEST")], "layout mine: tracker is the name of a file beside the checkpoints, not the path 'meta/LATEST'"),
+    ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
+    ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),
+    ([layout(tracker_holds="both")], "layout mine: tracker_holds is 'step' or 'name'"),
+    ([layout(resume_args=["{steps}"])], "layout mine: resume_args knows {path}, {base}, {step}, {epoch}, not {steps}"),
+    ([{"name": "mine", "piece": "x"}], "layout 1: piece must be list"),
+    ([{"name": "mine", "piece": ["x"]}], "layout mine, piece 1 is not a table"),
+    ([layout({"template": "a"}, {})], "layout mine, piece 2: a template is a path below"),
+    ([layout({"template": "/abs/{rank}"})], "piece 1: a template is a path below"),
+    ([layout({"template": "a/../{rank}"})], "piece 1: a template is a path below"),
+    ([layout({"template": "{run}/"})], "piece 1: a template is a path below"),
+    ([layout({"template": "{ranks}.pt"})], "piece 1: {ranks} in {ranks}.pt: a field is one of tp, pp"),
+    ([layout({"template": "{rank:5}.pt"})], "{rank:5} in {rank:5}.pt: a field is one of"),
+    ([layout({"template": "{rank:05}.pt"})], "a field is one of"),
+    ([layout({"template": "{rank:099d}.pt"})], "min repeat greater than max repeat"),
+    ([layout({"template": "[a/b]/{rank}.pt"})], "[ in '[a' has no partner within that name"),
+    ([layout({"template": "{rank.pt"})], "{ in '{rank.pt' has no partner within that name"),
+    ([layout({"template": "<a|b/c>"})], "< in '<a|b' has no partner"),
+    ([layout({"template": "a]"})], "] in 'a]' has no partner"),
+    ([layout({"template": "a", "role": ""})], "piece 1: role is empty"),
+    ([layout({"template": "a", "kind": "weekly"})], "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'"),
+    ([layout({"template": "a", "formats": ["pth"]})], "piece 1: there is no format 'pth'; 'ckpt formats' lists them"),
+    ([layout({"template": "a", "replicated_over": ["data"]})], "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'"),
+    ([layout({"template": "a", "weak": True})], "piece 1: unknown key 'weak'; known: template, role"),
+    ([layout({"template": "a", "shared": "yes"})], "piece 1: shared must be bool"),
+    ([layout(), layout()], "there are two layouts called 'mine': choose another name"),
+    ([layout(name="megatron")], "there are two layouts called 'megatron': choose another name"),
+]
+
+
+@pytest.mark.parametrize(("tables", "says"), BAD_TABLES, ids=[says[:50] for _, says in BAD_TABLES])
+def test_every_mistake_is_named_and_nothing_is_learnt(tables: object, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        user.load(tables, tuple(FORMATS))
+    assert active() == LAYOUTS
+
+
+TOML = f"""
+[[layout]]
+name = "mine"
+title = "our own trainer"
+tracker = "LATEST"
+resume_args = ["--ckpt", "{{path}}"]
+
+[[layout.piece]]
+template = "{TEMPLATE}"
+formats = ["torch_zip"]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory with a ckpt.toml, and below it the tree of two saves."""
+    (tmp_path / "ckpt.toml").write_text(TOML)
+    root = tmp_path / "out"
+    step(root, 10)
+    step(root, 20)
+    put(root / "run" / "LATEST", "20")
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.execute(argv)
+    return code, *capfd.readouterr()
+
+
+def test_commands_know_the_layouts_of_the_file(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "plan", "out", "--json")
+    made = json.loads(out)
+    assert (code, made["resume_step"], made["checkpoint"]["layout"]) == (0, 20, "mine")
+    assert made["resume"]["args"] == ["--ckpt", str(tree / "run" / "step=20")]
+    assert run(capfd, "latest", "out", "--rank", "1")[:2] == (0, f"{tree}/run/step=20/shard-00001-of-2.pt\n")
+    assert {f["layout"] for f in json.loads(run(capfd, "verify", "out", "--json")[1])["files"]} == {"mine"}
+    assert {c["step"] for c in json.loads(run(capfd, "ls", "out", "--json")[1])["checkpoints"]} == {10, 20}
+    assert run(capfd, "plan", "out", "--layout", "megatron")[0] == 4
+    known = [one["name"] for one in json.loads(run(capfd, "layouts", "--json")[1])["layouts"]]
+    assert (known[0], len(known)) == ("mine", len(LAYOUTS) + 1)
+
+
+def test_a_pyproject_may_hold_them_too(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tree.parent / "ckpt.toml").unlink()
+    (tree.parent / "pyproject.toml").write_text(TOML.replace("[[layout", "[[tool.ckpt.layout"))
+    assert json.loads(run(capfd, "plan", "out", "--json")[1])["checkpoint"]["layout"] == "mine"
+
+
+def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.move(tree.parent / "ckpt.toml", tree / "ckpt.toml")
+    os.chdir(tree)
+    _, out, err = run(capfd, "ls", ".", "--json")
+    assert "mine" not in {c["layout"] for c in json.loads(out)["checkpoints"]}
+    assert "is not read, because it lies in the tree that is scanned" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TOML.replace("tracker", "trackr"), "layout 1: unknown key 'trackr'"),
+        (TOML.replace('"torch_zip"', '"pt"'), "there is no format 'pt'"),
+        (TOML.replace("{rank:05d}", "{node_rank}"), "{node_rank} in shard-{node_rank}-of-{world}.pt: a field is one of"),
+        (TOML.replace('"mine"', '"dcp"'), "two layouts called 'dcp'"),
+        ('[layout]\nname = "mine"\n', "layout: {'name': 'mine'} is not a text"),
+        ("layout = [1]\n", "layout 1 is not a table"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["plan", "out"], ["latest", "out"], ["verify", "out"], ["ls", "out"], ["layouts"], ["layouts", "--check", "out"]]
+)
+def test_a_mistake_in_the_file_is_exit_2_with_a_hint(tree: Path, capfd: pytest.CaptureFixture[str], text: str, says: str, command: list[str]) -> None:
+    file = tree.parent / "ckpt.toml"
+    file.write_text(text)
+    if text.startswith("[layout]") and command[0] in ("verify", "layouts") and "--check" not in command:
+        return  # then it is the setting --layout, which these do not have
+    code, out, err = run(capfd, *command)
+    assert (code, out) == (2, "")
+    assert str(file) in err
+    assert says in err
+    assert "hint: " in err
+
+
+# --- ckpt layouts --check
+
+
+def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "layouts", "--check", "out", "--json")
+    answer = json.loads(out)
+    assert (code, answer["schema"]) == (0, "ckpt-tools/layouts-check/v1")
+    (row,) = answer["layouts-check"]
+    example = row.pop("example")
+    assert row == {"layout": "mine", "template": TEMPLATE.removeprefix("{run}/"), "matched": 4, "near_misses": []}
+    assert (tree / example).exists()
+    for name in ("step=20/shard-3-of-2.pt", "step=20/shard-00000-of-2.pt.bak", "step=2x/shard-00000-of-2.pt", "stop=20/shard-00000-of-2.pt"):
+        put(tree / "run" / name, b"")
+    (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
+    assert row["matched"] == 4
+    missed = {m["path"]: (m["fits"], m["expected"], m["found"]) for m in row["near_misses"]}
+    assert missed == {
+        "run/step=20/shard-00000-of-2.pt.bak": ("step=20/shard-00000-of-2.pt", "the end of the name", ".bak"),
+        "run/step=20/shard-3-of-2.pt": ("step=20/shard-", "{rank:05d}", "3-of-2.pt"),
+        "run/step=2x/shard-00000-of-2.pt": ("step=2", "/shard-", "x/shard-00000-of-2.pt"),
+    }
+    assert [len(m["fits"]) for m in row["near_misses"]] == sorted((len(m["fits"]) for m in row["near_misses"]), reverse=True)
+    code, out, _ = run(capfd, "layouts", "--check", "out")
+    assert code == 0
+    assert "run/step=20/shard-3-of-2.pt: fits up to 'step=20/shard-', then '{rank:05d}' is expected and '3-of-2.pt' is there" in out
+
+
+def test_check_shows_the_nearest_misses(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for i in (4, 8, 0, 7, 1, 6, 2, 5, 3):
+        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}!{i}", b"")  # in the order of names the shortest comes first
+    (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
+    assert [m["path"][-1] for m in row["near_misses"]][:2] == ["8", "7"]
+    assert len(row["near_misses"]) == 5
+
+
+def test_check_fails_when_a_template_matches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (tree.parent / "ckpt.toml").open("a") as f:
+        f.write('[[layout.piece]]\ntemplate = "step={step}/optim-{rank}.pt"\nrole = "optimizer"\n')
+    code, out, _ = run(capfd, "layouts", "--check", "out", "--json")
+    assert code == 1
+    assert [row["matched"] for row in json.loads(out)["layouts-check"]] == [4, 0]
+
+
+def test_check_survives_odd_trees(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tree / "run" / "loop").symlink_to("loop")
+    (tree / "run" / "gone").symlink_to("nowhere")
+    (tree / "run" / "up").symlink_to("..")
+    put(tree / "run" / os.fsdecode(b"step=1\xff\n"), b"")
+    (tree / "run" / "step=20" / "shard-00009-of-2.pt").mkdir()
+    assert run(capfd, "layouts", "--check", "out")[0] == 0
+    assert run(capfd, "layouts", "--check", "nowhere")[0] == 5
+
+
+def test_check_of_a_layout_of_ours(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "layouts", "--check", "out", "--layout", "dlrover", "--json")
+    assert code == 1
+    assert {row["layout"] for row in json.loads(out)["layouts-check"]} == {"dlrover"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["layouts", "out"], "only looked at with --check"),
+        (["layouts", "--check", "out", "--layout", "nobody's"], "there is no layout"),
+        (["layouts", "--check", "out", "--config", "empty.toml"], "no layout of your own"),
+    ],
+)
+def test_questions_that_check_cannot_answer(tree: Path, capfd: pytest.CaptureFixture[str], argv: Sequence[str], says: str) -> None:
+    (tree.parent / "empty.toml").write_text("")
+    code, _, err = run(capfd, *argv)
+    assert code == 2
+    assert says in err
+    assert "hint: " in err
+
+
+# --- the page
+
+
+PAGE = DOCS / "adding-a-layout.md"
+
+
+def test_the_example_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    page = PAGE.read_text()
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)[:2])
+    (tmp_path / "ckpt.toml").write_text(blocks["toml"])
+    monkeypatch.chdir(tmp_path)
+    put(step(tmp_path / "out", 1000, 8, run="run-7") / "_SUCCESS", b"")
+    put(tmp_path / "out" / "run-7" / "LATEST", "1000\n")
+    code, out, err = run(capfd, "plan", "out", "--json")
+    made = json.loads(out)
+    assert (code, err, made["resume_step"], made["world_size"]) == (0, "", 1000, 8)
+    assert made["resume"]["args"] == ["--resume", str(tmp_path / "out" / "run-7" / "step=1000")]
+    put(tmp_path / "out" / "run-7" / "step=1000" / "shard-3-of-8.pt", b"")
+    assert run(capfd, "layouts", "--check", "out")[1] == blocks["text"].partition("\n")[2]
+
+
+def test_every_key_and_field_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    layouts, _, pieces = page.partition("| key of `[[layout.piece]]`")
+    first = set(
+        re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in layouts.partition("| key of")[2].splitlines() if line.startswith("| `")))
+    )
+    assert first == set(user._LAYOUT)
+    assert set(re.findall(r"^\| `(\w+)` \|", pieces, re.MULTILINE)) == set(user._PIECE)
+    told = layouts.partition("| in a template")[2].partition("| key of")[0]
+    assert set(re.findall(r"`\{(\w+)\}`", told)) == {*NUMBERS, *TEXTS, "tmp"} - {"run"}
+
+
+# --- any template
+
+
+WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(lambda s: s not in (".", ".."))
+NUMBER = st.integers(0, 10**9)
+RANK = st.integers(0, 999_999)
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> tuple[str, str]:
+    """(a template of known fields, a path that it describes)."""
+    fields = draw(st.permutations([*NUMBERS, *TEXTS, "tmp"]))
+    template, path = "", ""
+    for depth in range(draw(st.integers(1, 3))):
+        name, text = "", ""
+        for _ in range(draw(st.integers(1, 4))):
+            kind, word = draw(st.sampled_from(["literal", "field", "optional", "words"])), draw(WORDS)
+            field = fields.pop() if kind in ("field", "optional") and fields else ""
+            if field in NUMBERS:
+                width = draw(st.integers(0, 9))
+                number = draw(RANK if field in RANKS else NUMBER)
+                value = f"{number:0{width}d}" if width else str(number)
+                field = f"{{{field}:0{width}d}}" if width else f"{{{field}}}"
+            else:
+                value = "_tmp" if field == "tmp" else word
+                field = f"{{{field}}}" if field else ""
+            if kind == "optional" and field:
+                name += f"[{word}{field}]"
+                text += draw(st.sampled_from(["", word + value]))
+            elif kind == "field" and field:
+                name, text = name + field, text + value
+            elif kind == "words":
+                others = draw(st.lists(WORDS, min_size=1, max_size=3))
+                name, text = f"{name}<{'|'.join([*others, word])}>", text + draw(st.sampled_from([*others, word]))
+            else:
+                name, text = name + word, text + word
+        if text in ("", ".", "..") or name in (".", ".."):
+            name, text = f"{name}x", f"{text}x"
+        template, path = f"{template}{'/' if depth else ''}{name}", f"{path}{'/' if depth else ''}{text}"
+    return template, path
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(templates(), st.sampled_from(["", "run/", "a/b/"]))
+def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
+    template, path = made
+    (one,) = user.load([layout({"template": "{run}/" + template})])
+    (piece,) = one.pieces
+    directory, _, name = f"/data/{above}{path}".rpartition("/")
+    mine = [place for place in places_of(directory) if place.layout is one]
+    assert len(mine) == 1
+    assert mine[0].base == f"/data/{above}{path}".removesuffix(f"/{path}")
+    assert read_name(name, [place.piece for place in mine]) is not None
+    assert near_miss(piece, above + path) is None
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(templates(), st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join), st.integers(0, 60), st.integers(0, 8))
+def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: int, cut: int) -> None:
+    """For any path, and for a path that the template describes with a piece replaced."""
+    template, path = made
+    piece = Piece("x", "model", template)
+    for odd in (other, path[:at] + other + path[at + cut :]):
+        miss = near_miss(piece, odd)
+        if miss is not None:
+            tail = "/".join(odd.split("/")[-piece.depth - 1 :])
+            assert tail.startswith(miss.fits + miss.found)
+            assert miss.expected == "the end of the name" or miss.expected in template
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from([*user._LAYOUT, *user._PIECE]) | st.text(max_size=5), v, max_size=4), max_leaves=12))  # fmt: skip
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_table_is_read_or_refused(value: object) -> None:
+    with suppress(ValueError):
+        user.load([value], tuple(FORMATS))
+
+
+def test_layouts_do_not_leak(tmp_path: Path) -> None:
+    """The fixture of this module forgets them; and a second question of the same process replaces those of the first."""
+    assert active() == LAYOUTS
+    taught(name="one")
+    taught(name="two")
+    assert [one.name for one in active()[: -len(LAYOUTS)]] == ["two"]
+    assert set(BY_NAME) == {one.name for one in active()}
+    step(tmp_path, 10)
+    assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"two"}
+    use(())
+    assert "two" not in {c.layout for c in scan(str(tmp_path)).checkpoints}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{name}{name}{name}.pt",
+        "{prefix}_{name}_{name}_{run}.pt",
+        "{tp}{pp}{ep}{dp}.pt",
+        "{tp}[_]{pp}[a]{ep}[.-]{dp}.pt",
+        "[" * 9 + "a" + "]" * 9,
+        "a" * 1025,
+    ],
+)
+def test_a_template_that_reads_a_name_in_too_many_ways_is_refused(template: str) -> None:
+    """A hostile name would be tried in each of them."""
+    with pytest.raises(ValueError, match=r"longer than|any text|nothing between|nests"):
+        user.load([{"name": "theirs", "piece": [{"template": template}]}])
+
+
+@pytest.mark.parametrize("template", ["{prefix}-{name}_{step}.pt", "{tp}_{pp}_{ep}_{dp}_{cp}.pt", "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt"])
+def test_templates_that_do_not_are_taken(template: str) -> None:
+    try:
+        assert user.load([{"name": "theirs", "piece": [{"template": template}]}])
+    finally:
+        use(())

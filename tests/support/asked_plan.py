@@ -1,0 +1,30 @@
+"""What a job would do with the plan of a tree, to compare two of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ckpt_tools import errors
+from ckpt_tools.api import plan
+from ckpt_tools.model.nouns import Severity
+
+
+class Answer(NamedTuple):
+    """What a job does with a plan."""
+
+    error: str
+    path: str
+    files: tuple[str, ...]
+    warnings: frozenset[str]
+
+
+def asked(root: Path) -> Answer:
+    try:
+        made = plan(str(root))
+    except errors.CkptError as e:
+        return Answer(f"{type(e).__name__} {e.exit_code}", "", (), frozenset())
+    assert made.checkpoint is not None
+    files = sorted(f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files)))
+    warnings = frozenset(f.code for f in made.warnings if f.severity is not Severity.NOTE) - {"set-aside"}
+    return Answer("", made.checkpoint.path, tuple(files), warnings)

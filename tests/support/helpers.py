@@ -1,0 +1,183 @@
+"""What the tests of formats share."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from places import FORMAT_FILES
+
+from ckpt_tools import checksum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, structure
+from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.indexes import is_index
+from ckpt_tools.model.nouns import Finding, Level, Region, Severity
+from ckpt_tools.storage import BytesSource, ShortRead
+
+
+def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = "") -> Iterator[Finding]:
+    """The findings of the structure check, the claims and the stored checksums, one by one, as `verify` puts them together."""
+    source = BytesSource(data, path)
+    whole = any(c.whole for c in claims)
+    try:
+        if not whole:
+            yield from structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+        for claim in claims:
+            yield from structure(source, anatomy, claim.check)
+        if 0 <= anatomy.end < source.size:
+            yield finding("trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING)
+        for s, _ in checksum.mismatches(source, anatomy.sums, jobs=1):
+            yield finding(s.code, s.what, offset=s.offset)
+    except ShortRead as e:
+        yield finding("truncated", str(e), offset=e.offset)
+
+
+def look(data: bytes, fmt: Format | None = None, anatomy: Anatomy | None = None, claims: Sequence[Claim] = ()) -> list[Finding]:
+    """All findings; without ``fmt`` the magic decides."""
+    fmt = fmt or next((f for f in FORMATS if f.magic(data[:HEAD])), None)
+    if fmt is None:
+        return [finding("wrong-format", "no format has this beginning")]
+    return list(findings(data, fmt, Anatomy() if anatomy is None else anatomy, claims))
+
+
+def bad(found: list[Finding]) -> list[Finding]:
+    """Those that change the verdict."""
+    return [f for f in found if f.severity > Severity.NOTE]
+
+
+def is_bad(data: bytes, fmt: Format, claims: Sequence[Claim] = (), key: bytes | None = None) -> bool:
+    """Whether any finding changes the verdict; stops at the first."""
+    return any(f.severity > Severity.NOTE for f in findings(data, fmt, Anatomy(key=key), claims))
+
+
+def left_behind(run: Callable[[], object]) -> int:
+    """Objects that twenty runs leave, without the garbage collector: it knows nothing of cycles through zstandard's objects."""
+    run()  # what is imported on first use does not count
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(20):
+            run()
+        return len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+
+
+def protected(anatomy: Anatomy) -> int:
+    """How many bytes stored checksums cover."""
+    return sum(stop - start for start, stop, _ in checksum.covered(anatomy.sums))
+
+
+@dataclass
+class Fixture:
+    """One file of a good fixture: alone, or in a directory of files of which some describe others."""
+
+    path: Path
+
+    @cached_property
+    def home(self) -> Path | None:
+        """The directory of the set that the file is in."""
+        at = next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad"))
+        return Path(*self.path.parts[: at + 2]) if len(self.path.parts) > at + 2 else None
+
+    @cached_property
+    def format(self) -> Format:
+        return BY_NAME[self.path.parts[next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad")) - 1]]
+
+    @cached_property
+    def name(self) -> str:
+        return str(self.path.relative_to(FORMAT_FILES))
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.path.read_bytes()
+
+    @cached_property
+    def key(self) -> bytes | None:
+        """``<name>.key`` in the format's own directory holds the key of an encrypted file."""
+        beside = FORMAT_FILES / self.format.name / f"{self.path.name}.key"
+        return beside.read_bytes() if beside.exists() else None
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """Path in the set -> content, for every file of the set; only this file when it is alone."""
+        if self.home is None:
+            return {self.path.name: self.data}
+        return {str(p.relative_to(self.home)): p.read_bytes() for p in sorted(self.home.rglob("*")) if p.is_file()}
+
+    @cached_property
+    def own(self) -> str:
+        """This file's path in the set."""
+        return self.path.name if self.home is None else str(self.path.relative_to(self.home))
+
+    @cached_property
+    def said(self) -> Mapping[str, list[Claim]]:
+        """Path in the set -> what the indexes say about it."""
+        return claims(self.files)[0]
+
+    def anatomy(self, *, explain: bool = False) -> tuple[Anatomy, list[Finding]]:
+        anatomy = Anatomy(key=self.key, regions=[] if explain else None)
+        found = list(findings(self.data, self.format_of(self.own), anatomy, self.said.get(self.own, ())))
+        return anatomy, found
+
+    def format_of(self, own: str) -> Format:
+        """The format of a file of the set: the one it claims by its beginning among those its name allows, else that of the claim on it."""
+        if self.home is None:
+            return self.format
+        from ckpt_tools.inspection.recognise import allowed_by_name
+
+        head, said = self.files[own][:HEAD], self.said.get(own, ())
+        named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
+        if named or any(c.whole for c in said):
+            return named[0] if named else BY_NAME[said[0].format]
+        return next((f for f in FORMATS if f.magic(head)), None) or BY_NAME[said[0].format]
+
+    def regions(self) -> tuple[Region, ...]:
+        return regions_of(self.anatomy(explain=True)[0], len(self.data))
+
+    def notices(self, data: bytes) -> bool:
+        """Whether the file's damage shows, in it or in what it says about others."""
+        said = self.said
+        if is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key):
+            return True  # most damage shows by itself, and that is quick
+        if self.home is not None and is_index(self.own.rpartition("/")[2]):
+            said, missing = claims({**self.files, self.own: data})
+            if missing or any(is_bad(self.files[o], self.format_of(o), said.get(o, ())) for o in self.files if o != self.own and said.get(o)):
+                return True
+            if any(said.get(o, []) == [] and self.said.get(o) for o in self.files):
+                return True  # a file that lost its description
+        return is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key)
+
+
+def claims(files: Mapping[str, bytes]) -> tuple[Mapping[str, list[Claim]], list[str]]:
+    """What the indexes among ``files`` say, and the members they name that are not there."""
+    from ckpt_tools.inspection.recognise import allowed_by_name
+
+    out: Mapping[str, list[Claim]] = defaultdict(list)
+    missing = []
+    for own, data in files.items():
+        name = own.rpartition("/")[2]
+        fmt = next((f for f in allowed_by_name(name) if f.index and f.magic(data[:HEAD])), None)
+        if fmt is None:
+            continue
+        home, waiting, seen = own.rpartition("/")[0], [(data, tuple[Claim, ...]())], set[tuple[str, Claim]]()
+        while waiting:
+            found, said = waiting.pop()
+            anatomy = Anatomy()
+            list(findings(found, fmt, anatomy, said, own))
+            for member, claim in anatomy.members.items():
+                path = f"{home}/{member}".lstrip("/")
+                if path not in files:
+                    missing += [] if claim.optional else [path]
+                    continue
+                out[path].append(claim)
+                if claim.follow and (path, claim) not in seen:
+                    seen.add((path, claim))
+                    waiting.append((files[path], (claim._replace(whole=True),)))
+    return out, missing

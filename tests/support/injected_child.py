@@ -1,0 +1,106 @@
+"""Runs ``ckpt`` commands in this process, which has the shim of injected_errors.c preloaded: one line of JSON in (words, fault), one out.
+
+Many cases cost one start of the interpreter. The system calls are real, and so are their errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+CALLS = ("opendir", "readdir", "stat", "open", "read")
+
+
+class Started(BaseException):
+    """The command of ``ckpt run`` would have been started."""
+
+
+def become(words: list[str], env: dict[str, str]) -> NoReturn:
+    sys.stdout.write(json.dumps({"step": env.get("CKPT_STEP"), "path": env.get("CKPT_PATH"), "resume": env.get("CKPT_RESUME")}))
+    raise Started
+
+
+def by_engine(root: str) -> int:
+    """``ckpt verify --scheduler`` with workers that are threads of this process."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ckpt_tools import api
+    from ckpt_tools.cli.verify import exit_code
+    from ckpt_tools.errors import CkptError
+    from ckpt_tools.output import json as emit
+    from ckpt_tools.reading.engines import Engine
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            result = api.verify([root], engine=Engine(pool, "threads"))
+    except CkptError as e:
+        sys.stderr.write(f"{e}\n")
+        return e.exit_code
+    sys.stdout.write(emit.render(result))
+    return exit_code(result, strict=False)
+
+
+def by_python(root: str, options: str) -> int:
+    """``ckpt_tools.plan`` with a question in the form of expected.json."""
+    from fixture_trees import selection
+
+    from ckpt_tools.api import plan
+    from ckpt_tools.errors import CkptError
+    from ckpt_tools.output import json as emit
+
+    try:
+        sys.stdout.write(emit.render(plan(root, selection(json.loads(options)))))
+    except CkptError as e:
+        sys.stderr.write(f"{e}\n")
+        if e.plan is not None:
+            sys.stdout.write(emit.render(e.plan))
+        return e.exit_code
+    return 0
+
+
+def command(words: list[str]) -> int:
+    if words[0] == "by-engine":
+        return by_engine(words[1])
+    if words[0] == "by-python":
+        return by_python(*words[1:])
+    from ckpt_tools.cli import execute
+
+    try:
+        return execute(words)
+    except Started:
+        return 0
+
+
+def main() -> None:
+    shim = ctypes.CDLL(None)
+    shim.injected_errors_set.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    shim.injected_errors_count.restype = ctypes.c_long
+    from ckpt_tools.job import command as starting
+
+    starting.become = become  # type: ignore[assignment]
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        out, err = io.StringIO(), io.StringIO()
+        sys.argv = ["ckpt", *asked["words"]]
+        fault = asked.get("fault")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            shim.injected_errors_untyped(int(asked.get("untyped", False)))
+            if fault:
+                calls = sum(1 << CALLS.index(call) for call in fault["calls"])
+                shim.injected_errors_set(os.fsencode(fault["path"]), int(fault.get("below", False)), calls, fault["errno"], fault.get("times", -1))
+            try:
+                code = command(asked["words"])
+            finally:
+                injected = shim.injected_errors_count() if fault else 0
+                shim.injected_errors_set(b"", 0, 0, 0, 0)
+        sys.stdout.write(json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue(), "injected": injected}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

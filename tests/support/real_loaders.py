@@ -1,0 +1,63 @@
+"""The loaders of torch and torch.distributed.checkpoint, as a job would call them; classes of frameworks that are not installed are made up."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as saver
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+
+class _Absent:
+    """An object of a framework that is not installed: only its place in the state matters here."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        self.args = args
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class _Modules:
+    """What torch.load takes as ``pickle_module``: pickle, with classes made up where their module is not installed."""
+
+    __name__ = "pickle"
+    PickleError, UnpicklingError = pickle.PickleError, pickle.UnpicklingError
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except ImportError:
+                return type(name, (_Absent,), {})
+
+    @classmethod
+    def load(cls, file: Any, **more: Any) -> Any:
+        return cls.Unpickler(file, **more).load()
+
+
+def load_torch(path: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some fixtures were written by versions whose warnings these are
+        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Modules)
+
+
+def load_dcp(directory: str) -> dict[str, Any]:
+    """Everything that the directory holds, as torch's own converter dcp_to_torch_save reads it."""
+    state: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _load_state_dict(state, storage_reader=saver.FileSystemReader(directory), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    return state
+
+
+def tensors(state: object) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    for value in state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ():
+        yield from tensors(value)

@@ -1,0 +1,157 @@
+"""One result of every kind with every field filled, and names as nasty as file systems allow."""
+
+from __future__ import annotations
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
+from ckpt_tools.model.nouns import (
+    Checkpoint,
+    FileLoad,
+    Finding,
+    Kind,
+    Known,
+    Level,
+    LoadPlan,
+    Part,
+    RankLoad,
+    Rejected,
+    Report,
+    Resume,
+    Rollback,
+    Severity,
+    Verdict,
+)
+
+NASTY = "/data/\x1b[2J[red]\udcff\u202etp.tar"
+"""A terminal escape, rich markup, a byte that is no UTF-8, a mark that reverses text."""
+
+
+def part(rank: int, path: str = "", **more) -> Part:
+    values = {
+        "layout": "mindspore",
+        "piece": "flat",
+        "role": "model",
+        "run": "out/ckpt",
+        "base": "/data/out",
+        "rank": rank,
+        "epoch": 3,
+        "step_in_epoch": 40,
+        "step": 120,
+        "size": 1000,
+        "mtime_ns": 10**18,
+    }
+    return Part(path=path or f"/data/out/rank_{rank}/net-3_40.ckpt", **{**values, **more})
+
+
+def checkpoint(**more) -> Checkpoint:
+    values = {
+        "layout": "mindspore",
+        "run": "out/ckpt",
+        "kind": Kind.PERIODIC,
+        "parts": (part(0), part(1)),
+        "path": "/data/out",
+        "mtime_ns": 10**18 + 5 * 10**8,
+        "step": 120,
+        "epoch": 3,
+        "epoch_base": 1,
+        "step_in_epoch": 40,
+        "generation": 2,
+    }
+    return Checkpoint(**{**values, **more})
+
+
+def report(path: str, verdict: Verdict = Verdict.OK, *findings: Finding, **more) -> Report:
+    values = {"format": "mindspore_ckpt", "size": 1000, "level": Level.CONTENT, "coverage": 0.996, "metadata": {"epoch_num": 3}}
+    return Report(path=path, verdict=verdict, findings=findings, **{**values, **more})
+
+
+def verification(**more) -> Verification:
+    bad = report(
+        NASTY,
+        Verdict.BROKEN,
+        finding("truncated", "ends [bold]early\x07", offset=12),
+        metadata={"loss": float("nan"), "lr": float("-inf"), "big": 1 << 5000},
+    )
+    values = {
+        "root": "/data",
+        "verdict": Verdict.BROKEN,
+        "level": Level.CONTENT,
+        "summary": Summary(2, 2000, 1500, 0.25, 1, 0, 1, 0, 0, 3),
+        "files": (FileReport(part(0), report(part(0).path)), FileReport(None, bad)),
+        "findings": (finding("missing-rank", "rank 1 has no file", path="/data/out"),),
+    }
+    return Verification(**{**values, **more})
+
+
+def load(rank: int, **more) -> FileLoad:
+    return FileLoad(
+        **{
+            "role": "model",
+            "path": f"/data/out/rank_{rank}/net-3_40.ckpt",
+            "size": 1000,
+            "mtime_ns": 10**18,
+            "level": Level.CONTENT,
+            "coverage": 0.5,
+            "source_rank": rank,
+            **more,
+        }
+    )
+
+
+def plan(**more) -> LoadPlan:
+    lost = checkpoint(kind=Kind.DYING_GASP, step=160, path="/data/gasp")
+    values = {
+        "root": "/data",
+        "checkpoint": checkpoint(),
+        "resume": Resume("/data/out", ("--load", "/data/out"), {"CKPT_EXTRA": "1"}),
+        "ranks": (
+            RankLoad(0, (load(0),)),
+            RankLoad(
+                1, (load(1, path=load(0).path, source_rank=0, substituted=True, node="n1", reason="own file is truncated; signatures are equal"),)
+            ),
+        ),
+        "shared": (load(0, role="metadata", path="/data/out/meta.pt", source_rank=None),),
+        "world_size": 2,
+        "saved_world_size": 2,
+        "topology": {"dp": Known(2, "--dp")},
+        "rollback": Rollback(160, 120, 40, "rank 1 has no file"),
+        "rejected": (Rejected(lost, (finding("missing-rank", "rank 1 has no file", path="/data/gasp"),)),),
+        "ahead": (lost,),
+        "attempts": 2,
+        "bytes_verified": 2000,
+        "bytes_read": 2000,
+        "warnings": (finding("world-size-inferred", "2 from the highest rank"),),
+        "fingerprint": "ab" * 16,
+    }
+    return LoadPlan(**{**values, **more})
+
+
+def empty_plan(**more) -> LoadPlan:
+    return LoadPlan(root="/data", checkpoint=None, resume=Resume(None), **more)
+
+
+def scan(**more) -> Scan:
+    values = {
+        "root": "/data",
+        "checkpoints": (checkpoint(), checkpoint(unfinished=True, run=NASTY, generation=None, parts=())),
+        "expected": {"out/ckpt": 4},
+        "findings": (Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it"),),
+        "bare": 2,
+        "unrecognised": 7,
+    }
+    return Scan(**{**values, **more})
+
+
+def field_names(value, open_maps=("metadata", "topology", "env")):
+    """Every field name in a JSON value, except those that data chooses."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            if key in open_maps:
+                for member in item.values() if isinstance(item, dict) else []:
+                    yield from field_names(member)
+            else:
+                yield from field_names(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from field_names(item)

@@ -1,0 +1,174 @@
+"""The smallest files that frameworks would write, as bytes: real torch.save, safetensors and DCP, and small writers of MindSpore's and TensorFlow's formats."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import sys
+import tempfile
+import warnings
+import zlib
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as saver
+from mindspore_writer import record
+from places import FIXTURES
+from safetensors.torch import save as safetensors_save
+
+sys.path.insert(0, str(FIXTURES))
+import make_tensorflow as tf
+
+PAYLOAD = b"\x3f\x9d\xf3\x36" * 8
+"""What every tensor here begins with: where it is, a stored checksum covers the bytes, in formats that have one."""
+
+
+def payload(*seed: int) -> bytes:
+    """Twelve floats, others for every ``seed``: training moves on between two saves."""
+    return PAYLOAD + struct.pack("<4f", *(*seed, 0.5, 0.5, 0.5, 0.5)[:4])
+
+
+def tensor(*seed: int, shape: tuple[int, ...] = (3, 4)) -> torch.Tensor:
+    return torch.frombuffer(bytearray(payload(*seed)), dtype=torch.float32).reshape(shape).clone()
+
+
+def saved(state: Any) -> bytes:
+    """``torch.save`` through a buffer, as most frameworks do."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def adam(step: int) -> dict[str, Any]:
+    return {"state": {0: {"step": torch.tensor(float(step)), "exp_avg": tensor(step, 1)}}, "param_groups": [{"lr": 0.001, "params": [0]}]}
+
+
+@cache
+def megatron(step: int, rank: int, tp: int, pp: int, world: int) -> bytes:
+    args = Namespace(world_size=world, rank=rank, iteration=step, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
+    return saved(
+        {"args": args, "checkpoint_version": 3.0, "iteration": step, "model": {"w": tensor(step, rank), "b": tensor(step, rank, 1, shape=(12,))}}
+    )
+
+
+@cache
+def megatron_optimizer(step: int, rank: int) -> bytes:
+    return saved({0: {torch.float32: {"param": tensor(step, rank, 2, shape=(12,)), "exp_avg": tensor(step, rank, 3, shape=(12,))}}})
+
+
+@cache
+def megatron_common(step: int, world: int) -> bytes:
+    return saved(
+        {
+            "args": Namespace(world_size=world, iteration=step),
+            "checkpoint_version": 3.0,
+            "iteration": step,
+            "opt_param_scheduler": {"num_steps": step},
+        }
+    )
+
+
+@cache
+def deepspeed_model(step: int, dp: int, mp: int, m: int) -> bytes:
+    return saved(
+        {
+            "module": {"w": tensor(step, m)},
+            "optimizer": None,
+            "skipped_steps": 0,
+            "global_steps": step,
+            "global_samples": 8 * step,
+            "dp_world_size": dp,
+            "mp_world_size": mp,
+        }
+    )
+
+
+@cache
+def deepspeed_zero(step: int, dp: int, rank: int) -> bytes:
+    state = {"zero_stage": 1, "partition_count": dp, "base_optimizer_state": adam(step), "single_partition_of_fp32_groups": [tensor(step, rank, 4)]}
+    return saved({"optimizer_state_dict": state, "ds_version": "0.19.8"})
+
+
+@cache
+def lightning(epoch: int, step: int) -> bytes:
+    return saved(
+        {
+            "epoch": epoch,
+            "global_step": step,
+            "pytorch-lightning_version": "2.6.6",
+            "state_dict": {"w": tensor(step)},
+            "loops": {},
+            "callbacks": {},
+            "optimizer_states": [adam(step)],
+            "lr_schedulers": [],
+        }
+    )
+
+
+@cache
+def sample(epoch: int) -> bytes:
+    return saved({"epoch": epoch, "arch": "resnet18", "state_dict": {"w": tensor(epoch)}, "best_acc1": 0.5, "optimizer": adam(epoch)})
+
+
+@cache
+def trainer(step: int) -> Mapping[str, bytes]:
+    """The files of a Trainer's checkpoint, in the order in which it writes them."""
+    state = {"epoch": step / 10, "global_step": step, "max_steps": 100000, "num_train_epochs": 2, "log_history": []}
+    return {
+        "config.json": json.dumps({"architectures": ["Tiny"], "hidden_size": 4}, indent=2).encode() + b"\n",
+        "model.safetensors": safetensors_save({"w": tensor(step), "b": tensor(step, 1, shape=(12,))}, {"format": "pt"}),
+        "training_args.bin": saved({"output_dir": "out"}),
+        "optimizer.pt": saved(adam(step)),
+        "scheduler.pt": saved({"base_lrs": [0.001], "last_epoch": step, "_step_count": step + 1}),
+        "rng_state.pth": saved({"python": (3, (0, step), None), "cpu": torch.full((16,), step % 251, dtype=torch.uint8)}),
+        "trainer_state.json": json.dumps(state, indent=2, sort_keys=True).encode() + b"\n",
+    }
+
+
+@cache
+def dcp(step: int, files: int = 2, key: str = "step") -> Mapping[str, bytes]:
+    """A real save of one process with ``files`` threads, each with its own file; ``.metadata`` comes last."""
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch.distributed is not initialised is the point
+        state = {"model": {f"w{i}": tensor(step, i) for i in range(2 * files)}, key: step}
+        saver.save(state, storage_writer=saver.FileSystemWriter(name, thread_count=files), no_dist=True)
+        made = {p.name: p.read_bytes() for p in Path(name).iterdir()}
+    return {**{k: made[k] for k in sorted(made) if k != ".metadata"}, ".metadata": made[".metadata"]}
+
+
+@cache
+def mindspore(crc: bool, shard: int, **entries: int) -> bytes:
+    """A MindSpore .ckpt of model shard ``shard`` with ``entries`` as append_info writes them: rank-0 Int64."""
+    seed = (entries["step_num"], shard)
+    records = [record("w", (3, 4), "Float32", payload(*seed)), record("b", (12,), "Float32", payload(*seed, 1))]
+    data = b"".join([*records, *(record(k, (), "Int64", n.to_bytes(8, "little")) for k, n in entries.items())])
+    return data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big") if crc else data
+
+
+@cache
+def bundle(save: int, step: int) -> tuple[bytes, bytes]:
+    """(data, index) of a TensorFlow checkpoint that tracks its step."""
+    data, entries = b"", {}
+    suffix = ".ATTRIBUTES/VARIABLE_VALUE"
+    for name, dtype, dims, value in (
+        (f"model/w/{suffix}", 1, [3, 4], payload(step)),
+        (f"save_counter/{suffix}", 9, [], save.to_bytes(8, "little")),
+        (f"step/{suffix}", 9, [], step.to_bytes(8, "little")),
+    ):
+        entries[name.encode()] = tf.entry(dtype, dims, len(data), len(value), tf.crc32c(value))
+        data += value
+    return data, tf.bundle(entries)
+
+
+@cache
+def orbax() -> Mapping[str, bytes]:
+    """A real checkpoint of Orbax 0.12.8; nothing in it tells its step. The commit files come last."""
+    home = FIXTURES / "layouts" / "orbax" / "ocdbt" / "tree" / "ck" / "20"
+    made = {str(p.relative_to(home)): p.read_bytes() for p in sorted(home.rglob("*")) if p.is_file()}
+    last = ("default/_METADATA", "default/commit_success.txt", "_CHECKPOINT_METADATA", "commit_success.txt")
+    return {**{k: v for k, v in made.items() if k not in last}, **{k: made[k] for k in last}}

@@ -1,0 +1,219 @@
+"""Commands as processes of their own that start at once: forked from a process that has their modules loaded.
+
+Loading them is most of what a short command costs, and the tests start a thousand. What is forked has the words, environment, directory and streams that it is
+given, no signal handler of Python's but the usual one, and this server as its parent, as commands of one job have one shell. Tests of the start itself
+(imports, signals, streams that are closed) start a real one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from places import ROOT
+from warm_client import SIZE
+
+_ONE_STARTS = threading.Lock()
+_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
+
+
+def completed(words: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run([sys.executable, "-m", "ckpt_tools", *words], capture_output=True, text=True)``."""
+    odd = [name for name in env if name.startswith(_AT_THE_START) and env[name] != os.environ.get(name)]
+    assert not odd, f"{odd} would mean something to a new interpreter only: start one"
+    asked = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd or os.getcwd())}).encode()
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.connect(_server("ckpt").place)
+        (out, out_there), (err, err_there) = os.pipe(), os.pipe()
+        with open(out, "rb") as stdout, open(err, "rb") as stderr, open(os.devnull, "rb") as stdin:
+            socket.send_fds(ours, [len(asked).to_bytes(SIZE, "big")], [stdin.fileno(), out_there, err_there])
+            os.close(out_there)
+            os.close(err_there)
+            ours.sendall(asked)
+            said = _both(stdout, stderr)
+        status = os.waitstatus_to_exitcode(int.from_bytes(_exactly(ours, SIZE), "big"))
+    return subprocess.CompletedProcess(list(words), status, *said)
+
+
+def _both(*streams: IO[bytes]) -> list[str]:
+    """What comes out of all of them until they end."""
+    found: dict[Any, list[bytes]] = {stream: [] for stream in streams}
+    with selectors.DefaultSelector() as waiting:
+        for stream in streams:
+            waiting.register(stream, selectors.EVENT_READ)
+        while waiting.get_map():
+            for key, _ in waiting.select():
+                part = os.read(key.fd, 1 << 16)
+                found[key.fileobj].append(part)
+                if not part:
+                    waiting.unregister(key.fileobj)
+    return [b"".join(parts).decode().replace("\r\n", "\n") for parts in found.values()]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise EOFError("the other side has gone")
+        parts += part
+    return parts
+
+
+class _Server:
+    """It ends when its stdin does, and so when this process ends."""
+
+    def __init__(self, what: str) -> None:
+        self.home = tempfile.mkdtemp(prefix="ckpt-warm-", dir="/tmp")  # a socket's name may have 107 bytes
+        self.place = os.path.join(self.home, "socket")
+        line = [sys.executable, __file__, self.place, what]
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        assert self.process.stdout and self.process.stdout.readline() == b"ready\n"
+
+    def stop(self) -> None:
+        with self.process as process:
+            assert process.stdin
+            process.stdin.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+_started: dict[str, _Server] = {}
+
+
+def _server(what: str) -> _Server:
+    with _ONE_STARTS:
+        if what not in _started:
+            _started[what] = _Server(what)
+        return _started[what]
+
+
+def torchrun() -> str:
+    """A directory for PATH with a torchrun that starts at once: torch's own, in a process that has torch loaded."""
+    server = _server("torchrun")
+    script = Path(server.home, "bin", "torchrun")
+    if not script.exists():
+        script.parent.mkdir()
+        here = str(Path(__file__).parent)
+        script.write_text(f"#!{sys.executable} -IS\nimport sys\nsys.path.append({here!r})\nfrom warm_client import main\nmain({server.place!r})\n")
+        script.chmod(0o755)
+    return str(script.parent)
+
+
+def stop() -> None:
+    """End the servers, if there are any; tests/conftest.py calls it when all tests have ended."""
+    for server in _started.values():
+        server.stop()
+    _started.clear()
+
+
+# ---- the server
+
+
+def serve(place: str) -> list[str]:
+    """Fork a process for each request; returns its words in that process, and never in this one."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}
+    with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as waiting:
+        listening.bind(place)
+        listening.listen(100)
+        for stream in (listening, woken, sys.stdin):
+            waiting.register(stream, selectors.EVENT_READ)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is listening:
+                    connection, _ = listening.accept()
+                    asked, streams = _request(connection)
+                    if (child := os.fork()) == 0:
+                        for other in (connection, *running.values()):
+                            other.close()
+                        return _become(asked, streams)
+                    running[child] = connection
+                    waiting.register(connection, selectors.EVENT_READ, child)
+                    for fd in streams:
+                        os.close(fd)
+                elif key.fileobj is sys.stdin:
+                    shutil.rmtree(os.path.dirname(place), ignore_errors=True)  # also when the tests were killed
+                    os._exit(0)
+                elif key.fileobj == woken:
+                    os.read(woken, 1 << 10)
+                    _reap(running, waiting)
+                elif key.data in running:  # who asked has gone, or passes on a signal
+                    waiting.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGTERM)
+
+
+def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size, streams, _, _ = socket.recv_fds(connection, SIZE, 3)
+    return json.loads(_exactly(connection, int.from_bytes(size, "big"))), streams
+
+
+def _reap(running: dict[int, socket.socket], waiting: selectors.BaseSelector) -> None:
+    while running:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        with running.pop(child) as connection:
+            if connection in waiting.get_map():
+                waiting.unregister(connection)
+            with suppress(OSError):  # it has gone
+                connection.sendall(status.to_bytes(SIZE, "big"))
+
+
+def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
+    """Take over what was asked for: nothing of the server's is left but its modules."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
+    sys.path[0] = asked["cwd"]
+    return asked["words"]
+
+
+def _load(what: str) -> None:
+    if what == "torchrun":
+        import torch.distributed.run  # noqa: F401
+
+        return
+    import ckpt_tools
+
+    for module in pkgutil.walk_packages(ckpt_tools.__path__, "ckpt_tools."):
+        if not module.name.endswith(("__main__", "_child")):
+            importlib.import_module(module.name)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    place, what = sys.argv[1:]
+    _load(what)
+    gc.freeze()
+    sys.argv = [what, *serve(place)]
+    if what == "ckpt":
+        from ckpt_tools.cli import main
+    else:
+        from torch.distributed.run import main
+
+    main()

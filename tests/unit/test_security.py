@@ -1,0 +1,194 @@
+"""SECURITY.md, line by line: each has a number, each number the tests that hold it to its word, and those tests are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+
+import pytest
+from places import ROOT, TESTS
+
+sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests
+import attack
+
+PAGE = (ROOT / "SECURITY.md").read_text()
+LINES = {m[1]: m[0] for m in re.finditer(r"^\| ([BONTEL]\d+) \|.*$", PAGE, re.MULTILINE)}
+
+
+def attacks(*names: str) -> tuple[str, ...]:
+    """Rows of benchmarks/attack.py, each of which is a test."""
+    return tuple(f"attack: {name}" for name in names)
+
+
+HELD = {
+    "B1": ("test_trust.py::test_what_is_ours_is_read", "test_trust.py::test_what_kubernetes_mounts"),
+    "B2": ("test_config.py::test_precedence", "test_config.py::test_an_explicit_file_is_read_wherever_it_lies"),
+    "B3": attacks("an empty place in PYTHONPATH"),
+    "B4": ("test_secret.py::test_two_nodes_with_one_secret_meet", *attacks("a peer tells text for numbers")),
+    "O1": (
+        "test_orders.py::test_a_directory_of_decisions_that_everybody_may_write",
+        "test_orders.py::test_a_decision_that_somebody_planted_in_a_sticky_directory",
+        *attacks("another user's decision in a 1777 plan-dir", "another user's plan-dir", "a plan-dir that all may write"),
+    ),
+    "O2": (
+        "test_orders.py::test_a_note_that_others_could_have_taken_away_is_not_missed",
+        *attacks("the note of an earlier start removed"),
+    ),
+    "O3": attacks("CKPT_PLAN names another user's file", "a FIFO as CKPT_PLAN", "CKPT_PLAN leads through /proc/self/fd"),
+    "O4": attacks("a decision exchanged before it is opened", "a ckpt.toml exchanged before it is opened"),
+    "O5": attacks("a link in place of a directory of decisions", "a link in place of a lock", "a link in place of the cache"),
+    "O6": ("test_trust.py::test_a_second_name_in_a_sticky_directory", *attacks("a hard link to an old decision of ours")),
+    "O7": attacks(
+        "another user's ckpt.toml above the working directory",
+        "a ckpt.toml that all may write",
+        "another user's link as ckpt.toml",
+        "a FIFO as ckpt.toml",
+    ),
+    "O8": (
+        "test_orders.py::test_files_of_orders",
+        *attacks("another user's fault file", "a FIFO as fault file", "another user's key file"),
+        *attacks("another user's file as --config", "another user's file of replica groups"),
+    ),
+    "O9": (
+        "test_trust.py::test_a_key_is_read_by_its_owner_alone",
+        "test_trust.py::test_what_kubernetes_mounts",
+        *attacks("a key file that all may read"),
+    ),
+    "O10": attacks("a cache of another user's", "a database of another user's in our cache", "a cache that all may write"),
+    "O11": attacks("another user's directory as --view", "a --view in a directory that all may write"),
+    "O12": (
+        "test_trust.py::test_a_group_of_many_and_a_group_of_one",
+        "test_trust.py::test_another_owner",
+        "test_orders.py::test_trust_is_never_read_from_a_file",
+        "test_orders.py::test_a_volume_of_a_pod",
+        "test_orders.py::test_a_server_that_calls_root_nobody",
+        "test_trust.py::test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_links_reach",
+    ),
+    "O13": attacks("a decision that sets LD_PRELOAD and PATH", "a decision whose paths leave its ROOT"),
+    "O14": (
+        "test_hostile_files.py::test_every_change_of_one_value",
+        "test_hostile_files.py::test_a_forged_cache_is_not_used",
+        "test_fuzz.py::test_what_once_failed_does_not_fail_again",
+        *attacks("CKPT_PLAN with 100,000 brackets", "CKPT_PLAN of 1 GiB", "ckpt.toml with 100,000 brackets"),
+        *attacks('CKPT_PLAN with {"decision":{}}', "a cache with nonsense in every record"),
+    ),
+    "N1": (
+        "test_secret.py::test_beyond_this_machine_every_node_asks_for_a_secret",
+        *attacks("nodes meet beyond loopback without a secret"),
+    ),
+    "N2": (
+        "test_secret.py::test_a_seal_of_another_job_node_round_or_meeting_does_not_pass",
+        "test_secret.py::test_what_was_said_in_an_earlier_meeting_is_never_used",
+    ),
+    "N3": (
+        "test_hostile_peer.py::test_a_first_node_that_calls_sound_what_is_broken_here",
+        "test_hostile_peer.py::test_a_link_below_the_target_leads_nowhere",
+        *attacks("none: an honest peer offers a file", "a peer names a path outside the target", "a peer's path is an option"),
+    ),
+    "N4": ("test_secret.py::test_what_is_no_host_is_refused_wherever_it_is_said", *attacks("a peer's host name is an option")),
+    "N5": (
+        "test_hostile_peer.py::test_what_a_node_says_is_not_followed",
+        *attacks("a peer tells a name that nests", "a peer tells text for numbers"),
+    ),
+    "N6": (
+        *attacks("a stranger with another secret takes part"),
+        "test_secret.py::test_what_an_outsider_puts_up_is_never_used",
+        "test_secret.py::test_garbage_and_half_open_connections_do_nothing",
+        "test_secret.py::test_a_flood_of_connections_is_bounded_and_throws_out_no_node",
+    ),
+    "N7": ("test_secret.py::test_what_meets_on_this_machine_listens_there_alone",),
+    "N8": (
+        "test_hostile_peer.py::test_a_link_in_place_of_the_file_is_replaced_and_not_followed",
+        "test_hostile_peer.py::test_a_target_that_is_a_link_is_refused",
+        "test_hostile_peer.py::test_what_a_command_makes_and_is_no_file_is_not_taken",
+    ),
+    "T1": ("test_pickle.py::test_nothing_runs", "test_pickle.py::test_nothing_is_imported", *attacks("a call")),
+    "T2": ("test_pickle.py::test_dangerous_names", *attacks("a call through a module's import", "a call in .metadata")),
+    "T3": (
+        "test_trust_global.py::test_every_command_asks_and_none_goes_back",
+        "test_trust_global.py::test_the_flag_lifts_no_error",
+        "test_trust_global.py::test_each_of_them_warns",
+    ),
+    "T4": attacks("a call behind 6,000,000 steps", "a call behind 6,000,000 steps, in .metadata", "a second pickle behind the first"),
+    "T5": attacks("FIFOs in a tree", "files of a tree are links to /proc/self/environ", "files of a tree are links to /dev/zero"),
+    "T6": attacks("a tracker names a directory elsewhere", "an index names a file elsewhere"),
+    "T7": (
+        "test_pickle.py::test_memory_is_bounded_by_the_stream",
+        *attacks("zip: 1 GiB of zeros", "zip: 1,000,000 entries", "zstd: 4 GiB of zeros", "pickle: tuples of tuples, 2³⁰⁰"),
+        *attacks("pickle: 100,000 keys of one hash", "pickle: lists 1,000,000 deep", "JSON index nests 1,000,000 deep", "8,000 empty files"),
+    ),
+    "T8": ("test_emit.py::test_tables_print_nothing_that_steers_a_terminal", *attacks("control characters")),
+    "T9": attacks("words of a shell", "line breaks"),
+    "T10": attacks("names that begin with a dash"),
+    "T11": ("test_config.py::test_no_configuration_is_read_from_the_scanned_tree",),
+    "T12": ("test_load.py::test_nothing_of_the_file_is_run", "test_load.py::test_the_loader_cannot_write"),
+    "E1": (
+        "test_working_directory.py::test_the_load_child_imports_nothing_from_the_working_directory",
+        *attacks("modules in the working directory: ckpt, load level, mmap"),
+    ),
+    "E2": (
+        "test_working_directory.py::test_python_m_imports_nothing_from_where_it_was_started",
+        "test_working_directory.py::test_pages_start_ckpt_where_nobody_can_plant_a_module",
+    ),
+    "E3": ("test_working_directory.py::test_the_training_is_not_told_how_to_import",),
+    "L1": ("test_trust.py::test_what_is_ours_is_read", "test_attack.py::test_the_attacker_is_another_user"),
+    "L2": attacks("modules in the working directory: python -m"),
+    "L3": attacks("an empty place in PYTHONPATH"),
+    "L4": ("test_hook_install.py::test_slurm_a_file_replaced_after_the_decision_stops_the_task",),
+    "L5": ("test_pickle.py::test_names_that_need_trust",),
+    "L6": ("test_hostile_peer.py::test_what_our_ranks_load_is_what_we_have_found",),
+    "L7": ("test_secret.py::test_on_this_machine_none_is_needed",),
+}
+"""Number of a line -> the tests that fail when it stops being true, or when what is called a limit is none any more."""
+
+
+def functions(file: str) -> set[str]:
+    (path,) = TESTS.rglob(file)
+    tree = ast.parse(path.read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_line_has_a_test_and_every_test_a_line() -> None:
+    assert list(LINES) == list(HELD)
+    assert len(re.findall(r"^\| [A-Z]\d+ \|", PAGE, re.MULTILINE)) == len(LINES), "a number is there twice"
+
+
+@pytest.mark.parametrize("number", HELD)
+def test_the_tests_of_a_line_are_there(number: str) -> None:
+    known = {a.name for a in attack.ATTACKS}
+    assert HELD[number]
+    for name in HELD[number]:
+        file, _, function = name.partition("::")
+        assert (function in functions(file)) if function else (name.removeprefix("attack: ") in known), name
+
+
+def test_every_attack_holds_a_line() -> None:
+    held = {name.removeprefix("attack: ") for names in HELD.values() for name in names}
+    near = {"files of a tree are links to /proc/self/mem", "JSON state nests 1,000,000 deep", "modules in the working directory: python -P -m"}
+    assert {a.name for a in attack.ATTACKS} - held == near
+
+
+def test_limits_are_called_so() -> None:
+    """What the table of attacks calls a limit is a line of that section, and nothing else is."""
+    limits = {a.name for a in attack.ATTACKS if a.limit}
+    assert limits == {name.removeprefix("attack: ") for number in ("L2", "L3") for name in HELD[number]}
+
+
+def test_the_page_quotes_every_attack() -> None:
+    quoted = PAGE.partition("<!-- attacks -->")[2].partition("<!-- /attacks -->")[0]
+    rows = [line.split(" | ") for line in quoted.strip().splitlines()[2:]]
+    assert [(row[0].removeprefix("| "), row[1]) for row in rows] == [(a.boundary, a.name) for a in attack.ATTACKS]
+    assert {row[2].partition(":")[0] for row in rows} == {"fails", "limit"}
+
+
+def test_flags_that_the_page_names_exist() -> None:
+    from ckpt_tools.settings.resolve import ENV
+
+    known = {v.flag for v in ENV} | {"--update"}
+    assert set(re.findall(r"--[a-z][a-z-]+", PAGE.partition("<!-- attacks -->")[0])) <= known
+
+
+def test_reports_go_to_the_forge() -> None:
+    assert "private vulnerability reporting" in PAGE
+    assert not re.search(r"[\w.]+@[\w.]+", PAGE)

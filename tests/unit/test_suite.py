@@ -1,0 +1,51 @@
+"""What the suite holds its own tests to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from places import SUPPORT, TESTS
+
+
+@pytest.mark.parametrize(("seconds", "slow", "fails"), [(59.0, False, False), (61.0, False, True), (61.0, True, False)])
+def test_a_test_that_takes_a_minute_of_cpu_time_is_marked_slow(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, seconds: float, slow: bool, fails: bool
+) -> None:
+    guard = next(plugin for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "cpu_seconds"))
+    clock = iter([100.0, 100.0 + seconds])
+    with monkeypatch.context() as patched:
+        patched.setattr(guard, "cpu_seconds", lambda: next(clock))
+        running = guard.pytest_runtest_call(SimpleNamespace(get_closest_marker=lambda name: slow or None))
+        next(running)
+        with pytest.raises(pytest.fail.Exception if fails else StopIteration):
+            next(running)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The module names of all imports in a file, wherever they stand; relative ones begin with a dot."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+
+
+def test_no_test_module_imports_another() -> None:
+    """What two of them share is in tests/support, so that either can be run, read or removed alone."""
+    wrong = {
+        str(path.relative_to(TESTS)): name
+        for path in TESTS.rglob("*.py")
+        for name in imports(path)
+        if name.startswith((".", "tests.", "test_")) or name == "tests"
+    }
+    assert not wrong
+
+
+def test_every_test_module_is_in_a_room() -> None:
+    rooms = {"unit", "formats", "layouts", "cli", "cluster", "laws"}
+    assert {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} == rooms
+    assert not list(SUPPORT.rglob("test_*.py"))
