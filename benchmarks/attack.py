@@ -95,7 +95,7 @@ LONG = frozenset(
         "a link in place of the cache",
     )
 )
-"""Rows that start ckpt several times, or are near to another one: the tests leave them to -m slow."""
+"""Rows that start ckpt several times, or are near to another one: the tests leave them to -m exhaustive."""
 
 
 def _of(

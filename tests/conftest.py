@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import examples
 import pytest
-from hypothesis import HealthCheck, settings
+import rooms
 from owners import Owners
 from places import FIXTURES
 
@@ -21,12 +24,7 @@ SAVED = 1_735_689_600
 """When all fixtures were saved, in seconds since the epoch. A clone gives them its own times, which are seconds ago: what is
 judged then is a save under way, and two minutes later, in the middle of a test, a finished one."""
 
-# The same examples in every run, none remembered from the one before, and no time limit for one: luck and load decide no verdict.
-# The nightly run looks for others, with --hypothesis-profile=searching.
-_BUSY = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("steady", derandomize=True, **_BUSY)
-settings.register_profile("searching", **_BUSY)
-settings.load_profile("steady")
+examples.register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +38,31 @@ def pytest_configure(config: pytest.Config) -> None:
         for path in FIXTURES.glob("*/**/*"):
             with suppress(PermissionError):  # a clone of somebody else, who has run the tests before
                 os.utime(path, (SAVED, SAVED), follow_symlinks=False)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what cannot be imported, or of which nothing was asked for: modules that need torch where there is none, and those of a room that
+    the mark expression leaves out.
+    """
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    has = set(rooms.marks(collection_path))
+    left_out = {mark for mark in has if re.fullmatch(rf"(.* and )?not {mark}( and .*)?", config.option.markexpr)}
+    return True if left_out or ("torch" in has and not rooms.has_torch()) else None
+
+
+def pytest_report_header() -> str | None:
+    return None if rooms.has_torch() else "torch is not installed: the test modules that need it are left out"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The marks of a room; and what only the nightly run does is slow as well."""
+    for item in items:
+        for mark in rooms.marks(item.path):
+            item.add_marker(mark)
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
 
 
 MOST = 60.0

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FIXTURES
 
@@ -89,6 +90,7 @@ TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
 # -- digests -----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torch
 def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
@@ -318,7 +320,7 @@ def test_there_is_something_to_flip():
     assert {what.parts[-3] for what, *_ in SPOTS} == {p.parts[-3] for p in _SETS}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(st.data())
 def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     what, own, name, at = data.draw(st.sampled_from(SPOTS))
@@ -492,6 +494,7 @@ def test_what_an_index_names_belongs_to_it(tmp_path):
     assert len(result.files) == 3
 
 
+@pytest.mark.torch
 def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
     torch = pytest.importorskip("torch")
@@ -591,6 +594,7 @@ def test_tensors_without_a_place(tmp_path, capfd):
     assert names(diff(str(a), str(b)), Change.NOT_COMPARED) == {"w", "p", "half"}
 
 
+@pytest.mark.torch
 def test_an_expanded_tensor_is_stored_shorter(tmp_path):
     """Its bytes stand for several elements each: equal to another expanded one, not comparable with a whole one."""
     torch = pytest.importorskip("torch")

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
 NAMES = (*cli.COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 
 
+@cache
 def parameters(command: str) -> dict[str, Any]:
     """The real parameters of a command, by name."""
     module = dispatch.WITHIN.get(tuple(command.split()), command)  # type: ignore[call-overload]
@@ -473,7 +475,7 @@ def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
     matters(seen, command, name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("command", "name"), [pair for pair in WITNESSED if pair not in CHEAP])
 def test_a_flag_matters_in_every_command(seen: Seen, command: str, name: str) -> None:
     matters(seen, command, name)

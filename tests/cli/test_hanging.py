@@ -38,7 +38,7 @@ def newest(root: Path) -> Path:
     return root / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt"
 
 
-@pytest.mark.parametrize("command", [pytest.param("plan"), *(pytest.param(c, marks=pytest.mark.slow) for c in ("latest", "hook")), "run"])
+@pytest.mark.parametrize("command", [pytest.param("plan"), *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("latest", "hook")), "run"])
 def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_path: Path) -> None:
     more = {"hook": ["--plan-dir", tmp_path / "plans"], "run": ["--plan-dir", tmp_path / "plans", "--", "true"]}.get(command, [])
     done = hanging.ckpt(made, "pread", newest(root), command, root, *HOUR, "--order", "step", *more)
@@ -49,10 +49,10 @@ def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_
 @pytest.mark.parametrize(
     ("call", "of"),
     [
-        pytest.param("opendir", "directory", marks=pytest.mark.slow),
+        pytest.param("opendir", "directory", marks=pytest.mark.exhaustive),
         ("readdir", "directory"),
         ("stat", "file"),
-        pytest.param("open", "file", marks=pytest.mark.slow),
+        pytest.param("open", "file", marks=pytest.mark.exhaustive),
     ],
 )
 def test_every_call_that_hangs_is_noticed(call: str, of: str, made: Path, root: Path) -> None:
@@ -76,7 +76,7 @@ def safetensors(path: Path, size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "4"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "4"])
 def test_contents_that_hang(jobs: str, made: Path, tmp_path: Path) -> None:
     """Also in a thread beside others that read: nobody waits for it at the end."""
     path = safetensors(tmp_path / "model.safetensors", 8 << 20)

@@ -16,8 +16,9 @@ import sys
 
 import pytest
 import warm
+from examples import examples
 from fixture_trees import tree
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.api import latest, plan
@@ -337,7 +338,7 @@ ODD = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.sampled_from(ODD) | st.text(max_size=8), max_size=14))
 def test_no_environment_is_an_error(given_env):
     for s in (detect(given_env), *(launcher.detect(given_env) for launcher in LAUNCHERS)):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from run_helpers import CKPT, CLEAN, ckpt, megatron
 
@@ -83,7 +84,7 @@ def test_a_decision_stays_as_long_as_somebody_may_follow_it(decisions: Decisions
     assert after(decisions, 3650) == ({"old"} if kept else set())
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.tuples(st.sampled_from(sorted(FOLLOWERS)), st.integers(0, 400), st.booleans()), min_size=1, max_size=6), st.integers(1, 4000))
 def test_law(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, bool]], later: int) -> None:
     """Whatever the ages: what somebody may follow stays, whether or not a failed attempt lies beside it; the rest goes when it is old."""

@@ -83,14 +83,14 @@ def test_a_signal_at_a_call(at: int, number: int, code: int, root: Path, tmp_pat
     holds(sent(AT_CALL, at, number, root, tmp_path), code)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "code"), BOTH)
 @pytest.mark.parametrize("at", range(1, 160))
 def test_a_signal_at_every_import(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
     assert holds(sent(AT_IMPORT, at, number, root, tmp_path), code)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "code"), BOTH)
 @pytest.mark.parametrize("at", random.Random(7).sample(range(1, 120_000), 100))
 def test_a_signal_at_calls_all_over_the_run(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:

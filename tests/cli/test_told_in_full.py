@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from run_helpers import SAY, broken, ckpt, megatron
 
@@ -60,7 +61,7 @@ MISSING = st.one_of(
     st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
     st.builds(lambda a, n, step: set(range(a, min(WORLD, a + n), step)), st.integers(0, 1000), st.integers(1, WORLD - 1), st.integers(1, 3)),
 )
-EXAMPLES = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = examples(20)
 
 
 @EXAMPLES
@@ -101,7 +102,7 @@ NAMES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.sets(NAMES, max_size=60))
 def test_folded_names_are_the_names(names: set[str]) -> None:
     assert set(unfolded(ranges.names(names))) == names

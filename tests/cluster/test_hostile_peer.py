@@ -245,7 +245,7 @@ def test_a_decision_of_the_first_node_sets_no_variables(tmp_path: Path, monkeypa
 # -- two real processes -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("meet", ["files", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("meet", ["files", pytest.param("torch", marks=pytest.mark.exhaustive)])
 def test_a_real_node_that_lies(tmp_path: Path, meet: str) -> None:
     """One process runs the command, the other one takes part and then offers a file above the target."""
     if meet == "torch":

@@ -86,14 +86,16 @@ def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Members]
         process.communicate()
 
 
-SIGNALS = [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
 
 
 def ways(*hows: Any) -> list[Any]:
     """(board, which node, how it ends): all of them for files; torch takes seconds to import, so only the first way by default."""
     rows = [(where, who, how) for where in ("files", "torch") for who in (0, 1) for how in hows]
     slow = [row for row in rows if row[2] is signal.SIGINT or (row[0] == "torch" and row[2] is not hows[0])]
-    return [pytest.param(*row, marks=pytest.mark.slow if row in slow else (), id="-".join(str(getattr(w, "name", w)) for w in row)) for row in rows]
+    return [
+        pytest.param(*row, marks=pytest.mark.exhaustive if row in slow else (), id="-".join(str(getattr(w, "name", w)) for w in row)) for row in rows
+    ]
 
 
 @pytest.mark.parametrize(("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"])

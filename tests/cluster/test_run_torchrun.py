@@ -50,7 +50,7 @@ class Job:
         return [json.loads((self.log / f"final-{r}.json").read_text()) for r in range(self.processes)]
 
 
-PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 
 
 def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes(tmp_path: Path) -> None:

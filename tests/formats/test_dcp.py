@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import small_files
+from examples import examples
 from helpers import Fixture, bad, look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -270,13 +271,13 @@ def cells(b: Box) -> Iterator[tuple[int, ...]]:
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 40))
 def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> None:
     assert untiled(shape, cut(shape, random.Random(seed), pieces)) is None
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 20), edits=st.integers(1, 3))
 def test_tiling_agrees_with_counting_cells(shape: tuple[int, ...], seed: int, pieces: int, edits: int) -> None:
     rng = random.Random(seed)
@@ -330,6 +331,7 @@ def _ranges(n: int, m: int) -> list[Box]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "boxes", "kind"),
     [
@@ -386,7 +388,7 @@ def test_the_findings_of_a_broken_index_are_few() -> None:
     assert len(found) < 60
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_a_random_save_is_whole_and_every_flip_in_its_values_is_seen(data: st.DataObject) -> None:
     rng = random.Random(data.draw(st.integers(0, 1 << 30)))
@@ -461,7 +463,7 @@ def test_another_programs_integrity_json_is_left_alone(text: str) -> None:
     assert anatomy.members == {}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.dictionaries(st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=12), st.binary(max_size=8), min_size=1, max_size=5),
     st.sampled_from([2, 4, None]),
@@ -479,6 +481,7 @@ def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int 
             assert good is not bool(bad(found) or list(checksum.mismatches(source, out.sums, jobs=1)))
 
 
+@pytest.mark.slow
 def test_a_map_of_very_many_places_ends() -> None:
     places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
     data = b"\x80\x04" + places * 2 + b"."

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from examples import examples
 from helpers import bad, findings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mindspore_writer import record, table, tensor
 from places import FORMAT_FILES
@@ -123,7 +124,7 @@ def test_every_mode_and_key_in_several_blocks(mode: str, length: int, nonce: int
     assert codes(data, bytes(length)) == {"wrong-key"}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.binary(min_size=1, max_size=400), st.sampled_from(CASES), st.data())
 def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], data: st.DataObject) -> None:
     mode, length, nonce = case
@@ -391,7 +392,7 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
     assert [(f.code, f.message) for f in report.findings] == [("crc-mismatch", "the tag of block 1: does not match")]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.binary(max_size=300),
     st.sampled_from([b"", *(struct.pack("<I", m) for m in MAGIC.values()), *(sealed(m, PLAIN, KEY) for m in MAGIC)]),
@@ -403,7 +404,7 @@ def test_any_bytes_do_not_surprise(data: bytes, head: bytes, keyed: bool) -> Non
     codes(head[: len(data)] + data, KEY if keyed else None)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=200), st.sampled_from(list(MAGIC)))
 def test_any_plaintext_does_not_surprise(data: bytes, mode: str) -> None:
     m = table("m", tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12)))

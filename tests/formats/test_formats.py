@@ -10,8 +10,9 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from examples import examples
 from helpers import Fixture, bad, claims, look
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES, PACKAGE
 
@@ -25,6 +26,9 @@ TINY = 300
 SMALL = 4096
 GOOD = [Fixture(p) for p in sorted(FORMAT_FILES.glob("*/good/**/*")) if p.is_file()]
 BAD = sorted(FORMAT_FILES.glob("*/bad/*"))
+SMALLEST = {g.format: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
+EACH = [pytest.param(g, marks=[] if SMALLEST[g.format] is g else pytest.mark.slow, id=g.name) for g in GOOD]
+"""One file of each format in the loop of edit and test, all of them in CI."""
 SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
 name_of = attrgetter("name")
 
@@ -156,7 +160,7 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
         assert path.stat().st_size <= 20 * 1024
 
 
-@pytest.mark.parametrize("good", GOOD, ids=name_of)
+@pytest.mark.parametrize("good", EACH)
 def test_every_cut_is_seen(good: Fixture) -> None:
     data, (anatomy, _) = good.data, good.anatomy()
     cuts = set(range(len(data)))
@@ -169,10 +173,10 @@ def test_every_cut_is_seen(good: Fixture) -> None:
     assert missed == []
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one-a-byte", "all"])
-@pytest.mark.parametrize("good", GOOD, ids=name_of)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"])
+@pytest.mark.parametrize("good", EACH)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
-    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; every single one with -m slow."""
+    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; every single one with -m exhaustive."""
     data, (anatomy, _) = bytearray(good.data), good.anatomy()
     harmless = _deflate_ends(anatomy)
     sparse = len(data) // SMALL + 1  # every byte of a small file, some of a large one
@@ -228,7 +232,7 @@ def _bad(fmt: Format) -> list[bytes]:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150)
 @given(data=st.data())
 def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject) -> None:
     good = [g for g in SMALL_GOOD if g.format is fmt]
@@ -244,7 +248,7 @@ def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(tail=st.binary(max_size=400))
 def test_nothing_but_findings_comes_from_noise(fmt: Format, tail: bytes) -> None:
     head = next(g for g in GOOD if g.format is fmt).data[:40]

@@ -55,6 +55,7 @@ def test_python_and_we_agree(text: str) -> None:
     assert fine == ours
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1, max_size=5), VALUES, min_size=1), st.data())
 def test_every_cut_of_an_object_is_seen(value: dict[str, object], draw: st.DataObject) -> None:
     data = json.dumps(value).encode()
@@ -104,6 +105,7 @@ def test_names_of_others(name: str) -> None:
     assert FMT not in allowed_by_name(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -134,6 +136,7 @@ def test_the_deepest_that_is_read() -> None:
     assert codes(json.dumps(["[{" * 2000, '\\"' * 2000]).encode()) == set()  # brackets in texts are none
 
 
+@pytest.mark.slow
 def test_a_vocabulary_is_read_fast() -> None:
     vocabulary = {"model": {"vocab": {f"wörd{i}": i for i in range(120_000)}, "merges": [[f"a{i}", f"b{i}"] for i in range(120_000)]}}
     data, began = json.dumps(vocabulary, ensure_ascii=False).encode(), time.process_time()

@@ -7,8 +7,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+from examples import examples
 from helpers import protected
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mindspore_writer import field, record, table, tensor, varint
 from places import FORMAT_FILES
@@ -251,6 +252,7 @@ def test_zero_tail_inside_the_last_tensor() -> None:
 # Laws
 
 
+@pytest.mark.slow
 def test_every_bit_under_the_crc_counts() -> None:
     for data in CRC, sealed(W, B):
         for i in range(len(data)):
@@ -291,7 +293,7 @@ def records(draw: st.DrawFn) -> tuple[list[str], bytes]:
     return names, sealed(data) if draw(st.booleans()) else data
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(records())
 def test_valid_files_pass(made: tuple[list[str], bytes]) -> None:
     names, data = made
@@ -301,7 +303,7 @@ def test_valid_files_pass(made: tuple[list[str], bytes]) -> None:
     assert mindspore_ckpt.FORMAT.magic(data[:HEAD])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(records(), st.data())
 def test_every_flip_is_seen_where_the_map_says_so(made: tuple[list[str], bytes], data: st.DataObject) -> None:
     raw = bytearray(made[1])
@@ -313,7 +315,7 @@ def test_every_flip_is_seen_where_the_map_says_so(made: tuple[list[str], bytes],
             raw[at] ^= 1 << bit
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(records(), st.data())
 def test_damaged_files_do_not_surprise(made: tuple[list[str], bytes], data: st.DataObject) -> None:
     raw = bytearray(made[1])
@@ -328,7 +330,7 @@ def test_damaged_files_do_not_surprise(made: tuple[list[str], bytes], data: st.D
         codes(bytes(raw[:at] + patch + raw[data.draw(st.integers(at, len(raw))) :]))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=200), st.sampled_from([b"", W, CRC[:24], b"\x0a\x7f\x0a\x01x\x12\x79"]))
 def test_any_bytes_do_not_surprise(data: bytes, head: bytes) -> None:
     mindspore_ckpt.FORMAT.magic((head + data)[:HEAD])

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import zstandard
 from crc32c import crc32c
+from examples import examples
 from helpers import Fixture, bad, claims, findings, left_behind, look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -99,7 +100,7 @@ def database(values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str
     return {base + "d/" + "0" * 32: data, "d/" + "1" * 32: node, "manifest.ocdbt": manifest([("d/" + "1" * 32, 0, len(node), 0)], packed)}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(VALUES, st.booleans(), st.sampled_from(["", "ocdbt.process_0/"]), st.data())
 def test_databases_are_good_and_every_flip_in_a_node_is_seen(
     values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str, draw: st.DataObject
@@ -320,6 +321,7 @@ def test_nodes_over_each_other_are_damage() -> None:
     assert "bad-header" in codes({"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])})
 
 
+@pytest.mark.slow
 def test_nodes_that_decode_into_far_more_stop() -> None:
     one = leaf({b"a": bytes(60_000_000)}, [])
     node = interior([(n * len(one), len(one)) for n in range(40)])

@@ -17,8 +17,9 @@ import zipfile
 from typing import Any
 
 import pytest
+from examples import examples
 from helpers import bad, look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -62,7 +63,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(VALUES, st.integers(0, 5))
 def test_plain_values_come_back(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
@@ -261,6 +262,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_harmless(name: str) -> None:
     began = time.process_time()
@@ -300,6 +302,7 @@ def in_archive(data: bytes, *more: tuple[str, bytes]) -> bytes:
         return out.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TENSOR_BOMBS)
 def test_bombs_of_tensors_are_harmless(name: str) -> None:
     anatomy, began = Anatomy(), time.process_time()
@@ -336,7 +339,7 @@ FEW = [b"N", b"K\1", b"(", b"]", b"}", b")", b"U\1a", b"cm\nn\n", b"\x8c\2os", b
 STREAMS = st.lists(st.sampled_from(FEW) | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]), max_size=40)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(STREAMS, st.sampled_from([b"", P2, b"\x80\4", b"\x80\5"]), st.sampled_from([b"", b"."]))
 def test_no_sequence_of_opcodes_gives_anything_but_findings(ops: list[bytes], start: bytes, stop: bytes) -> None:
     """All 256 opcodes with odd arguments, among enough ordinary ones that the stack is seldom empty."""
@@ -347,7 +350,7 @@ def test_no_sequence_of_opcodes_gives_anything_but_findings(ops: list[bytes], st
             assert f.offset is None or 0 <= f.offset <= len(data)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 5))
 def test_noise_behind_a_protocol_gives_findings(tail: bytes, protocol: int) -> None:
     look(bytes([0x80, protocol]) + tail, PLAIN)
@@ -504,6 +507,7 @@ def test_names_that_need_trust(module: str, name: str) -> None:
     assert verdict(Global(module, name)) == "needs-trust"
 
 
+@pytest.mark.torch
 def test_allowed_names_are_torch_s() -> None:
     unpickler = pytest.importorskip("torch._weights_only_unpickler")
     if sys.modules["torch"].__version__.startswith("2.13."):
@@ -526,6 +530,7 @@ def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None
     assert e.value.finding.code == "unread-pickle"
 
 
+@pytest.mark.torch
 def test_tensors_are_torch_s() -> None:
     torch = pytest.importorskip("torch")
     for name in ("torch_zip/good/tiny.pt", "torch_zip/good/views.pth.tar", "torch_zip/good/v3-dtypes.pt", "torch_legacy/good/tiny.pt"):

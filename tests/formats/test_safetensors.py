@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from helpers import protected
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -239,6 +240,7 @@ def test_long_zero_tail_costs_few_reads(tmp_path: Path) -> None:
 # Laws
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_crc_num_file_counts() -> None:
     for i in range(len(CRC)):
         for b in range(8):
@@ -302,7 +304,7 @@ def test_tabs_in_the_header_are_not_called_protected() -> None:
     assert [r.guard for r in mapped(data)] == [Guard.STRUCTURE, Guard.UNPROTECTED, Guard.UNPROTECTED]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
     raw = bytearray(data.draw(files())[1])
@@ -368,7 +370,7 @@ def files(draw: st.DrawFn) -> tuple[set[str], bytes]:
     return set(names), packed(tensors, meta)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(files())
 def test_valid_files_pass(drawn: tuple[set[str], bytes]) -> None:
     names, data = drawn
@@ -378,7 +380,7 @@ def test_valid_files_pass(drawn: tuple[set[str], bytes]) -> None:
     assert safetensors.FORMAT.magic(data[:HEAD])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(files(), st.data())
 def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.DataObject) -> None:
     raw = bytearray(drawn[1])
@@ -394,7 +396,7 @@ def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.D
     check_against_the_library(bytes(raw))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=120) | st.text(alphabet='{}[]":,\\0123456789eE.-+ \nabdtypeshF_', max_size=120).map(made))
 def test_any_bytes_do_not_surprise(data: bytes) -> None:
     safetensors.FORMAT.magic(data[:HEAD])

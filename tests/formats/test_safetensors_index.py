@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -219,6 +220,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_indexes(name: str) -> None:
     """Bounded in time, memory and number of findings, and none is taken for good, unless it is."""
@@ -235,6 +237,7 @@ def test_hostile_indexes(name: str) -> None:
     assert took < 30 and peak < 60 << 20  # tracemalloc makes it some five times slower
 
 
+@pytest.mark.slow
 def test_a_million_entries() -> None:
     """The largest index that is read whole: half a second, and no quadratic step over shards."""
     entries = b",".join(b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000) for i in range(400_000))
@@ -260,7 +263,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # Laws
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.dictionaries(st.text(max_size=12), st.text(max_size=8), min_size=1, max_size=8),
     st.dictionaries(st.text(max_size=12), st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()), max_size=4),
@@ -282,7 +285,7 @@ def test_any_index_is_read_as_json_reads_it(weights: dict[str, str], metadata: d
         assert safetensors_index.FORMAT.magic(data[:64])
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=100) | st.text(alphabet='{}[]":,\\ \nmetadatawight_p019.-eE', max_size=150).map(str.encode))
 def test_any_bytes_do_not_surprise(tail: bytes) -> None:
     for head in b"", b'{"weight_map":{', b'{"metadata":{"total_size":':

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from fixture_trees import CASES, files_of, materialise
 from helpers import look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -169,7 +170,7 @@ def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.dictionaries(NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5),
     st.none() | st.lists(st.integers(0, 9999), max_size=40),
@@ -205,7 +206,7 @@ def test_a_merged_file_tells_the_stages_apart() -> None:
         assert tuple(merged.by_stage()[stage]) == alone.layouts
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_random_protobuf_never_crashes(data: st.DataObject) -> None:
     """Fields of every number and wire type that occurs, with contents that are fields again."""

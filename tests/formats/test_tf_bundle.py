@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from examples import examples
 from helpers import Fixture, bad, claims, findings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -151,7 +152,7 @@ def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) ->
     return {"a b.index": bundle(entries, header(used), per_block), **files}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(values=VALUES, shards=st.integers(1, 4), per_block=st.integers(1, 20), data=st.data())
 def test_any_bundle_is_good_until_a_bit_flips(values: dict[str, bytes | list[bytes]], shards: int, per_block: int, data: st.DataObject) -> None:
     files = made(values, shards, per_block)
@@ -164,7 +165,7 @@ def test_any_bundle_is_good_until_a_bit_flips(values: dict[str, bytes | list[byt
     assert bad(list(findings(bytes(raw), tf_bundle.FORMAT, Anatomy(), said.get(name, ()), name)))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(values=st.lists(st.binary(max_size=300), max_size=8), cuts=st.lists(st.integers(0, 2500), max_size=5), flip=st.integers(0, 1 << 20))
 def test_string_sums_do_not_depend_on_how_the_bytes_arrive(values: list[bytes], cuts: list[int], flip: int) -> None:
     raw, crc = strings(values)
@@ -281,6 +282,7 @@ def test_huge_keys_out_of_shared_prefixes_stop() -> None:
     assert peak < 100 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_many_small_entries_take_linear_time() -> None:
     pairs = [(b"", header()), *((struct.pack(">I", (1 << 24) + n), b"\x08\x04") for n in range(60_000))]
@@ -421,7 +423,7 @@ def test_anything_else_is_a_bad_tracker(raw: bytes) -> None:
     assert e.value.finding.code == "bad-tracker"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(raw=st.binary(max_size=80), at=st.integers(0, len(LIST)))
 def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
     with suppress(Damage):

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from helpers import bad, look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -153,6 +154,7 @@ def test_records_of_four_gigabytes_and_beyond() -> None:
     assert not any(r.what == "unexplained" for r in regions_of(anatomy, source.size))
 
 
+@pytest.mark.slow
 def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
     sizes = [TOP + 1, 7, 0]  # 2**32: its one bit flipped gives 0, which is what miniz writes for a size it does not know
     source = sparse_archive(around(sizes), dict.fromkeys(sizes, 4660))
@@ -174,6 +176,7 @@ def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
     assert missed == []
 
 
+@pytest.mark.slow
 def test_more_records_than_sixteen_bits_count() -> None:
     extra = [(f"data/{i}", b"") for i in range(70_000)]
     source, anatomy = sparse_archive([("data.pkl", b"\x80\2}."), *extra, ("version", b"3\n")]), Anatomy()
@@ -184,6 +187,7 @@ def test_more_records_than_sixteen_bits_count() -> None:
     assert time.process_time() - began < 30
 
 
+@pytest.mark.torch
 def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from ckpt_tools.storage import LocalSource
@@ -244,6 +248,7 @@ def test_the_checksums_half_must_agree() -> None:
         assert {f.code for f in bad(look(bytes(new), ZIP))} == {"crc-mismatch"}
 
 
+@pytest.mark.torch
 def test_ids_of_real_archives() -> None:
     """Digits that torch wrote, for sets of all sizes: the names' half is right for all of them."""
     torch = pytest.importorskip("torch")
@@ -302,6 +307,7 @@ def test_a_single_checksum_of_zero_is_damage(name: str) -> None:
     assert "crc-mismatch" in {f.code for f in bad(found)}
 
 
+@pytest.mark.torch
 def test_a_single_storage_filled_in_later() -> None:
     torch = pytest.importorskip("torch")
     stream = io.BytesIO()
@@ -328,6 +334,7 @@ def plain_zip(records: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DE
         return out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_compressed_pickle_is_bounded() -> None:
     data = plain_zip([("f/data.pkl", bytes(200 << 20)), ("f/version", b"3\n")])
     tracemalloc.start()
@@ -412,6 +419,7 @@ def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(v, torch, f"{path}.{name}" if path else name)
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "path",
@@ -469,6 +477,8 @@ def test_big_endian_files_say_so() -> None:
     assert anatomy.metadata["byteorder"] == "big"
 
 
+@pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole modules, compiled ones, scripts, packages, exported programs, enums in args: nothing of it is damaged or unsafe."""
@@ -505,13 +515,14 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
 # --- the old formats
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.integers(0, 2**48).map(str), max_size=30) | st.integers(0, 3000).map(lambda n: [str(i) for i in range(n)]), st.integers(2, 5))
 def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None:
     assert encoded(value, protocol) in (pickle.dumps(value, protocol), None)
     assert encoded({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
 
 
+@pytest.mark.torch
 def test_old_files_of_torch_s_own(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     for protocol in range(1, 6):
@@ -555,7 +566,7 @@ def test_plain_pickles_are_recognised(value: Any, protocol: int) -> None:
     assert bad(look(data, PLAIN)) == []
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.text(min_size=3)
     | st.sampled_from(["count\nvalue\n1\n2\n", "(a, b)\n", "]\n", "}", "name,age\n", "I,1\n2", "N\n\n\n", "Price\n", "S3 bucket\n"])

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.formats import Anatomy
@@ -73,7 +74,7 @@ def floats(draw: st.DrawFn) -> tuple[str, bytes]:
     return dtype, b"".join(p.to_bytes(width, "little") for p in patterns)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(floats())
 def test_any_patterns_are_counted_as_numpy_counts_them(drawn: tuple[str, bytes]) -> None:
     dtype, data = drawn

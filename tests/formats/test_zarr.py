@@ -15,8 +15,9 @@ from math import prod
 import pytest
 import zstandard
 from crc32c import crc32c
+from examples import examples
 from helpers import Fixture, bad, claims, findings, left_behind, look
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
@@ -53,7 +54,7 @@ def seen(files: dict[str, bytes], own: str) -> list[str]:
 BYTES: Mapping[str, object] = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(SHAPES, st.sampled_from([None, *PACK]), st.sampled_from([".", "/"]), st.data())
 def test_whole_arrays_are_good_and_their_damage_is_seen(dims: list[tuple[int, int]], codec: str | None, separator: str, draw: st.DataObject) -> None:
     shape, chunks = [s for s, _ in dims], [c for _, c in dims]
@@ -200,6 +201,7 @@ def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [*PACK])
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_decoder_does_not_outlive_its_chunk(codec: str, broken: bool) -> None:
@@ -219,6 +221,7 @@ GIB = 1 << 30
 UNKNOWN = v2([4], [4], "posit16", "zstd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "chunk", "code", "decoded"),
     [
@@ -251,6 +254,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return came_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "code"), [("posit16", "too-complex"), ("|u1", "bad-compression")])
 def test_a_bz2_bomb_of_any_size_stops(dtype: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     came_out = counted(monkeypatch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.formats.common.zero_pages import MANY, PAGE, joined, lost_pages, zero_pages
@@ -88,7 +89,7 @@ def test_zeros_that_somebody_wrote(name: str) -> None:
         assert found(data, Tensor("w", "float32", numbers.shape, numbers.nbytes, offset)) == []
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.sampled_from([b"\0", b"\1"]), max_size=12), st.integers(0, 2 * PAGE), st.integers(1, 3 * PAGE))
 def test_pages_are_found_however_the_bytes_are_cut(kinds: list[bytes], shift: int, step: int) -> None:
     """Whole pages of zeros, as far as each piece holds them whole; all of them when the pieces are pages."""

@@ -1,4 +1,4 @@
-"""The attacks of benchmarks/attack.py, each carried out against a process of ckpt: none succeeds. The quick ones always, all with -m slow."""
+"""The attacks of benchmarks/attack.py, each carried out against a process of ckpt: none succeeds. The quick ones always, all with -m exhaustive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.append(str(BENCHMARKS))  # last: its small_files is another than that o
 import attack
 from _scene import Answer, Scene, scene
 
-ROWS = [pytest.param(a, marks=[pytest.mark.slow] if a.slow else [], id=f"{a.boundary}: {a.name}") for a in attack.ATTACKS]
+ROWS = [pytest.param(a, marks=[pytest.mark.exhaustive] if a.slow else [], id=f"{a.boundary}: {a.name}") for a in attack.ATTACKS]
 
 
 @pytest.mark.parametrize("one", ROWS)

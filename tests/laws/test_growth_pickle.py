@@ -192,7 +192,7 @@ def megabytes(path: Path) -> tuple[str, int]:
     return verdict, int(peak)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", HEAVY)
 def test_ten_million_opcodes(name: str, tmp_path: Path) -> None:
     """Or as many as fit into a gibibyte."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from described import LAYOUTS, START, harm, question, tree, write
-from hypothesis import HealthCheck, given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from oracle import Answer, Question, Save, Tree, answer
 
@@ -84,7 +85,7 @@ def described(data: st.DataObject, layout: str, harms: int = 3) -> tuple[Tree, Q
     return made, q
 
 
-EXAMPLES = settings(max_examples=int(os.environ.get("LAW_EXAMPLES", "25")), deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = examples(int(os.environ.get("LAW_EXAMPLES", "25")))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

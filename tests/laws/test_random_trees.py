@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from places import LAYOUT_TREES
 
@@ -182,7 +183,7 @@ def ask(root: str, question: Selection) -> None:
 
 
 @given(TREES, QUESTIONS)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(200)
 def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Selection) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "tree"

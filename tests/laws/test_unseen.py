@@ -77,7 +77,7 @@ def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fau
     assert injected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
 def test_every_error_of_every_call_on_every_path(at: int, command: str, victim: Victim, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_every_error_of_every_call_on_every_path(at: int, command: str, victim: 
     all_hold(victim, command, words_of(command, str(root)), faults(root))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [{}, {"skip_unreadable": True}], ids=["", "skip"])
 @pytest.mark.parametrize(("case", "question"), questions())
 def test_every_call_on_every_path_of_damaged_trees(

@@ -68,6 +68,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return Run(root, json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"])
 
 
+@pytest.mark.slow
 def test_files_of_two_attempts_are_a_question(run: Run) -> None:
     """Some files are old, the others were written again after going back: whichever they are, and whether or not another checkpoint was saved in between."""
     files = run.planned()
@@ -139,6 +140,7 @@ def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> Non
     assert {f.code for r in made.rejected for f in r.findings} & {"mixed-attempts", "missing-rank"}
 
 
+@pytest.mark.slow
 def test_good_saves_are_no_question(run: Run) -> None:
     """Slow ranks, saves that take half the time between them, and trees that were copied file by file or rank by rank."""
     newest = run.checkpoints[-1]

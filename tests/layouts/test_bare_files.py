@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
@@ -271,7 +272,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program(draw(st.sampled_from(PATTERNS)), halves, draw(st.booleans()), best, tuple(sorted(extra)), tuple(last))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(programs())
 def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
     """Whatever the names, whatever lies beside: never a half, never an export, never older than need be."""
@@ -287,7 +288,7 @@ def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
             assert (code, loaded) == (0, sorted(wanted)), program
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25)
 @given(st.lists(st.sampled_from(["model_{}.pt", "net-{}.pth", "{}.bin", "weights_step{}.pt"]), min_size=1, max_size=1), st.sets(st.sampled_from(STEPS), min_size=1),
        st.sets(st.sampled_from(["best.pt", "final.pt", "model.safetensors", "last.pt"]), max_size=2))  # fmt: skip
 def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra: set[str]) -> None:

@@ -141,12 +141,13 @@ FEW = ("accelerate/auto", "dcp/two", "deepspeed/zero1", "dlrover/flash", "hf-tra
        "megatron-core/mcore", "mindio-ttp/tft", "mindspore/flat", "orbax/ocdbt", "tensorflow/manager")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_copied_file_is_never_loaded_in_silence(name: str, tmp_path: Path) -> None:
     assert hold(next(c for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" == name), tmp_path, everything=False)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path: Path) -> None:
     hold(case, tmp_path, everything=True)

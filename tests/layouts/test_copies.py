@@ -82,6 +82,7 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     start = CASES.index(case)  # every copy meets some layouts, and every layout a copy
@@ -89,7 +90,7 @@ def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: 
     assert undisturbed(case, tmp_path, [some if start % 2 else ("run", some[1], some[2])]) or some[0] == "checkpoint"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_no_copy_beside_any_layout_changes_anything(case: Path, tmp_path: Path) -> None:
     assert undisturbed(case, tmp_path, COPIES) >= len(COPIES) // 3
@@ -145,6 +146,7 @@ def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [-7200, 0, 7200])
 @pytest.mark.parametrize(
     "case",

@@ -29,7 +29,7 @@ def body(case: Path, question: Mapping[str, Any], tmp: Path) -> tuple[dict[str, 
     return json.loads(json.dumps(body_of(made))), made.root
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_every_decision_of_ours_passes(case: Path, question: dict[str, Any], view: bool, tmp_path: Path) -> None:

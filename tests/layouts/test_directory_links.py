@@ -56,6 +56,7 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
         yield case, elsewhere if (case.parent.name, way) == ("resnet", stored) else way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "way"), [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()])
 def test_no_planned_path_has_a_link_to_a_directory_below_the_root(case: Path, way: Callable[[Path, Path], None], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -163,7 +164,7 @@ def law_of_chains(case: Path, tmp_path: Path, stores: tuple[str, ...], depth: in
     assert [linked(root, path) for path in after.files] == [[]] * len(after.files)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 @pytest.mark.parametrize("stores", STORES, ids="+".join)
 def test_links_inside_links_change_no_choice(case: Path, stores: tuple[str, ...], tmp_path: Path) -> None:
@@ -179,6 +180,7 @@ def named_after(case: Path) -> str:
     return f"{case.parent.parent.name}-{case.parent.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.parent.name in NESTED], ids=named_after)
 def test_links_inside_links_change_no_choice_in_a_few_layouts(case: Path, tmp_path: Path) -> None:
     for i, stores in enumerate(STORES):

@@ -69,6 +69,7 @@ def answer(root: Path, *exclude: str) -> LoadPlan | str:
         return f"{type(e).__name__}: {e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
 def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -> None:
     """A copy of the whole run, which alone would be a question or a better answer."""

@@ -81,6 +81,7 @@ def renamed(root: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -95,7 +96,7 @@ def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_pa
         held(keep(root, lambda p, one=one: p == one))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
 @pytest.mark.parametrize("backwards", [False, True])
 def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: bool, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def dated(saves: Sequence[Save], root: Path, case: Case) -> None:
             os.utime(root / f.path, (case.start + minutes * 60,) * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("sample", "mindio")])  # these have no steps, or tell them in two ways
 def test_what_the_times_decide(layout: str, tmp_path: Path) -> None:
     saves = described_tree(layout, tmp_path)
@@ -184,6 +185,7 @@ LAYOUTS_OF_TWO = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
 def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
     root = shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "tree")

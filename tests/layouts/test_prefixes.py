@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import small_files
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.api import plan, scan, verify
@@ -69,7 +70,7 @@ def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.run == "bert"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30)
 @given(
     names=st.sets(st.sampled_from(["a", "a_1", "a_2", "a_2_1", "ab", "a_b", "b", "b_3"]), min_size=1, max_size=5),
     prefix=st.sampled_from(["a", "a_", "a_2", "ab", "b", "b_3", "c"]),

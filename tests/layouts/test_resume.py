@@ -71,6 +71,7 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
     return states, ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_the_real_loaders_load_what_the_plan_says(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

@@ -69,6 +69,7 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
     yield paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TRACKED, *OTHERS])
 def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> None:
     whole = Run(name, tmp_path / "whole")

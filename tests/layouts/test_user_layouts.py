@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import DOCS
 from small_files import saved, tensor
@@ -660,7 +660,6 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
     return template, path
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(templates(), st.sampled_from(["", "run/", "a/b/"]))
 def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
     template, path = made
@@ -674,7 +673,6 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
     assert near_miss(piece, above + path) is None
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(templates(), st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join), st.integers(0, 60), st.integers(0, 8))
 def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: int, cut: int) -> None:
     """For any path, and for a path that the template describes with a piece replaced."""
@@ -689,7 +687,6 @@ def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: 
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from([*user._LAYOUT, *user._PIECE]) | st.text(max_size=5), v, max_size=4), max_leaves=12))  # fmt: skip
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_table_is_read_or_refused(value: object) -> None:
     with suppress(ValueError):
         user.load([value], tuple(FORMATS))

@@ -123,6 +123,7 @@ def planned(made: LoadPlan, root: Path) -> set[str]:
     return {os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worlds", CHANGES, ids=str)
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
 def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(writer: Writer, worlds: dict[int, int], tmp_path: Path) -> None:
@@ -274,6 +275,7 @@ def swapped(files: Mapping[str, bytes], a: str, b: str) -> dict[str, bytes]:
 PAIRS = [("00_000", "01_000"), ("00_000", "00_001"), ("01_000", "00_001"), ("00_000", "01_001"), ("01_000", "01_001")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dp", [1, 2])
 @pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-tp-cp-ep"])
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)

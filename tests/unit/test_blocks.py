@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pytest
 from crc32c import crc32c
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, blocks, compare, mismatches, remote
@@ -117,7 +118,7 @@ def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
 @given(file=FILES, parts=st.integers(1, 9), home=st.integers(0, 2**64), hurt=st.integers(0, 2**30))
 @example(file=LONG, parts=7, home=3, hurt=0)
 @example(file=RECORDS, parts=2, home=0, hurt=5)
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts: int, home: int, hurt: int) -> None:
     data = bytearray(file.data)
     if data:

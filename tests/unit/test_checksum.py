@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import (
@@ -97,7 +98,7 @@ def questions(draw: Any) -> tuple[bytes, list[Sum]]:
     return data, sums
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(asked=questions(), jobs=st.sampled_from([1, 2, 5]), gaps=st.booleans(), bit=st.integers(0, 10_000), unit=st.sampled_from([7, 64, UNIT]))
 def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jobs: int, gaps: bool, bit: int, unit: int) -> None:
     data, sums = asked

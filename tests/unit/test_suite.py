@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from places import SUPPORT, TESTS
+from rooms import ROOMS, imports, needs_torch, wants_torch
 
 
 @pytest.mark.parametrize(("seconds", "slow", "fails"), [(59.0, False, False), (61.0, False, True), (61.0, True, False)])
@@ -25,27 +24,30 @@ def test_a_test_that_takes_a_minute_of_cpu_time_is_marked_slow(
             next(running)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The module names of all imports in a file, wherever they stand; relative ones begin with a dot."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")
-
-
 def test_no_test_module_imports_another() -> None:
     """What two of them share is in tests/support, so that either can be run, read or removed alone."""
     wrong = {
         str(path.relative_to(TESTS)): name
         for path in TESTS.rglob("*.py")
-        for name in imports(path)
+        for name in imports(ast.parse(path.read_text()))
         if name.startswith((".", "tests.", "test_")) or name == "tests"
     }
     assert not wrong
 
 
 def test_every_test_module_is_in_a_room() -> None:
-    rooms = {"unit", "formats", "layouts", "cli", "cluster", "laws"}
-    assert {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} == rooms
+    assert {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} == ROOMS
     assert not list(SUPPORT.rglob("test_*.py"))
+
+
+def test_what_asks_for_torch_inside_is_marked() -> None:
+    """A module that imports torch is marked by itself; a test that asks for it in its body says so, or it runs where there is none."""
+    unmarked = [
+        f"{path.name}::{node.name}"
+        for path in TESTS.rglob("test_*.py")
+        if not needs_torch(path)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and wants_torch(node)
+        if "mark.torch" not in " ".join(ast.unparse(d) for d in node.decorator_list)
+    ]
+    assert unmarked == []

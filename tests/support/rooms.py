@@ -1,0 +1,57 @@
+"""Which marks a test has for where it stands: by its room, and by whether its module cannot be imported without torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from places import SUPPORT, TESTS
+
+ROOMS = {"unit", "formats", "layouts", "cli", "cluster", "laws"}
+
+
+def room(path: Path) -> str:
+    """The folder of tests/ that a test module is in."""
+    return path.relative_to(TESTS).parts[0]
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The module names of all imports below ``tree``; relative ones begin with a dot."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+
+
+def wants_torch(tree: ast.AST) -> bool:
+    """Whether torch is imported below ``tree``, or ``importorskip`` is asked for it."""
+    asked = (n.args[0] for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "importorskip")
+    names = (*imports(tree), *(n.value for n in asked if isinstance(n, ast.Constant)))
+    return any(re.fullmatch(r"(safetensors\.)?torch(\..+)?", str(name)) for name in names)
+
+
+@cache
+def needs_torch(path: Path) -> bool:
+    """Whether importing the file imports torch: itself, or through what it shares with others."""
+    body = [n for n in ast.parse(path.read_text()).body if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.If))]
+    if any(wants_torch(node) for node in body):
+        return True
+    shared = (SUPPORT / f"{name}.py" for node in body for name in imports(node))
+    return any(needs_torch(file) for file in shared if file.exists())
+
+
+def marks(path: Path) -> Iterator[str]:
+    """What is true of every test in a module."""
+    if room(path) == "cluster":
+        yield "cluster"
+    if needs_torch(path):
+        yield "torch"
+
+
+def has_torch() -> bool:
+    return find_spec("torch") is not None
