@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ examples.register_profiles()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module looks at the environment. Both variables, because tests start commands without any CKPT_*."""
+    # In the background of a script both are ignored, and what a test starts would inherit that.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     # The tests start some hundred processes, and compiling is half of what a short command takes.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -87,6 +87,7 @@ def plain(value: object) -> str:
     return plain([getattr(value, f) for f in fields]) if fields else repr(value)
 
 
+@pytest.mark.slow
 @given(REPORT, st.dictionaries(TEXT, st.builds(Box, INDEX, INDEX)))
 def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -> None:
     data = pack(report, places)
@@ -120,6 +121,7 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
     return replace(made, bytes_read=0), made.bytes_read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), questions())
 def test_a_plan_with_a_cache_is_the_plan_without(case: Path, question: dict[str, Any], tmp_path: Path, at_once: None) -> None:
     root = materialise(case, tmp_path)
@@ -161,6 +163,7 @@ def test_a_shallower_look_does_not_answer_a_deeper_question(tmp_path: Path) -> N
     assert asked(root, level=Level.CONTENT).bytes_read > 2 * BIG
 
 
+@pytest.mark.slow
 def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -578,6 +581,7 @@ def command(root: Path, rank: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
 
 
+@pytest.mark.slow
 def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     size = sum(p.stat().st_size for p in root.rglob("*.pt"))
@@ -621,6 +625,7 @@ with turn(home, sys.argv[1], True) as ours:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_that_was_killed_holds_up_nobody(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     settle()
@@ -661,7 +666,6 @@ WRITER = """
 import sys, time
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.storage import Identity
-print("started", flush=True)
 n = 0
 while True:
     cache = Cache("/nowhere", 1e9)
@@ -669,9 +673,12 @@ while True:
         n += 1
         cache.put(f"/{n % 50}", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x" * (n % 7000), 2, time.time_ns(), False))
     cache.close()
+    if n == 20:
+        print("something is kept", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, home: Path) -> None:
     found = 0
     for i in range(12):

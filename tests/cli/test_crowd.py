@@ -98,6 +98,7 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ["formats", "layouts"])
 def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
     """What a check adds up over several files, such as the total size of sharded safetensors, is not torn apart."""

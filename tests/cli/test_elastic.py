@@ -578,6 +578,7 @@ def died(tmp_path_factory):
     return list(zip(roots, literal_eval(done.stdout), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 @pytest.mark.parametrize("which", range(len(DEATHS)))
 def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):

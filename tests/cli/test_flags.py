@@ -470,6 +470,7 @@ SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and
 CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [pair for pair in WITNESSED if pair not in SHARED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), CHEAP)
 def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
     matters(seen, command, name)

@@ -20,6 +20,8 @@ from ckpt_tools.inspection.check import look
 from ckpt_tools.storage import stalls
 from ckpt_tools.storage.retry import patiently
 
+pytestmark = pytest.mark.slow  # an interpreter for each, and calls that hang for a second
+
 HOUR = ("--budget", "1h")
 
 

@@ -404,12 +404,13 @@ def read(path) -> dict:
     return json.loads(path.read_text())["detected"]
 
 
+@pytest.mark.cluster
 def test_real_mpirun(tmp_path):
     mpirun = shutil.which("mpirun")
     assert mpirun, "this test runs Open MPI: apt-get install openmpi-bin"
     ask = f'exec "{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
     done = subprocess.run(
-        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask], env=QUIET, capture_output=True, text=True, timeout=110
+        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask], env=QUIET, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0, done.stderr
     said = [read(tmp_path / str(rank)) for rank in range(2)]
@@ -420,6 +421,7 @@ def test_real_mpirun(tmp_path):
     assert said[0]["job"] == said[1]["job"] != ""
 
 
+@pytest.mark.cluster
 def test_real_torchrun_with_a_restart(tmp_path):
     ask = (
         f'"{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '

@@ -171,6 +171,7 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
     assert len(set(answers.values())) == 1, answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), ASKED[::13])
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     alike(asker, case, question, tmp_path)

@@ -24,6 +24,8 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import KEPT_DAYS, TRANSFERRED
 
+pytestmark = pytest.mark.slow  # processes that live and die
+
 DAY = 86400.0
 DEAD = "999999999.1"
 FOUND: dict[str, Any] = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}

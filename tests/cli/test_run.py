@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.files import locked
+
+pytestmark = pytest.mark.slow  # real processes, many at a time
 
 
 @pytest.fixture
@@ -229,13 +232,15 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(60)"
+    code = (
+        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(10**6)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
         with pytest.raises(CannotLook, match="deciding for more than"), locked(str(lock), 0.2):
             pass
         holder.kill()
-    with locked(str(lock), 5):
+    with locked(str(lock), 1000):
         pass
 
 
@@ -371,13 +376,21 @@ def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
     assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
 
 
-def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_path: Path) -> None:
+def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, began = Decisions.now, set[int]()
+
+    def noted(self: Decisions) -> float:
+        began.add(threading.get_ident())
+        return now(self)
+
+    monkeypatch.setattr(Decisions, "now", noted)
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     tried: list[int] = []
 
     def fail() -> Any:
         tried.append(1)
-        time.sleep(0.5)
+        while len(began) < 4:  # until all of them have begun to ask
+            time.sleep(0.01)
         raise NoneUsable("nothing is good", "look at it")
 
     def ask(member: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from run_helpers import CLEAN, megatron
 
+pytestmark = pytest.mark.slow  # an interpreter for each
+
 BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 AT_IMPORT = """
 import os, sys

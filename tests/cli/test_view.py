@@ -404,6 +404,7 @@ def builder(root: Path, view: Path, times: int, which: str) -> subprocess.Popen[
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["same", "both"])
 def test_many_builders_at_once_end_with_one_whole_view(tmp_path: Path, which: str) -> None:
     root, _ = tree("megatron", "tp", tmp_path)
@@ -420,6 +421,7 @@ def test_many_builders_at_once_end_with_one_whole_view(tmp_path: Path, which: st
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tree", "v"] and picture(root) == before
 
 
+@pytest.mark.slow
 def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     before, seen = picture(root), 0

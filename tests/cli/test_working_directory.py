@@ -15,6 +15,8 @@ from run_helpers import CKPT, CLEAN, megatron
 from ckpt_tools.checksum import mapped, mapped_child
 from ckpt_tools.inspection.loadability import load
 
+pytestmark = pytest.mark.slow  # an interpreter for each
+
 MODULES = (
     "json",
     "typer",

@@ -16,6 +16,7 @@ from ckpt_tools.inspection.loadability import load
 from ckpt_tools.model.nouns import Level, Verdict
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # each starts a process that imports torch
 
 
 def codes(path: Path, loader: str = "torch") -> tuple[bool, list[str]]:

@@ -47,8 +47,9 @@ def needs_torch(path: Path) -> bool:
 
 def marks(path: Path) -> Iterator[str]:
     """What is true of every test in a module."""
-    if room(path) == "cluster":
-        yield "cluster"
+    mark = {"cluster": "cluster", "laws": "slow"}.get(room(path))
+    if mark:
+        yield mark
     if needs_torch(path):
         yield "torch"
 
