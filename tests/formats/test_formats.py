@@ -26,8 +26,8 @@ TINY = 300
 SMALL = 4096
 GOOD = [Fixture(p) for p in sorted(FORMAT_FILES.glob("*/good/**/*")) if p.is_file()]
 BAD = sorted(FORMAT_FILES.glob("*/bad/*"))
-SMALLEST = {g.format: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
-EACH = [pytest.param(g, marks=[] if SMALLEST[g.format] is g else pytest.mark.slow, id=g.name) for g in GOOD]
+SMALLEST = {g.format.name: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
+EACH = [pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD]
 """One file of each format in the loop of edit and test, all of them in CI."""
 SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
 name_of = attrgetter("name")
