@@ -264,6 +264,7 @@ def test_show(capfd, tmp_path):
     assert run(capfd, "show", "readme")[0] == 3
 
 
+@pytest.mark.slow
 def test_version_and_help():
     assert ckpt("--version").stdout.decode() == f"ckpt {__version__}\n"
     top = ckpt("--help")

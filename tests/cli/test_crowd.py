@@ -85,6 +85,7 @@ def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: lis
     assert "truncated" in newest[17] and "empty-file" in newest[40] and "bad-header" in newest[41]
 
 
+@pytest.mark.slow
 def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int, int]]) -> None:
     dcp = next(p for p in sorted((FORMAT_FILES / "dcp" / "good").rglob(".metadata"))).parent
     for i in range(40):
@@ -108,6 +109,7 @@ def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None
     assert len(copies) >= 3 and max(copies)[0] > 100 and all(n == done for n, done in copies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
     question = Selection(level=level, settle=0.0)

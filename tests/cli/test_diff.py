@@ -268,6 +268,7 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
 # -- nothing differs ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [*GOOD, *TREES, DEMO], ids=lambda p: "-".join(p.parts[-3:]))
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_a_copy_is_the_same(what, level, tmp_path):
@@ -320,6 +321,7 @@ def test_there_is_something_to_flip():
     assert {what.parts[-3] for what, *_ in SPOTS} == {p.parts[-3] for p in _SETS}
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.data())
 def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):

@@ -578,6 +578,7 @@ def died(tmp_path_factory):
     return list(zip(roots, literal_eval(done.stdout), strict=True))
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 @pytest.mark.parametrize("which", range(len(DEATHS)))

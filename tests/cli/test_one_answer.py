@@ -183,6 +183,7 @@ def test_all_answer_alike_to_every_question(asker: Asker, case: Path, question: 
     alike(asker, case, question, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
 @pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])
 def test_all_answer_alike_whatever_the_tracker_says(asker: Asker, tmp_path: Path, newest: str, tracker: str | None) -> None:
@@ -215,6 +216,7 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
         assert asker.execute(*words)[2].splitlines()[0].endswith(f"not one of {', '.join(formats)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)
 def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, tmp_path: Path, tree: str, name: str) -> None:

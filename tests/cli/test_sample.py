@@ -78,6 +78,7 @@ def findings(*results: Verification) -> set[tuple[str, str, str]]:
 # -- parts of the whole --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small: None) -> None:
     """Good and damaged files of every format: what structure shows in every part, damage of contents in the part that has it."""
@@ -387,6 +388,7 @@ def told(result: Verification) -> Any:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_an_engine_reads_the_same_part(root: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for share in ("1/2", "2/2", "100%"):

@@ -63,6 +63,7 @@ def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, 
     return setup(path, json.loads(path.read_text())["plans"][index], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_a_plan_of_the_view_is_the_plan_and_its_files_load(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root, made = setup(case, question, tmp_path)

@@ -31,6 +31,7 @@ from ckpt_tools.storage.rate import Rate
 
 MIB = 1 << 20
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # tens of megabytes, written by torch, in each
 linux = pytest.mark.skipif(sys.platform != "linux", reason="mapped and direct reading need Linux")
 
 
