@@ -45,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
                 os.utime(path, (SAVED, SAVED), follow_symlinks=False)
 
 
+def leaves_out(config: pytest.Config, mark: str) -> bool:
+    """Whether -m says that no test with this mark is to run."""
+    return re.fullmatch(rf"(.* and )?not {mark}( and .*)?", config.option.markexpr) is not None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import what cannot be imported, or of which nothing was asked for: modules that need torch where there is none, and those of a room that
     the mark expression leaves out.
@@ -52,8 +57,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     has = set(rooms.marks(collection_path))
-    left_out = {mark for mark in has if re.fullmatch(rf"(.* and )?not {mark}( and .*)?", config.option.markexpr)}
-    return True if left_out or ("torch" in has and not rooms.has_torch()) else None
+    return True if any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch()) else None
 
 
 def pytest_report_header() -> str | None:
@@ -91,7 +95,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """With ``-n auto`` one worker more than there are CPUs: some tests wait, for Slurm above all, and a CPU would wait with them. Each has a stretch of
+    """With ``-n auto`` as many workers as CPUs, and one more where Slurm and others are waited for, since a CPU would wait with them. Each has a stretch of
     neighbours, which share what they start, and takes over tests of another one when it has none left.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
@@ -100,7 +104,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         config.option.dist = "worksteal"
     from ckpt_tools.storage.cpus import usable
 
-    return usable() + 1
+    return usable() + (not leaves_out(config, "cluster"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
