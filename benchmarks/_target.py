@@ -13,7 +13,9 @@ from pathlib import Path
 from _other_targets import OTHERS
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests" / "support"))  # last: its small_files is another than that of the benchmarks
+sys.path.append(
+    str(ROOT / "tests" / "support")
+)  # last: its small_files is another than that of the benchmarks
 KEPT = ROOT / "fixtures" / "fuzz"
 """Every input that ever failed, by target; the tests replay them."""
 SETS = 4

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from _race import arguments, ckpt
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "support"))
+sys.path.insert(
+    0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "support")
+)
 
 
 def pair(commands: list[list[str]], states: list[str]) -> float:

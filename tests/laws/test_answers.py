@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from places import FIXTURES
 
-FIXTURES = next(above / "fixtures" for above in Path(__file__).parents if (above / "fixtures").is_dir())
 SHOWN = 5
 """Differences of one group that are shown in full."""
 ADVICE = """
