@@ -288,7 +288,7 @@ def cache_seeds() -> list[bytes]:
     """Records as a look at fixtures leaves them."""
     from ckpt_tools.api import verify
     from ckpt_tools.cache.codec import pack
-    from ckpt_tools.model.nouns import Level
+    from ckpt_tools.model.report import Level
 
     files = [
         "fixtures/demo/iter_0000010",
@@ -302,7 +302,7 @@ def cache_seeds() -> list[bytes]:
 
 def cache() -> Target:
     from ckpt_tools.cache.codec import pack, unpack
-    from ckpt_tools.model.nouns import Report
+    from ckpt_tools.model.report import Report
 
     def run(data: bytes) -> None:
         found = unpack("/a", data)

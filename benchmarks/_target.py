@@ -65,7 +65,7 @@ def _checks(name: str) -> Target:
     from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
     from ckpt_tools.inspection.byte_map import regions_of
     from ckpt_tools.inspection.check import signature
-    from ckpt_tools.model.nouns import Finding
+    from ckpt_tools.model.finding import Finding
 
     fmt = BY_NAME[name]
     good = [Fixture(p) for p in sorted(FORMAT_FILES.glob(f"{name}/good/**/*")) if p.is_file()]

@@ -28,7 +28,7 @@ from helpers import Fixture  # noqa: E402
 from places import FORMAT_FILES  # noqa: E402
 
 from ckpt_tools.checksum import Deflated  # noqa: E402
-from ckpt_tools.model.nouns import Guard  # noqa: E402
+from ckpt_tools.model.report import Guard  # noqa: E402
 
 SAME = "bits of a deflate stream that inflates to the same bytes"
 

@@ -27,7 +27,8 @@ from verify_file import MAKE
 
 from ckpt_tools.checksum.compare import default_jobs
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 
 KIB = 1024
 

@@ -160,7 +160,7 @@ def load(payload: Payload, directory: Path) -> None:
 def real_files(roots: Iterable[Path], home: Path) -> dict[str, Path]:
     """Copies of all different files that hold pickles, by the path that they have."""
     from ckpt_tools.inspection.check import look
-    from ckpt_tools.model.nouns import Level
+    from ckpt_tools.model.report import Level
 
     found, seen = dict[str, Path](), set[bytes]()
     for path in sorted(p for root in roots for p in root.rglob("*") if p.is_file() and "bad" not in p.parts):
@@ -178,7 +178,7 @@ def real_files(roots: Iterable[Path], home: Path) -> dict[str, Path]:
 
 def ours(payloads: Sequence[Payload], real: dict[str, Path]) -> Row:
     from ckpt_tools import Level, verify
-    from ckpt_tools.model.nouns import Verdict
+    from ckpt_tools.model.finding import Verdict
 
     started = time.perf_counter()
 
@@ -198,7 +198,7 @@ def ours(payloads: Sequence[Payload], real: dict[str, Path]) -> Row:
 def alarm(path: str) -> str:
     """What ckpt-tools says about the pickles of a real file."""
     from ckpt_tools.inspection.check import look
-    from ckpt_tools.model.nouns import Level
+    from ckpt_tools.model.report import Level
 
     codes = {f.code for f in look(path, Level.STRUCTURE)[0].findings}
     if codes & {"unsafe-pickle", "unread-pickle"}:

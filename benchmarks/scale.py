@@ -26,7 +26,7 @@ from verify_file import MAKE
 
 from ckpt_tools.checksum.remote import Content
 from ckpt_tools.inspection.check import looking
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading import scheduler, work_units
 from ckpt_tools.reading.engines import engine
 from ckpt_tools.reading.worker import work

@@ -34,7 +34,7 @@ def done(**seconds):
     print(json.dumps({"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, **seconds}))
 """
 OURS = """
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import LocalSource
 from ckpt_tools.inspection.tensor_values import values
 from ckpt_tools.inspection.check import look

@@ -29,29 +29,13 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
-    from ckpt_tools.model.nouns import (
-        Checkpoint,
-        Choice,
-        FileLoad,
-        Finding,
-        Guard,
-        Kind,
-        Known,
-        Level,
-        LoadPlan,
-        Part,
-        RankLoad,
-        Region,
-        Rejected,
-        Report,
-        Resume,
-        Rollback,
-        Severity,
-        Stats,
-        Tensor,
-        Verdict,
-    )
+    from ckpt_tools.model.checkpoint import Checkpoint
+    from ckpt_tools.model.finding import Finding, Severity, Verdict
+    from ckpt_tools.model.part import Kind, Part
+    from ckpt_tools.model.plan import Choice, FileLoad, Known, LoadPlan, RankLoad, Rejected, Resume, Rollback
+    from ckpt_tools.model.report import Guard, Level, Region, Report
     from ckpt_tools.model.selection import Selection, Trust
+    from ckpt_tools.model.tensor import Stats, Tensor
 
 __all__ = [
     "Attempt",
@@ -119,7 +103,22 @@ _HOME = {
     ),
     "ckpt_tools.elastic.try_load": ("Attempt", "Loaded", "try_load"),
     "ckpt_tools.model.answers": ("FileReport", "Scan", "Summary", "Verification"),
+    "ckpt_tools.model.checkpoint": ("Checkpoint",),
+    "ckpt_tools.model.finding": ("Finding", "Severity", "Verdict"),
+    "ckpt_tools.model.part": ("Kind", "Part"),
+    "ckpt_tools.model.plan": (
+        "Choice",
+        "FileLoad",
+        "Known",
+        "LoadPlan",
+        "RankLoad",
+        "Rejected",
+        "Resume",
+        "Rollback",
+    ),
+    "ckpt_tools.model.report": ("Guard", "Level", "Region", "Report"),
     "ckpt_tools.model.selection": ("Selection", "Trust"),
+    "ckpt_tools.model.tensor": ("Stats", "Tensor"),
     "ckpt_tools.errors": (
         "CannotLook",
         "CkptError",
@@ -140,7 +139,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
     if name in ("elastic", "errors"):
         return import_module(f"ckpt_tools.{name}")
-    home = next((module for module, names in _HOME.items() if name in names), "ckpt_tools.model.nouns")
+    home = next(module for module, names in _HOME.items() if name in names)
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

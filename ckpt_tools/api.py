@@ -18,7 +18,10 @@ from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
-from ckpt_tools.model.nouns import Checkpoint, Finding, Level, LoadPlan, Report, Resume, Verdict, blind, worst
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Verdict, blind, worst
+from ckpt_tools.model.plan import LoadPlan, Resume
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading.prefetch import by_crowd, by_engine

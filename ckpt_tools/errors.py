@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 
 
 class CkptError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 
 N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
 

@@ -9,7 +9,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
-from ckpt_tools.model.nouns import Severity  # noqa: E402
+from ckpt_tools.model.finding import Severity  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
 NOTE = "<!-- Made by docs/make.py: edit the code it names, then run it. -->\n"

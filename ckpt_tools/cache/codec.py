@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
-from ckpt_tools.model.nouns import Box, Finding, Level, Report, Scalar, Severity, Stats, Unlisted, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.report import Level, Report, Scalar, Unlisted
+from ckpt_tools.model.tensor import Box, Stats
 from ckpt_tools.storage import Identity
 
 Places = Mapping[str, Box]

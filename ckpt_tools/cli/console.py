@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.output.words import printable
 
 

@@ -9,7 +9,8 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Level, Verdict, blind
+from ckpt_tools.model.finding import Verdict, blind
+from ckpt_tools.model.report import Level
 
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference

@@ -8,7 +8,7 @@ import sys
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 
 
 @options.question("text", "json", "shell")

@@ -13,7 +13,7 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.answers import Scan
-from ckpt_tools.model.nouns import blind
+from ckpt_tools.model.finding import blind
 from ckpt_tools.settings import parsers
 
 FORMATS = ("table", "json")

@@ -10,7 +10,8 @@ from typing import Any
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model.nouns import LoadPlan, Rejected, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.settings import parsers
 
 _LOST = 8

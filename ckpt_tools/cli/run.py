@@ -12,7 +12,7 @@ from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.command import Wrapper
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 
 CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126

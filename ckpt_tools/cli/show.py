@@ -8,7 +8,8 @@ import typer
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 
 FORMATS = ("table", "json")
 

@@ -10,7 +10,8 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.nouns import Level, Verdict, blind, worst
+from ckpt_tools.model.finding import Verdict, blind, worst
+from ckpt_tools.model.report import Level
 
 FORMATS = ("table", "json", "jsonl")
 

@@ -16,7 +16,8 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead

@@ -9,7 +9,9 @@ from enum import Enum
 
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
-from ckpt_tools.model.nouns import Finding, Level, Report, Scalar, Tensor, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level, Report, Scalar
+from ckpt_tools.model.tensor import Tensor
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})
 """Metadata that only repeats the name under which the file was first saved."""

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.model.nouns import Finding, Part
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
 from ckpt_tools.reading.session import Session
 
 _NUMBER = re.compile(r"[0-9]+")

@@ -16,7 +16,9 @@ from itertools import pairwise
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.layouts.common.counters import SHARED
-from ckpt_tools.model.nouns import Finding, Part, Report, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
 
 _LEAST_NS = 2_000_000_000
 """No job is started, has trained and saves again in less."""

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Report
 
 Reports = Mapping[str, Report]
 

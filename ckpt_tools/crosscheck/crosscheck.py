@@ -20,7 +20,10 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Level, Part, Severity, Verdict, worst
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session, with_findings
 
 

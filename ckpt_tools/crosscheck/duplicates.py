@@ -11,7 +11,9 @@ from ckpt_tools.crosscheck.pages import Pages, equal, prints, unlike
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Finding, Kind, Level, Part, Severity, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.session import Session

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.discovery.sidecars import gone, read_note
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
 
 _NAME = re.compile(r"[^/\0]{1,250}\.(ckpt|safetensors)")
 

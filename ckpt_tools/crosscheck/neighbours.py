@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 
-from ckpt_tools.model.nouns import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint
 
 Row = tuple[int, Checkpoint]
 """A checkpoint and its place among all."""

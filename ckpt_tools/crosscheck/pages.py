@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpt_tools.model.nouns import Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.storage import Identity, LocalSource, ShortRead
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Kind, Level
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 
 _READ = 8

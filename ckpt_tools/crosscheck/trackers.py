@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, Layout, active
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Rejected, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
 

@@ -11,7 +11,8 @@ from shlex import quote
 
 from ckpt_tools.crosscheck.duplicates import order
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Checkpoint, Part
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
 
 
 def question(c: Checkpoint, mine: Part, twin: Part, others: Sequence[Checkpoint], root: str) -> UsageError:

@@ -9,7 +9,9 @@ from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Finding, Rejected, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})

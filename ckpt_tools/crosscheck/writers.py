@@ -12,7 +12,9 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, COORDS
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.layouts.common.writer import likely_rank, owner
-from ckpt_tools.model.nouns import Finding, Part, Report, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
 
 Rows = Sequence[tuple[Part, Report]]
 Found = Iterator[tuple[str, Finding]]

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, COORDS, Layout, Piece
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
 
 Told = Callable[[Checkpoint], Mapping[str, int]]
 """What the files of a checkpoint themselves say about the job that saved it: "world" and sizes of parallel axes, as far as they do."""

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ckpt_tools.layouts import BY_NAME, Layout
-from ckpt_tools.model.nouns import Checkpoint, Kind, Part, Report
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Report
 
 Reports = Mapping[str, Report]
 

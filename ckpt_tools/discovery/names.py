@@ -10,7 +10,8 @@ from os.path import basename, relpath
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Place, Places, Told, read_name
-from ckpt_tools.model.nouns import Finding, Part
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
 
 Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", Places]
 """place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""

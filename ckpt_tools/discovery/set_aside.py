@@ -11,7 +11,8 @@ from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import LAYOUTS, active
 from ckpt_tools.layouts.common.copies import Found, Proof, copies
-from ckpt_tools.model.nouns import Finding, Unseen
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage import LocalSource, ShortRead
 
 if TYPE_CHECKING:

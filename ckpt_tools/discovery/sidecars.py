@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import LocalSource, ShortRead, trust
 from ckpt_tools.storage.retry import is_file, there
 from ckpt_tools.storage.trust import OURS, Trust

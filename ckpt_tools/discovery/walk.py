@@ -19,7 +19,8 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Piece, Places, Told, active, places_of, read_name
 from ckpt_tools.layouts.common.copies import copy
-from ckpt_tools.model.nouns import Finding, Part, Unseen
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links, within
 from ckpt_tools.storage.listing import THREADS, Keep, entries_of, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory, patiently, there

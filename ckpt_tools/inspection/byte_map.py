@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.checksum import covered
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model.nouns import Guard, Region
+from ckpt_tools.model.report import Guard, Region
 
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:

@@ -13,7 +13,9 @@ from ckpt_tools.formats.common.counters import optimizer_step
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.inspection.recognise import recognise
-from ckpt_tools.model.nouns import Finding, Level, Report, Severity, Stats, Tensor, Verdict, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})

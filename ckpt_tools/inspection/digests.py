@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Progress, digests
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model.nouns import Tensor
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import LocalSource, Source, opened
 
 CHUNK = 64 << 20

@@ -13,7 +13,8 @@ from ckpt_tools.formats import Claim
 from ckpt_tools.inspection.check import look
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage.retry import there
 
 _ABOVE = 4

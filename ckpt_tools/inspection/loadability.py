@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 
 INSTALL = {
     "torch": "pip install 'ckpt-tools[torch]'",

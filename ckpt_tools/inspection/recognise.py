@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, Claim, Format, format_of
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import LocalSource
 
 

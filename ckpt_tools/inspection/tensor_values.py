@@ -17,7 +17,8 @@ from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
-from ckpt_tools.model.nouns import Finding, Stats, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import Source
 
 if TYPE_CHECKING:

@@ -20,18 +20,10 @@ from ckpt_tools.job.hosts import valid
 from ckpt_tools.job.pruning import TRANSFERRED
 from ckpt_tools.job.reported import LISTED, Round, Value
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import (
-    Checkpoint,
-    Choice,
-    EarlierStart,
-    Finding,
-    Kind,
-    LoadPlan,
-    Part,
-    RankLoad,
-    Resume,
-    Verdict,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad, Resume
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import Judgement, choose, rank
 from ckpt_tools.planning.planner import Planner

@@ -13,7 +13,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Party
 from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings.checked_json import wrong

@@ -10,7 +10,7 @@ from typing import Any
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output import json as as_json
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust

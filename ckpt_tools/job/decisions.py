@@ -16,7 +16,7 @@ from ckpt_tools.job.decision import Body, Decision, failed, read
 from ckpt_tools.job.files import locked, noted, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
-from ckpt_tools.model.nouns import EarlierStart
+from ckpt_tools.model.plan import EarlierStart
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import FLAG, safe

@@ -9,7 +9,9 @@ from itertools import product
 from typing import Any
 
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Kind, Part, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
 from ckpt_tools.settings.checked_json import Invalid
 
 _UP = 3

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.job.hosts import valid
-from ckpt_tools.model.nouns import Kind, Level, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.settings.checked_json import (
     Check,
     Invalid,

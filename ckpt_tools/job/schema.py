@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckpt_tools.model.nouns import RESUME_VARIABLES, RESUME_WORDS
+from ckpt_tools.model.plan import RESUME_VARIABLES, RESUME_WORDS
 from ckpt_tools.settings.checked_json import (
     Invalid,
     NoJson,

@@ -9,7 +9,7 @@ from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_swap import put
 from ckpt_tools.job.view_tree import Tree
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.trust import OURS, Trust
 
 

@@ -12,7 +12,9 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import BY_NAME, Layout
 from ckpt_tools.layouts.common.own_name import named_for
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, LoadPlan, Part, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 

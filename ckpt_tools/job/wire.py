@@ -7,7 +7,11 @@ import os
 from typing import NamedTuple
 
 from ckpt_tools.job.reported import Value
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import FileLoad, RankLoad
+from ckpt_tools.model.report import Level
 from ckpt_tools.settings import checked_json
 
 _UP = "^"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, seen, settled
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
     "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_RDZV_ID", "PET_MAX_RESTARTS", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX",

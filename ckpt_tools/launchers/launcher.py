@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
 SAY = "say --rank N (or set CKPT_RANK), and --world-size N"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, seen, settled
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 
 _OPEN_MPI = (
     "OMPI_COMM_WORLD_RANK",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
     "MS_ROLE",

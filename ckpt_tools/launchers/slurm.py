@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, number, seen, settled
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
     "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.dcp import STEP
-from ckpt_tools.model.nouns import Checkpoint, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import Resume
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

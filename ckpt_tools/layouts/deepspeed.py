@@ -7,8 +7,12 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, missed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
+from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.counters import missed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 
 def _read_tracker(data: bytes) -> str | None:

@@ -10,7 +10,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.counters import borrowed, first
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")

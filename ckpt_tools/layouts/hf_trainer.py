@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
 ST = ("safetensors",)

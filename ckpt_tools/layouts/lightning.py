@@ -8,7 +8,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"

@@ -8,7 +8,9 @@ from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
 from ckpt_tools.layouts.dcp import FORMATS
 from ckpt_tools.layouts.megatron import read_tracker, resume
-from ckpt_tools.model.nouns import Finding, Kind, Part, Report
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Report
 
 
 def _iteration(metadata: Metadata) -> int | None:

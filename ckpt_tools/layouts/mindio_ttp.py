@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 FORMATS = ("mindspore_ckpt", "mindspore_encrypted")
 

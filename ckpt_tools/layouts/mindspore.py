@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.mindspore_steps import check, place, steps
-from ckpt_tools.model.nouns import Checkpoint, Kind, Part, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
 
 CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 ST = ("safetensors",)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.model.nouns import Checkpoint, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)
 HOME = "<checkpoint_|step_|ckpt_|>{step}"

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 

@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 FORMATS = ("tf_bundle",)
 _STEP = ("step", "global_step")

@@ -11,7 +11,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import LAYOUTS, use
 from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Part, Report, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 _LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "reshardable": bool, "committed": bool, "commit": str, "needs": list,
            "step_keys": list, "epoch_keys": list, "epoch_base": int, "resume_args": list, "piece": list}  # fmt: skip

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckpt_tools.model.nouns import Checkpoint, Finding, Level, Part, Report, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report
 
 
 @dataclass(frozen=True, slots=True)

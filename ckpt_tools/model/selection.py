@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
-from ckpt_tools.model.nouns import Level, Report, Severity, Verdict
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output.table import FEW, _Page
 from ckpt_tools.output.words import plural, size

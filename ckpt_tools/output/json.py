@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
 from ckpt_tools.model.answers import FileReport, Sample, Scan, Verification
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, LoadPlan, Region, Report, Scalar
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.report import Region, Report, Scalar
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 from ckpt_tools.launchers import Launcher, Started
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 from ckpt_tools.output import json as emit
 from ckpt_tools.output.table import _Page
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.words import printable
 
 

@@ -6,7 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Level, LoadPlan, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
 from ckpt_tools.output.words import plural, printable
 

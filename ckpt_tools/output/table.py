@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.answers import Sample, Scan, Verification
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Guard, LoadPlan, Report, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.report import Guard, Report
 from ckpt_tools.output.json import COUNTS
 from ckpt_tools.output.words import percent, plural, printable, size, span
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.words import printable
 
 

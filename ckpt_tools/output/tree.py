@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.model.answers import Scan
-from ckpt_tools.model.nouns import Checkpoint, Part
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
 from ckpt_tools.output.table import FEW, _epoch, _Page, _relative
 from ckpt_tools.output.words import plural, size, span
 

@@ -10,7 +10,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Kind, Level, Part, RankLoad, Report
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import FileLoad, RankLoad
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.replicas import Differences, Evidence, Groups, Load, Signature, proven, substitute
 

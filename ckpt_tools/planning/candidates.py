@@ -19,18 +19,11 @@ from ckpt_tools.discovery.walk import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import (
-    Checkpoint,
-    Choice,
-    Finding,
-    Kind,
-    Level,
-    LoadPlan,
-    Part,
-    Rejected,
-    Resume,
-    Severity,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, decision_log
 from ckpt_tools.planning import other_writers as writers

@@ -11,7 +11,9 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
 from ckpt_tools.planning import newest
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.newest import Saved, Times, Witnesses

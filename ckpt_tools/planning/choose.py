@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ckpt_tools.model.nouns import Checkpoint, Choice, Finding, Kind, Rejected, Rollback
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Choice, Rejected, Rollback
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.model.nouns import Checkpoint, EarlierStart, LoadPlan
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust

@@ -15,7 +15,9 @@ from ckpt_tools.discovery.unrecognised import suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import active
-from ckpt_tools.model.nouns import Checkpoint, Finding, Level
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.candidates import belongs
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session

@@ -23,17 +23,11 @@ from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import (
-    Checkpoint,
-    Finding,
-    Level,
-    LoadPlan,
-    Part,
-    Rejected,
-    Resume,
-    Severity,
-    Verdict,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Assignment, assign, mismatched
 from ckpt_tools.planning.choose import Judgement

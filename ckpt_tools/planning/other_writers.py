@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Checkpoint, FileLoad, Finding, Part
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import FileLoad
 from ckpt_tools.storage.listing import SLOW, THREADS, entries_of
 from ckpt_tools.storage.retry import patiently
 

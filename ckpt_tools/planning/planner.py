@@ -20,17 +20,10 @@ from ckpt_tools.errors import (
 )
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import (
-    Checkpoint,
-    Choice,
-    FileLoad,
-    Finding,
-    LoadPlan,
-    RankLoad,
-    Report,
-    Resume,
-    Severity,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import Choice, FileLoad, LoadPlan, RankLoad, Resume
+from ckpt_tools.model.report import Report
 from ckpt_tools.planning import choice_warnings, other_writers, shrunk
 from ckpt_tools.planning.assign import Assignment, files, fingerprint
 from ckpt_tools.planning.candidates import Candidates, number

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import Finding, Part, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.selection import Selection
 
 Signature = Callable[[Part], "str | None"]

@@ -9,7 +9,7 @@ from math import prod
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.selection import Selection
 
 _SAVES = 2

@@ -16,7 +16,11 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, Known, Level, Part, Report, Severity, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Known
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.prefetch import by_crowd
 from ckpt_tools.reading.session import Session

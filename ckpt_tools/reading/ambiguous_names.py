@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
-from ckpt_tools.model.nouns import Level, Part, Report, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.bare_files import settle_bare_files
 from ckpt_tools.reading.prefetch import by_crowd
 

@@ -12,7 +12,10 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name, stem_of
-from ckpt_tools.model.nouns import Kind, Level, Part, Report, Tensor, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Tensor
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.session import Session

@@ -8,7 +8,7 @@ from array import array
 
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.checksum import Blocks
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Identity
 
 _QUESTION = b"when its blocks were checked"

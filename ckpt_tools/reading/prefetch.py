@@ -12,7 +12,9 @@ from ckpt_tools.cache.locks import turn
 from ckpt_tools.checksum import default_jobs
 from ckpt_tools.inspection.check import cut_short, look
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Finding, Level, Part
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading import processes
 from ckpt_tools.reading.reader import WAIT
 from ckpt_tools.storage import Identity, Stopped, count, counted

@@ -13,7 +13,8 @@ from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.check import look, unreadable
-from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.retry import patiently

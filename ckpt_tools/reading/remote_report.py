@@ -7,7 +7,8 @@ import os
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.work_units import Want
 from ckpt_tools.storage import Identity, LocalSource
 

@@ -20,7 +20,8 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.inspection.check import Ask, looking
 from ckpt_tools.model import answers
-from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.history import DAMAGED, Times
 from ckpt_tools.reading.prefetch import wanted
 from ckpt_tools.reading.schedule import File, Todo, by_file, first, in_turn, joined, rounds

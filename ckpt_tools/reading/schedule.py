@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.checksum import Blocks, Picked
-from ckpt_tools.model.nouns import Verdict, worst
+from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.reading.history import turn
 from ckpt_tools.reading.work_units import Want
 from ckpt_tools.settings.sample_size import Share

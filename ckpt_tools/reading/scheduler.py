@@ -22,8 +22,9 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection.check import Ask, looking
-from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plain import encode
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading import engines, work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.remote_report import other, ours, replaced, seen_from_here, unknown, unseen

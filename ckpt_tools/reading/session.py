@@ -21,18 +21,11 @@ from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import (
-    Box,
-    Checkpoint,
-    Finding,
-    Level,
-    Part,
-    Report,
-    Severity,
-    Unseen,
-    Verdict,
-    worst,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.part import Part, Unseen
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Box
 from ckpt_tools.reading.ambiguous_names import settle_weak_names
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.storage.listing import THREADS

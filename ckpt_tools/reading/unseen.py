@@ -11,7 +11,9 @@ from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import BY_NAME, active
 from ckpt_tools.layouts.common.directories import step_in_path
-from ckpt_tools.model.nouns import Checkpoint, Finding, Part, Severity, Unseen, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.reading.session import Session
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")

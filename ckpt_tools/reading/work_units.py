@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ckpt_tools.checksum.remote import Content, Result
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.check import Ask, Told
-from ckpt_tools.model.nouns import Level, Report
+from ckpt_tools.model.report import Level, Report
 
 UNIT = 256 * 1024 * 1024
 """Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for a scheduler."""

@@ -10,8 +10,8 @@ from ckpt_tools.cache.codec import pack
 from ckpt_tools.checksum.remote import Item, read_items
 from ckpt_tools.formats.common.zero_pages import MOST, watching
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level
 from ckpt_tools.model.plain import decode
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import LocalSource, counted
 
 

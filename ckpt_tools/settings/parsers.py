@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 

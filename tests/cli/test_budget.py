@@ -21,7 +21,9 @@ from shards import copy, optimizer, shard
 from ckpt_tools import errors
 from ckpt_tools.api import plan, verify
 from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
-from ckpt_tools.model.nouns import Level, LoadPlan, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import BytesSource, LocalSource, Stopped
 

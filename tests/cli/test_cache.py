@@ -30,8 +30,11 @@ from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.cache.locks import directory, inside, turn
 from ckpt_tools.cache.verdicts import Cache, Entry
-from ckpt_tools.model.nouns import Box, Finding, Level, LoadPlan, Report, Severity, Stats, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.model.tensor import Box, Stats
 from ckpt_tools.reading import reader
 from ckpt_tools.storage import Identity
 

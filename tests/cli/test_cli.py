@@ -26,7 +26,9 @@ from ckpt_tools.cli.progress import Meter
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
-from ckpt_tools.model.nouns import Level, RankLoad, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.plan import RankLoad
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Trust
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}

@@ -35,7 +35,8 @@ from ckpt_tools.comparison.pairs import File, match
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection import digests as digest
 from ckpt_tools.inspection.digests import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
-from ckpt_tools.model.nouns import Part, Tensor
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource
 
 DEMO = FIXTURES / "demo"

@@ -16,7 +16,7 @@ from sample_results import field_names
 
 from ckpt_tools import __version__, errors
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.nouns import Tensor
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import jsonl
 

@@ -25,7 +25,7 @@ from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers import LAUNCHERS, Started, detect
 from ckpt_tools.launchers.slurm import _runs
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 from ckpt_tools.model.selection import Selection
 
 NUMBERS = ("rank", "world_size", "local_rank", "local_world_size", "node", "nodes", "restart", "max_restarts")

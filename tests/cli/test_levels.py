@@ -14,7 +14,8 @@ import warm
 from places import FORMAT_FILES
 
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 
 KEYED = FORMAT_FILES / "mindspore_encrypted"
 

@@ -21,7 +21,8 @@ from ckpt_tools import errors
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import blocks
 from ckpt_tools.model.answers import Sample, Verification
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import Identity

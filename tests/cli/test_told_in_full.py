@@ -19,7 +19,10 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.job import wire
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Checkpoint, Finding, Kind, LoadPlan, Part, Rejected, Resume
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import story, table

@@ -30,7 +30,10 @@ from ckpt_tools.job.view import build
 from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import LAYOUTS, user
 from ckpt_tools.layouts.common.own_name import named_for
-from ckpt_tools.model.nouns import Checkpoint, Kind, LoadPlan, Part, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import LoadPlan
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}

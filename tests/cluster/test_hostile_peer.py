@@ -26,7 +26,10 @@ from ckpt_tools.job import reported, wire
 from ckpt_tools.job.boards import Files
 from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.fetch import NotBrought, bring
-from ckpt_tools.model.nouns import FileLoad, Finding, Kind, Level, Part, RankLoad
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import FileLoad, RankLoad
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 REFUSED = "says what no node of this job says"

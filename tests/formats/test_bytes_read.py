@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 
 LIMIT = 1 << 20
 GIB = 1 << 30

@@ -11,7 +11,8 @@ from places import FORMAT_FILES, LAYOUT_TREES
 
 from ckpt_tools import Selection, Verdict, errors, plan, verify
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.report import Level
 
 GOOD = sorted(p for p in FORMAT_FILES.glob("*/good/**/*") if p.is_file() and p.stat().st_size > 2000)
 

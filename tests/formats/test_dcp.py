@@ -35,7 +35,9 @@ from ckpt_tools.formats.dcp import byte_map, dcp
 from ckpt_tools.formats.json_files import mcore_integrity
 from ckpt_tools.formats.safetensors import dcp_sharding
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.model.nouns import Box, Finding, Guard, Tensor, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Guard
+from ckpt_tools.model.tensor import Box, Tensor
 from ckpt_tools.storage import BytesSource
 
 GOOD = FORMAT_FILES / "dcp" / "good"

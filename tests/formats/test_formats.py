@@ -20,7 +20,8 @@ from ckpt_tools.api import verify
 from ckpt_tools.findings import CODES
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Format, names
 from ckpt_tools.formats.named import Named
-from ckpt_tools.model.nouns import Guard, Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Guard, Level
 
 TINY = 300
 SMALL = 4096

@@ -23,7 +23,8 @@ from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mapped, mismatches
 from ckpt_tools.checksum import work as _work
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.inspection.check import look
-from ckpt_tools.model.nouns import Level, Report, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage import IO, LocalSource, ShortRead, mapping, opened, worker_processes
 from ckpt_tools.storage.direct import DirectSource
@@ -79,7 +80,7 @@ SCRIPT = """
 import os, sys
 from ckpt_tools.storage import worker_processes
 from ckpt_tools.checksum import mapped
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.inspection.check import look
 forked, spawned = [], []
 fork, spawn = mapped._forked, mapped._spawned
@@ -139,7 +140,7 @@ PULLED_AWAY = """
 import os, signal, sys
 from ckpt_tools.storage import worker_processes
 from ckpt_tools.checksum import mapped_child
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.inspection.check import look
 update, wait, ends = mapped_child._Crc.update, os.waitpid, []
 def slow(self, view):  # in the helper, which has the range mapped already

@@ -16,7 +16,7 @@ from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.common.json_text import MAX_DEPTH, MAX_SIZE, parse, read_json
 from ckpt_tools.inspection.recognise import allowed_by_name
-from ckpt_tools.model.nouns import Severity, Verdict
+from ckpt_tools.model.finding import Severity, Verdict
 
 FMT = BY_NAME["json_member"]
 SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(st.characters(exclude_categories=[]), max_size=8)

@@ -13,7 +13,8 @@ from ckpt_tools.api import verify
 from ckpt_tools.inspection import loadability as loading
 from ckpt_tools.inspection.check import look
 from ckpt_tools.inspection.loadability import load
-from ckpt_tools.model.nouns import Level, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # each starts a process that imports torch

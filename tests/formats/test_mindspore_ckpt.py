@@ -21,7 +21,8 @@ from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 CRC, PLAIN, SPLIT = ((FORMAT_FILES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes() for n in ("tiny-crc", "tiny-plain", "split-crc"))

@@ -26,7 +26,8 @@ from ckpt_tools.formats.common import zstd
 from ckpt_tools.formats.tensorstore import ocdbt_parts as parts
 from ckpt_tools.formats.tensorstore.ocdbt_parts import Parts
 from ckpt_tools.formats.tensorstore.ocdbt_record import body_of
-from ckpt_tools.model.nouns import Finding, Guard, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["ocdbt"]

@@ -12,7 +12,7 @@ import pytest
 from places import BENCHMARKS
 
 from ckpt_tools import Level, verify
-from ckpt_tools.model.nouns import Verdict
+from ckpt_tools.model.finding import Verdict
 
 TOLD = {"unsafe-pickle", "unread-pickle", "suspect-call", "unknown-global", "bad-header", "bad-pickle"}
 

@@ -28,7 +28,7 @@ from ckpt_tools.formats.pickles import machine
 from ckpt_tools.formats.pickles.globals import ALLOWED, verdict
 from ckpt_tools.formats.pickles.reader import Call, Dict, Global, Key, NeedMore, Persistent, read_pickle
 from ckpt_tools.formats.pickles.scalars import members, scalars
-from ckpt_tools.model.nouns import Scalar
+from ckpt_tools.model.report import Scalar
 
 PLAIN = BY_NAME["pickle_plain"]
 P2 = b"\x80\2"

@@ -10,7 +10,7 @@ from helpers import bad, look
 from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.formats.pickles.globals import Global, Trust, python3, trust
 from ckpt_tools.formats.pickles.known_globals import _ENUMERATIONS, EXACT
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 
 PLAIN = BY_NAME["pickle_plain"]
 P2, P4 = b"\x80\2", b"\x80\4"

@@ -23,7 +23,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.model.nouns import Finding, Guard, Level, Region, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level, Region
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand

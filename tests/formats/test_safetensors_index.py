@@ -21,7 +21,8 @@ from ckpt_tools.formats.safetensors import safetensors, safetensors_index
 from ckpt_tools.inspection.check import look
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.inspection.recognise import allowed_by_name
-from ckpt_tools.model.nouns import Finding, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
 
 GOOD = FORMAT_FILES / "safetensors_index/good"

@@ -27,7 +27,8 @@ from ckpt_tools.formats.tensorflow.sstable import MAGIC
 from ckpt_tools.formats.tensorflow.state import LIMIT, State, parse
 from ckpt_tools.formats.tensorflow.strings import StringCrc, VariantCrc
 from ckpt_tools.formats.tensorflow.wire import fields, unmasked
-from ckpt_tools.model.nouns import Finding, Level, Severity, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
 
 sys.path.insert(0, str(FORMAT_FILES.parent))

@@ -27,7 +27,8 @@ from ckpt_tools.formats.archives.zip import Record
 from ckpt_tools.formats.torch.canonical import encoded
 from ckpt_tools.formats.torch.serialization_id import _hash, in_order, serialization_id
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, ShortRead
 
 ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive"))

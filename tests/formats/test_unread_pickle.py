@@ -19,7 +19,7 @@ from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.pickles import machine
-from ckpt_tools.model.nouns import Verdict
+from ckpt_tools.model.finding import Verdict
 
 
 def _payloads() -> ModuleType:

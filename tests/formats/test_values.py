@@ -17,7 +17,8 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
 from ckpt_tools.inspection import tensor_values as module
 from ckpt_tools.inspection.tensor_values import CHUNK, LISTED, Stats, values
-from ckpt_tools.model.nouns import Finding, Severity, Tensor
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource
 
 np: Any = pytest.importorskip("numpy")

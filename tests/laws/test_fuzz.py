@@ -17,7 +17,8 @@ from places import ROOT
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import FORMATS, Anatomy, Format
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests

@@ -27,7 +27,8 @@ from ckpt_tools.formats.archives import zip_directory
 from ckpt_tools.formats.common import json_text, tensors
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level
 
 FLOATS = struct.pack("<f", 0.5)
 LIST = b'{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'

@@ -14,7 +14,8 @@ from counted import calls
 from ckpt_tools import api
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.nouns import Checkpoint, Kind
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
 

@@ -26,7 +26,8 @@ from ckpt_tools.job.command import EXPORTED, environment, substituted
 from ckpt_tools.job.decision import body_of, failed, read
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_inspect import MARKER
-from ckpt_tools.model.nouns import RESUME_VARIABLES, Report
+from ckpt_tools.model.plan import RESUME_VARIABLES
+from ckpt_tools.model.report import Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output import shell

@@ -19,7 +19,9 @@ from oracle import Answer, Question, Save, Tree, answer
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.model.nouns import Kind, LoadPlan, Severity, Verdict
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 BYTES = ("truncate", "zero", "flip")

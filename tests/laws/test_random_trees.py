@@ -24,7 +24,8 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import LAYOUTS, Layout
 from ckpt_tools.layouts.common.layout import _FIELD, _TOKENS, TEXTS
-from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import story, table, tree

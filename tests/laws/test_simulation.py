@@ -15,7 +15,8 @@ from simulated_job import START, Job, Save
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, verify
-from ckpt_tools.model.nouns import LoadPlan, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 DAY = 86_400.0

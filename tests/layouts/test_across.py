@@ -11,7 +11,7 @@ from small_files import mindspore, sample, saved, tensor
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable
-from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.selection import Selection
 
 T0 = 1_760_000_000

@@ -18,7 +18,9 @@ from small_files import mindspore, saved, tensor
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Checkpoint, Level, LoadPlan
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 
 SEVERAL = ["megatron", "ascend", "deepspeed", "trainer", "dcp", "mindspore"]
 """Layouts of the random trees that can have several files in a checkpoint, made with several."""

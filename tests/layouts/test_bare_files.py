@@ -21,7 +21,8 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CkptError, NotNewest, UsageError
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
-from ckpt_tools.model.nouns import Kind, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 
 START = 1_700_000_000

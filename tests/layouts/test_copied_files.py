@@ -16,7 +16,10 @@ from fixture_trees import CASES, materialise, selection
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.nouns import Checkpoint, LoadPlan, Part, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 SHARDS = ("deepspeed", "deepspeed-universal", "hf-trainer", "accelerate")

@@ -15,7 +15,8 @@ from small_files import dcp, megatron, mindspore
 from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoCheckpoint, NoneUsable
-from ckpt_tools.model.nouns import Finding, Kind
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import story
 

@@ -15,7 +15,9 @@ from small_files import saved, trainer
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Level, LoadPlan, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.judge import Judge
 

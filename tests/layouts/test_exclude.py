@@ -14,7 +14,8 @@ from ckpt_tools import cli, errors
 from ckpt_tools.api import plan, scan
 from ckpt_tools.discovery.exclude import Hidden
 from ckpt_tools.discovery.walk import discover
-from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings.resolve import resolve
 

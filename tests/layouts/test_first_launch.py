@@ -21,7 +21,7 @@ from ckpt_tools.api import plan, scan
 from ckpt_tools.discovery.unrecognised import LARGE
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.model.nouns import Level
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)

@@ -22,7 +22,8 @@ from small_files import megatron
 
 from ckpt_tools.api import latest, plan, scan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Level, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 

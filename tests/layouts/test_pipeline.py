@@ -18,7 +18,10 @@ from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.nouns import Kind, Known, Level, Severity, Verdict
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Known
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import BytesSource
 

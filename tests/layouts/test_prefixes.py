@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000

@@ -20,7 +20,9 @@ from real_loaders import _Modules, load_dcp, load_torch, tensors
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import FileLoad, Kind, LoadPlan, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import FileLoad, LoadPlan
 
 OURS_ALONE = {"tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "zip_archive", "mindspore_ckpt", "mindspore_strategy"}
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""

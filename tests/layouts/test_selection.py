@@ -13,7 +13,8 @@ from small_files import mindspore, saved, tensor, trainer
 from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model.nouns import Kind, LoadPlan
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
 from ckpt_tools.storage.rate import Rate

@@ -15,7 +15,9 @@ from small_files import dcp, megatron, saved, tensor
 from ckpt_tools import cli
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.nouns import Kind, Level, LoadPlan
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import story
 

@@ -16,7 +16,10 @@ from places import FIXTURES
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.nouns import Checkpoint, Level, LoadPlan, Severity
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 
 START = 1_760_000_000
 TRACKED = [

@@ -18,7 +18,8 @@ from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.model.nouns import Report, Unlisted, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Report, Unlisted
 from ckpt_tools.reading.session import Session
 
 OTHER = b"cothers\nThing\n"

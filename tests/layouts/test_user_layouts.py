@@ -24,7 +24,10 @@ from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, places_of, read_name, use, user
 from ckpt_tools.layouts.common.layout import NUMBERS, RANKS, TEXTS, Piece
 from ckpt_tools.layouts.common.near_miss import near_miss
-from ckpt_tools.model.nouns import Kind, Known, Level, LoadPlan, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Known, LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"

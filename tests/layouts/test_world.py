@@ -13,7 +13,8 @@ import torch
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import LoadPlan, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000

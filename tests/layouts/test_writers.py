@@ -17,7 +17,8 @@ from run_helpers import megatron
 from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CannotLook, CkptError
-from ckpt_tools.model.nouns import Finding, LoadPlan
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import other_writers
 from ckpt_tools.planning.choose import choose

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan
-from ckpt_tools.model.nouns import Severity
+from ckpt_tools.model.finding import Severity
 
 
 class Answer(NamedTuple):

@@ -14,7 +14,8 @@ import pytest
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
-from ckpt_tools.model.nouns import Kind, LoadPlan
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))

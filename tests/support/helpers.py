@@ -16,7 +16,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, structure
 from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.inspection.indexes import is_index
-from ckpt_tools.model.nouns import Finding, Level, Region, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Level, Region
 from ckpt_tools.storage import BytesSource, ShortRead
 
 

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
-from ckpt_tools.model.nouns import (
-    Checkpoint,
-    FileLoad,
-    Finding,
-    Kind,
-    Known,
-    Level,
-    LoadPlan,
-    Part,
-    RankLoad,
-    Rejected,
-    Report,
-    Resume,
-    Rollback,
-    Severity,
-    Verdict,
-)
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import FileLoad, Known, LoadPlan, RankLoad, Rejected, Resume, Rollback
+from ckpt_tools.model.report import Level, Report
 
 NASTY = "/data/\x1b[2J[red]\udcff\u202etp.tar"
 """A terminal escape, rich markup, a byte that is no UTF-8, a mark that reverses text."""

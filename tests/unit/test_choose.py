@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Checkpoint, Kind
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import Judgement, choose, rank
 
 BAD = Judgement(False, (finding("crc-mismatch", "flipped"),), read=True)

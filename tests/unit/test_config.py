@@ -8,7 +8,8 @@ import os
 import pytest
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.nouns import Kind, Level
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings import resolve as config

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.answers import FileReport
-from ckpt_tools.model.nouns import RankLoad, Resume, Tensor, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.plan import RankLoad, Resume
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import jsonl, shell, table, text
 from ckpt_tools.output.words import percent, printable, size, span

@@ -16,7 +16,8 @@ from ckpt_tools.formats.named import NAMED, Named, Names
 from ckpt_tools.inspection import check as looking
 from ckpt_tools.inspection import indexes
 from ckpt_tools.inspection.indexes import Indexes, is_index
-from ckpt_tools.model.nouns import Finding, Level, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 

@@ -15,8 +15,8 @@ from ckpt_tools.checksum import CRC32, CRC32C
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.formats.dcp.data_files import Piece
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.model.nouns import Box
 from ckpt_tools.model.plain import decode, encode
+from ckpt_tools.model.tensor import Box
 
 BARE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 VALUES = st.recursive(
@@ -74,7 +74,7 @@ def test_what_is_no_plain_data_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        ("named", "os", "system"), ("named", "builtins", "eval"), ("named", "ckpt_toolsx", "a"), ("named", "ckpt_tools.model.nouns", "os.system"),
+        ("named", "os", "system"), ("named", "builtins", "eval"), ("named", "ckpt_toolsx", "a"), ("named", "ckpt_tools.model.part", "os.system"),
         ("record", "subprocess", "Popen", "true"), ("record", "ckpt_tools.inspection.loadability", "load", "torch"), ("record", "ckpt_tools.storage", "LocalSource", "/etc/passwd"),
         ("partial", ("named", "os", "system"), ("tuple", "true"), ("dict",)), ("what", 1), ("__class__",),
     ],

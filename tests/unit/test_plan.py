@@ -13,7 +13,10 @@ from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.nouns import Checkpoint, Kind, Level, Part, Report, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Assignment, assign, mismatched
 from ckpt_tools.planning.topology import find_topology

@@ -9,7 +9,8 @@ from collections.abc import Generator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.model.nouns import Finding, Guard, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 NAMES = ("sys_info", "pickle", "tensors", "storages")

@@ -16,7 +16,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip_directory import KNOWN, Entry, entries, extras, name_of
 from ckpt_tools.formats.archives.zip_end import end_of
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.model.nouns import Finding, Guard, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 STORED, DEFLATED = 0, 8

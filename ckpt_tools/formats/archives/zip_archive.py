@@ -9,7 +9,8 @@ from ckpt_tools.formats.archives.zip import protect, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.torch import torch_zip
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 

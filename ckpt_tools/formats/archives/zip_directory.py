@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip_end import End
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.model.nouns import Finding, Guard
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 MAX_DIRECTORY = 64 << 20

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.model.nouns import Finding, Guard
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _EOCD = struct.Struct("<4s4H2IH")  # APPNOTE 4.3.16

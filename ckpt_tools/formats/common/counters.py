@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from ckpt_tools.model.nouns import Tensor
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _LOOKED_AT = 16

@@ -8,18 +8,9 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import (
-    Box,
-    Finding,
-    Guard,
-    Level,
-    Region,
-    Scalar,
-    Severity,
-    Stats,
-    Tensor,
-    Unlisted,
-)
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level, Region, Scalar, Unlisted
+from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
 HEAD = 64

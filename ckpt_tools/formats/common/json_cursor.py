@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.tensors import MAX_NAME
-from ckpt_tools.model.nouns import Guard
+from ckpt_tools.model.report import Guard
 
 MAX_ENTRY = 4096
 """Characters of one tensor's description; real ones have about 70."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.model.nouns import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import Source
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 
 MANY = 20
 """Findings of one code that are given in full."""

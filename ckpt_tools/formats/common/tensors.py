@@ -6,7 +6,9 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Finding, Scalar, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Scalar
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _WORDS = "epoch_num step_num global_step cur_rank batch_num loss_scale global_batch_size epoch step last_epoch last_step"

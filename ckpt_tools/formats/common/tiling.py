@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpt_tools.model.nouns import Box
+from ckpt_tools.model.tensor import Box
 
 _FEW = 32
 """Boxes that are compared pair by pair when nothing else separates them."""

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum import Watch
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Finding, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 PAGE = 4096

@@ -11,7 +11,7 @@ from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x28\xb5\x2f\xfd"

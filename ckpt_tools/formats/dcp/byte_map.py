@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, LAYOUTS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
-from ckpt_tools.model.nouns import Guard
+from ckpt_tools.model.report import Guard
 
 _FIXED = {
     0x80: 1,

@@ -22,7 +22,9 @@ from ckpt_tools.formats.pickles.scalars import scalar
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity, Tensor
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource, Source
 
 _END = b"PK\5\6"

@@ -32,7 +32,9 @@ from ckpt_tools.formats.dcp.small_print import frame, planner, small, strangers
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
-from ckpt_tools.model.nouns import Box, Finding, Level, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.tensor import Box, Tensor
 from ckpt_tools.storage import Source
 
 _MODULES = (b"torch.distributed.checkpoint.metadata", b"torch.distributed._shard.checkpoint.metadata")

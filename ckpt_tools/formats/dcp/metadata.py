@@ -15,7 +15,7 @@ from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.pickles.machine import GETATTR
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 
 _PACKAGES = (
     "torch.distributed.checkpoint.",

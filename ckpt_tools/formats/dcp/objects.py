@@ -10,7 +10,8 @@ from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 PACKED, _UNPACKED = 1 << 20, 8 << 20

@@ -12,7 +12,7 @@ from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.dcp.metadata import CLASSES, Entry, damaged_names, is_class
 from ckpt_tools.formats.pickles.globals import verdict
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no version

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
-from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x89HDF\r\n\x1a\n"

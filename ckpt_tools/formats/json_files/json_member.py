@@ -12,7 +12,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.common.tensors import remember
-from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _STATES = "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info"

@@ -17,7 +17,8 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_text import read_json
 from ckpt_tools.formats.common.limited import MANY, limited
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _NAME, _KEYS, _ALGORITHM = "integrity.json", ("algorithm", "files"), "sha256"

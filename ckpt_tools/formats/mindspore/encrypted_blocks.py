@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.formats.common.crypto import Block
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.mindspore.records import CIPHERS, LITERAL, TRAILER
-from ckpt_tools.model.nouns import Guard
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024

@@ -23,7 +23,8 @@ from ckpt_tools.formats.mindspore.records import (
     lone,
     records,
 )
-from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 

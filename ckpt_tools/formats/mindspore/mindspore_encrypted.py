@@ -28,7 +28,8 @@ from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.encrypted_blocks import Framing, framing
 from ckpt_tools.formats.mindspore.records import CIPHERS
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
 
 _SAMPLE = 4096

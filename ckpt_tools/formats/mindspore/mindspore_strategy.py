@@ -15,7 +15,8 @@ from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore.strategy_groups import KEYS, Strategy, from_json, uneven
 from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, begins_like_groups, read, read_groups
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
 
 _BEGIN = re.compile(

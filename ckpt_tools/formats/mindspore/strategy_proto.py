@@ -13,7 +13,8 @@ from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS
 from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, make_layout, uneven
-from ckpt_tools.model.nouns import Guard, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource, ShortRead, Source
 
 MAX_SIZE = 1 << 24

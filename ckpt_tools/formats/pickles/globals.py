@@ -16,7 +16,8 @@ from ckpt_tools.formats.pickles.dangerous_globals import dangerous
 from ckpt_tools.formats.pickles.known_globals import known, words
 from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.formats.pickles.unlisted import suspects
-from ckpt_tools.model.nouns import Finding, Unlisted
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Unlisted
 
 _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 ALLOWED: frozenset[str] = (

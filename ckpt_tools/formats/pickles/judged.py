@@ -23,7 +23,7 @@ from ckpt_tools.formats.pickles.reader import (
     read_pickle,
 )
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 _FIRST = 64 * 1024

@@ -12,7 +12,8 @@ from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors
-from ckpt_tools.model.nouns import Finding, Guard, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 

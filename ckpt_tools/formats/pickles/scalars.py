@@ -8,7 +8,7 @@ from typing import Any
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.names import text
-from ckpt_tools.model.nouns import Scalar
+from ckpt_tools.model.report import Scalar
 
 _MANY = 5000  # entries of one level that are looked at
 _NUMPY = {

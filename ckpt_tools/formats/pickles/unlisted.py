@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from shlex import quote
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.nouns import Finding, Report, Unlisted, Verdict, worst
+from ckpt_tools.model.finding import Finding, Verdict, worst
+from ckpt_tools.model.report import Report, Unlisted
 
 _MOST = 8  # named one by one
 _FLAG = "--trust-global"

@@ -15,7 +15,8 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.json_text import integers, mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.common.tiling import untiled
-from ckpt_tools.model.nouns import Box, Finding, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Box, Tensor
 
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"

@@ -12,7 +12,8 @@ from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, MAX_TEXT, near_miss, remember
 from ckpt_tools.formats.safetensors import dcp_sharding
-from ckpt_tools.model.nouns import Finding, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
 
 DTYPES = {
     "BOOL": ("bool", 8), "U8": ("uint8", 8), "I8": ("int8", 8), "F8_E5M2": ("float8_e5m2", 8), "F8_E4M3": ("float8_e4m3fn", 8),

@@ -24,7 +24,9 @@ from ckpt_tools.formats.common.tensors import (
 )
 from ckpt_tools.formats.safetensors import dcp_sharding
 from ckpt_tools.formats.safetensors.header import known_texts, metadata, tensor
-from ckpt_tools.model.nouns import Finding, Guard, Level, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 MAX_HEADER = 100_000_000

@@ -18,7 +18,8 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.formats.safetensors.shards import Map, compare
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 MAX_INDEX = 64 << 20

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.model.nouns import Finding, Severity, Tensor
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 

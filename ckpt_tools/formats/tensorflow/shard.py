@@ -12,7 +12,9 @@ from ckpt_tools.formats.common.tensors import MAX_SCALARS, is_single, remember, 
 from ckpt_tools.formats.tensorflow.entry import Item
 from ckpt_tools.formats.tensorflow.strings import StringCrc, VariantCrc
 from ckpt_tools.formats.tensorflow.wire import fields, varint
-from ckpt_tools.model.nouns import Finding, Guard, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

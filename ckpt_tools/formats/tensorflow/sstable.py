@@ -17,7 +17,7 @@ from ckpt_tools.checksum import CRC32C, Crc32c, Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.tensorflow.wire import unmasked, varint
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 MAGIC = bytes.fromhex("57fb808b247547db")

@@ -19,7 +19,9 @@ from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.tensorflow.entry import Header, Item, header, item, slice_key, slice_name, slice_shape
 from ckpt_tools.formats.tensorflow.shard import shard, short
 from ckpt_tools.formats.tensorflow.sstable import has_footer, table
-from ckpt_tools.model.nouns import Finding, Level, Severity, Tensor
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 from ckpt_tools.storage.retry import ABSENT, patiently
 

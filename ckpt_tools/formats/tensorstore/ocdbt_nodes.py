@@ -25,7 +25,7 @@ from ckpt_tools.formats.tensorstore.ocdbt_record import (
     places,
     statistics,
 )
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 
 _READINGS = 16
 

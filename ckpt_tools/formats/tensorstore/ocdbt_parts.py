@@ -19,7 +19,8 @@ from ckpt_tools.formats.tensorstore.ocdbt_record import BTREE, VERSIONS, body_of
 from ckpt_tools.formats.tensorstore.ocdbt_values import Value, apart, arrays_in, values_of
 from ckpt_tools.formats.tensorstore.zarr_array import Coding
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
-from ckpt_tools.model.nouns import Finding, Guard, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _LISTED = 16

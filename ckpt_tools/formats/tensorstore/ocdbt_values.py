@@ -13,7 +13,7 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.tensorstore.ocdbt_record import File
 from ckpt_tools.formats.tensorstore.zarr_array import Array, Coding, array_of
-from ckpt_tools.model.nouns import Finding
+from ckpt_tools.model.finding import Finding
 
 _ARRAYS = (b".zarray", b"zarr.json")
 

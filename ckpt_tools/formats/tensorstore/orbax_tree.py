@@ -17,7 +17,8 @@ from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import read_array
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _TOP = (

@@ -16,7 +16,8 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _KEYS = (

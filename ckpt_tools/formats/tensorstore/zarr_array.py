@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.json_text import integers, mapping, sequence
-from ckpt_tools.model.nouns import Tensor
+from ckpt_tools.model.tensor import Tensor
 
 MAX_CHUNKS = 100_000
 MAX_CODECS = 16

@@ -14,7 +14,8 @@ from ckpt_tools.formats.common.decode import decoding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Coding
-from ckpt_tools.model.nouns import Finding, Guard
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _NOTHING = (1 << 64) - 1

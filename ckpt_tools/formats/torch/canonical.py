@@ -12,7 +12,8 @@ from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.nouns import Finding, Guard
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _BATCH, _FRAME = 1000, 64 * 1024

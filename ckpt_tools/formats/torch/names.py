@@ -9,7 +9,8 @@ from typing import Any
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.pickles.stubs import Call, Global, Key, Number, Persistent
-from ckpt_tools.model.nouns import Finding, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
 
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")

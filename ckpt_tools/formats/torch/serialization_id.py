@@ -12,7 +12,8 @@ from functools import lru_cache
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import Record, read_record
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.nouns import Finding, Guard, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 NAME = ".data/serialization_id"

@@ -14,7 +14,8 @@ from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.stubs import Call, Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import FROM_TYPE, named
-from ckpt_tools.model.nouns import Finding, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
 
 _SIZES = {
     1: "uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2"

@@ -13,7 +13,8 @@ from ckpt_tools.formats.torch.canonical import compared, encoded
 from ckpt_tools.formats.torch.legacy_magic import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
-from ckpt_tools.model.nouns import Finding, Guard, Level, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _PAGE, _TAIL = 4096, 256 * 1024

@@ -19,7 +19,9 @@ from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
 from ckpt_tools.formats.torch.names import named
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, SUFFIXES, Place, extent
-from ckpt_tools.model.nouns import Finding, Guard, Level, Tensor
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _HEADS = tuple(n.ljust(64, b"\0") for n in (b"././@PaxHeader", *(n.encode() for n in NAMES)))

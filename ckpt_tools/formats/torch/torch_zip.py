@@ -13,7 +13,8 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
-from ckpt_tools.model.nouns import Finding, Level
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 
 _ZIP = b"PK\3\4"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.model.nouns import Kind
+from ckpt_tools.model.part import Kind
 
 
 class BareName(NamedTuple):

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model import ranges
-from ckpt_tools.model.nouns import Finding, Part, Report, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
 
 SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
 """Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info): all ranks of one save write the same number."""

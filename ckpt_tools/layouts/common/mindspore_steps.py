@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
-from ckpt_tools.model.nouns import Finding, Kind, Part, Report, Severity
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Report
 
 
 def steps(part: Part, metadata: Metadata) -> Steps:

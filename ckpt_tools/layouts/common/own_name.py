@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import count
 
 from ckpt_tools.layouts.common.layout import _FIELD, COORDS, Piece, compile_template
-from ckpt_tools.model.nouns import Part
+from ckpt_tools.model.part import Part
 
 
 def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:

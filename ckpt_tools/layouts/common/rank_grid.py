@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.model.nouns import Known
+from ckpt_tools.model.plan import Known
 
 
 @dataclass(frozen=True)

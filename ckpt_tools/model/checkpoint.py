@@ -1,0 +1,52 @@
+"""A checkpoint: all parts saved for one iteration of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckpt_tools.model.part import Kind, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts; ``path`` their common directory."""
+
+    layout: str
+    run: str
+    kind: Kind
+    parts: tuple[Part, ...]
+    path: str
+    mtime_ns: int
+    step: int | None = None
+    epoch: int | None = None
+    epoch_base: int | None = None
+    step_in_epoch: int | None = None
+    generation: int | None = None
+    unfinished: bool = False
+
+    @property
+    def label(self) -> str:
+        """Which checkpoint it is, in a few words: its step, else its epoch, else which save it is where its name only counts them, else its own name."""
+        if self.step is not None:
+            return f"step {self.step}"
+        if self.epoch is not None:
+            return f"epoch {self.epoch}" + (
+                f" step {self.step_in_epoch}" if self.step_in_epoch is not None else ""
+            )
+        return f"save {self.generation}" if self.counted else self.path.rpartition("/")[2]
+
+    @property
+    def counted(self) -> bool:
+        """Whether nothing but a count of saves tells it from its siblings (TensorFlow, Accelerate); else ``generation`` counts restarts."""
+        return self.step is None and self.epoch is None and self.generation is not None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known, saves that were counted are in that order."""
+        if self.counted:
+            return -1, -1, self.generation or 0
+        return (
+            self.step if self.step is not None else -1,
+            self.epoch if self.epoch is not None else -1,
+            self.step_in_epoch if self.step_in_epoch is not None else -1,
+        )

@@ -1,0 +1,58 @@
+"""A finding: one observation about a file or a checkpoint, how severe it is, and the verdict that findings amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class Severity(IntEnum):
+    """What a finding does to the verdict: error -> broken, warning -> suspect, note -> nothing."""
+
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Verdict(str, Enum):
+    """``unknown`` means not looked at, or could not look: never the same as ok."""
+
+    OK = "ok"
+    SUSPECT = "suspect"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report.
+
+    ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours. ``follows``: other findings beside it are its cause.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    offset: int | None = None
+    hint: str = ""
+    path: str = ""
+    ranks: tuple[tuple[int, int], ...] = ()
+    follows: bool = False
+
+
+def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
+    """The verdict that findings alone justify: broken, suspect or ok."""
+    top = max((f.severity for f in findings), default=Severity.NOTE)
+    return {Severity.ERROR: Verdict.BROKEN, Severity.WARNING: Verdict.SUSPECT, Severity.NOTE: Verdict.OK}[top]
+
+
+def blind(findings: Iterable[Finding]) -> bool:
+    """Whether something could not be looked at; what belongs to the file system itself is a note and does not count."""
+    return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)

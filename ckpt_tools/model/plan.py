@@ -1,0 +1,149 @@
+"""A load plan: the checkpoint that was chosen, why better-ranked ones lost, and the files that every rank loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A number of the topology and where it comes from ("--world-size", "args in the file", …)."""
+
+    value: int
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoad:
+    """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is used and what proves it."""
+
+    role: str
+    path: str
+    size: int
+    mtime_ns: int
+    level: Level
+    coverage: float
+    source_rank: int | None
+    substituted: bool = False
+    node: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """The files one rank loads."""
+
+    rank: int
+    files: tuple[FileLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How the layout's own framework is told: ``path`` is None when ranks load different files."""
+
+    path: str | None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+RESUME_VARIABLES = frozenset({"CKPT_LOAD_DIR", "CKPT_TAG"})
+"""What ``Resume.env`` of any layout may set."""
+
+
+RESUME_WORDS = frozenset(
+    {
+        "--load",
+        "--ckpt-step",
+        "--resume",
+        "--resume_from_checkpoint",
+        "--ckpt_path",
+        "--load_dir",
+        "--tag",
+        "--universal-checkpoint",
+    }
+)
+"""Flags that ``Resume.args`` of our own layouts may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A dying-gasp checkpoint at step ``origin`` was not resumable; training resumes from ``target`` at most."""
+
+    origin: int
+    target: int
+    save_interval: int
+    why: str
+
+
+class EarlierStart(NamedTuple):
+    """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at`` in seconds since the epoch.
+
+    ``mtime`` is that of the checkpoint, ``passed`` names those of later steps that were there and were passed over, as (path, mtime), in seconds.
+    """
+
+    step: int | None
+    path: str
+    decided_at: float
+    mtime: float = 0.0
+    passed: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A better-ranked candidate and why it lost."""
+
+    checkpoint: Checkpoint
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost."""
+
+    checkpoint: Checkpoint | None
+    rejected: tuple[Rejected, ...] = ()
+    attempts: int = 0
+    exhausted: bool = False
+    rollback: Rollback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered.
+
+    ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest was known from earlier looks. ``below_level`` counts the
+    files to load that were not looked at as deeply as asked, ``budget`` is in seconds. ``excluded`` counts the entries
+    that the caller has hidden.
+    """
+
+    root: str
+    checkpoint: Checkpoint | None
+    resume: Resume
+    ranks: tuple[RankLoad, ...] = ()
+    shared: tuple[FileLoad, ...] = ()
+    world_size: int | None = None
+    saved_world_size: int | None = None
+    topology: Mapping[str, Known] = field(default_factory=dict)
+    rollback: Rollback | None = None
+    rejected: tuple[Rejected, ...] = ()
+    ahead: tuple[Checkpoint, ...] = ()
+    attempts: int = 0
+    bytes_verified: int = 0
+    warnings: tuple[Finding, ...] = ()
+    fingerprint: str = ""
+    candidates: tuple[Checkpoint, ...] = ()
+    bytes_read: int = 0
+    budget: float | None = None
+    below_level: int = 0
+    excluded: int = 0
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step to resume from: training continues at the next one."""
+        return self.checkpoint.step if self.checkpoint else None

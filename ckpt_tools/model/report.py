@@ -1,0 +1,85 @@
+"""A report: what one pass over one file saw, how deep it looked, and what protects each of its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.tensor import Stats
+
+Scalar = int | float | str | bool | None
+"""A plain value found in a checkpoint's metadata."""
+
+
+class Level(IntEnum):
+    """How deep a check looks; each level includes the ones before it (docs/design.md section 6)."""
+
+    PRESENCE = 0
+    STRUCTURE = 1
+    CONTENT = 2
+    VALUES = 3
+    LOAD = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Guard(str, Enum):
+    """What notices a change in some bytes. Only ``checksum`` counts as coverage."""
+
+    CHECKSUM = "checksum"
+    """A checksum stored in the checkpoint covers them."""
+    STRUCTURE = "structure"
+    """No checksum does, but every changed bit contradicts something else: a second copy, a length, a fixed value."""
+    UNPROTECTED = "unprotected"
+    """Some or all changes go unseen."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Region(NamedTuple):
+    """``length`` bytes at ``offset`` of a file: what they are, and what protects them."""
+
+    offset: int
+    length: int
+    what: str
+    guard: Guard
+
+
+class Unlisted(NamedTuple):
+    """A dotted ``name`` in a pickle that is in no list of what frameworks write, and where it is first named; ``called`` says that loading the pickle calls it."""
+
+    name: str
+    called: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
+
+    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``mode`` holds
+    the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
+    ``stats`` are the numbers in its tensors, from level values on, ``unlisted`` the names in its pickles that nobody vouches for.
+    """
+
+    path: str
+    format: str | None
+    size: int
+    verdict: Verdict
+    level: Level
+    coverage: float = 0.0
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    signature: str = ""
+    tensors: int = 0
+    bytes_read: int = 0
+    mtime_ns: int = 0
+    mode: int = 0
+    regions: tuple[Region, ...] = ()
+    stats: tuple[Stats, ...] = ()
+    unlisted: tuple[Unlisted, ...] = ()
