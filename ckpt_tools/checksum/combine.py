@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
+
+from ckpt_tools.model.frozen import frozen
 
 try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
     from isal.isal_zlib import crc32, crc32_combine
@@ -19,7 +21,7 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
 __all__ = ["CRC32", "CRC32C", "Crc", "combine", "crc32", "crc32_combine", "crc32c", "crc32c_combine"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Crc:
     """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)`` is that of two joined ranges, the second of ``length`` bytes."""
 

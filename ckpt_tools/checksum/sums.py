@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
+from ckpt_tools.model.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extent:
     """``length`` bytes at ``offset`` of the file."""
 
@@ -17,7 +18,7 @@ class Extent:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deflated:
     """A raw-deflate stream of ``length`` bytes at ``offset`` that must inflate to exactly ``size`` bytes."""
 
@@ -56,7 +57,7 @@ def xxh3() -> Hash:
     return xxh3_128()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sum:
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import Annotated
@@ -13,6 +12,7 @@ import typer
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.frozen import frozen
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
@@ -31,7 +31,7 @@ Root = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Snippet:
     """``about`` is the first sentence of its own comment."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +12,7 @@ from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.output import asked as output
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve as config
 
@@ -173,7 +174,7 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
     return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named, ``ranked``: so was the rank. ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters."""
 

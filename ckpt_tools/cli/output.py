@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.settings import parsers
 
@@ -18,7 +18,7 @@ _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Output:
     """How to answer."""
 

@@ -10,6 +10,7 @@ from enum import Enum
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
 from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.tensor import Tensor
 
@@ -36,7 +37,7 @@ class Change(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorSide:
     """A tensor as one side has it; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that occurs more than once
     has the type and shape of the first, and the bytes of all.
@@ -48,7 +49,7 @@ class TensorSide:
     digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorDifference:
     """One tensor, and what it is on either side (None: it is not there)."""
 
@@ -58,7 +59,7 @@ class TensorDifference:
     b: TensorSide | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetadataDifference:
     """One metadata value that is not the same. Only ``change`` tells an absent value from a None."""
 
@@ -68,7 +69,7 @@ class MetadataDifference:
     b: Scalar
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileDifference:
     """A file of A and its counterpart in B, None where there is none. ``name`` is its path below A, else below B.
 
@@ -84,7 +85,7 @@ class FileDifference:
     bytes_same: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """What ``diff`` answers. ``findings`` are those of directories, those of files are in their reports; ``bytes_read`` is over both sides."""
 

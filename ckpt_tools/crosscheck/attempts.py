@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, whole
 from ckpt_tools.layouts.common.counters import SHARED
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
@@ -30,7 +30,7 @@ _UNUSUAL = 4
 """How many times longer than in other checkpoints."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Apart:
     """The files of one checkpoint on both sides of the longest pause between two of them, and why no save takes such a pause."""
 

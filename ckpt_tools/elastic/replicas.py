@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.settings import fault_file
 
 Groups = tuple[tuple[int, ...], ...]
@@ -38,7 +38,7 @@ def checked(group_info: Iterable[Iterable[int]], world_size: int | None) -> Grou
     return groups
 
 
-@dataclass(frozen=True)
+@frozen
 class Replicas:
     """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None: all).
 

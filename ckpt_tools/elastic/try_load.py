@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar, cast
 
 from ckpt_tools.errors import LoadFailed, NoCheckpoint, UsageError
+from ckpt_tools.model.frozen import frozen
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -18,7 +18,7 @@ def _single(candidates: object) -> bool:
     return isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
 
 
-@dataclass(frozen=True)
+@frozen
 class Attempt(Generic[C]):
     """A candidate that did not load, and why."""
 
@@ -26,7 +26,7 @@ class Attempt(Generic[C]):
     error: Exception
 
 
-@dataclass(frozen=True)
+@frozen
 class Loaded(Generic[C, T]):
     """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in the order tried."""
 

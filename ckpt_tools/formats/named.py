@@ -77,7 +77,6 @@ class Names:
         self.named = named
         self.family = {row.name: row.family for row in named}
         self.order = tuple(row.name for row in named)
-        self._whole = [(re.compile(row.names), row.name) for row in named if row.names]
         suffixes = {
             s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes
         }
@@ -108,6 +107,10 @@ class Names:
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""
         return self._indexes.fullmatch(name) is not None
+
+    @cached_property
+    def _whole(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(re.compile(row.names), row.name) for row in self.named if row.names]
 
     @cached_property
     def _any(self) -> re.Pattern[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import Source
 
@@ -157,7 +157,7 @@ def _chunks(
             yield at, np.frombuffer(part, f"<u{kind.width}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Absurd:
     """How many numbers are absurd, the byte offset of the first, and what it is."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.cache.verdicts import Note
@@ -17,6 +17,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Party, of_node, of_worker
 from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.decision_log import state_dir
 from ckpt_tools.reading.session import Progress
@@ -24,7 +25,7 @@ from ckpt_tools.reading.session import Progress
 __all__ = ["Taken", "Terms", "decide", "taken"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Taken:
     """A decision and whose it is: ``rank`` is None for a launcher, which starts them all."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
@@ -13,6 +13,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Party
 from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Progress
@@ -46,7 +47,7 @@ def asked(selection: Selection) -> str:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Maker:
     """Makes the decision where this process is the one to make it."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output import json as as_json
 from ckpt_tools.settings import checked_json
@@ -19,7 +19,7 @@ from ckpt_tools.storage.trust import OURS, Trust
 Body = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made it, when and for what.
 

@@ -6,19 +6,19 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.torchrun_line import TorchrunLine
 from ckpt_tools.launchers import Started
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.decision_log import safe
 
 _ONCE = frozenset({"slurm", "mpi"})
 """Launchers whose job ids never come back: a key made of one tells every start apart."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Party:
     """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no other.
 

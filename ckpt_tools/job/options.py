@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage.trust import OURS, Trust
 
 
-@dataclass(frozen=True)
+@frozen
 class Terms:
     """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds; ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from functools import cache
 
+from ckpt_tools.model.frozen import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class Process:
     """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start time, so that each means one process only."""
 

@@ -19,6 +19,7 @@ from ckpt_tools.job.membership import Party
 from ckpt_tools.job.options import Terms
 from ckpt_tools.job.secret import FLAG, MAKE, Seal
 from ckpt_tools.job.torchrun_line import TorchrunLine
+from ckpt_tools.model.frozen import frozen
 
 _PORTS = 1 << 16
 
@@ -109,7 +110,7 @@ class Rendezvous:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Endpoint:
     """Where nodes meet over TCP; ``keeper``: whether this node keeps the store there."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -46,7 +47,7 @@ def read(path: str, trusted: Trust = OURS) -> bytes:
     return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Seal:
     """Signs for one job. HMAC-SHA256 with a key of this job alone: what was signed for another job, or under another name, does not pass.
 

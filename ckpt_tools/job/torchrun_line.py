@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from ckpt_tools.model.frozen import frozen
 
 # torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from PET_<NAME>, and argparse takes any beginning that means one.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
@@ -17,7 +18,7 @@ _VALUES = (
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 
 
-@dataclass(frozen=True)
+@frozen
 class TorchrunLine:
     """``options`` as given, by torchrun's long names; ``before`` are the words up to the workers' command, ``after`` that command."""
 

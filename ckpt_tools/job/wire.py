@@ -60,7 +60,7 @@ def parts_of(identity: str) -> Identity:
 def row(load: RankLoad, host: str) -> Value:
     """What one rank loads, and on which node."""
     files = [
-        {**{name: getattr(f, name) for name in FileLoad.__slots__}, "level": int(f.level), "node": host}
+        {**{name: getattr(f, name) for name in FileLoad.__match_args__}, "level": int(f.level), "node": host}
         for f in load.files
     ]
     return {"rank": load.rank, "files": files}
@@ -73,7 +73,7 @@ def load_of(row: Value) -> RankLoad:
 
 def told(f: Finding) -> Value:
     """A finding for the others."""
-    return {**{name: getattr(f, name) for name in Finding.__slots__}, "severity": int(f.severity)}
+    return {**{name: getattr(f, name) for name in Finding.__match_args__}, "severity": int(f.severity)}
 
 
 def untold(row: Value) -> Finding:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
 SAY = "say --rank N (or set CKPT_RANK), and --world-size N"
 
 
-@dataclass(frozen=True)
+@frozen
 class Started:
     """One process's place in the job, each number with the variable that says it. None: the launcher does not say, or it is unclear."""
 
@@ -41,7 +42,7 @@ class Started:
     """This process is no rank at all (msrun's scheduler)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Launcher:
     """``variables`` are what it sets; ``reference`` is the source of the facts."""
 

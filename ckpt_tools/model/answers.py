@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileReport:
     """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its format alone."""
 
@@ -19,7 +20,7 @@ class FileReport:
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """Counts of one verification. ``below_level`` files were not looked at as deeply as asked; ``unrecognised`` were not looked at."""
 
@@ -35,7 +36,7 @@ class Summary:
     unrecognised: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds, which ended it when ``stopped``).
 
@@ -56,7 +57,7 @@ class Sample:
     oldest_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verification:
     """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are in its report."""
 
@@ -69,7 +70,7 @@ class Verification:
     sample: Sample | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scan:
     """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
 

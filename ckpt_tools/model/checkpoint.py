@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checkpoint:
     """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts; ``path`` their common directory."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+from ckpt_tools.model.frozen import frozen
 
 
 class Severity(IntEnum):
@@ -30,7 +31,7 @@ class Verdict(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report.
 

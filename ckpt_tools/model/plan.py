@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Known:
     """A number of the topology and where it comes from ("--world-size", "args in the file", …)."""
 
@@ -19,7 +20,7 @@ class Known:
     provenance: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileLoad:
     """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is used and what proves it."""
 
@@ -35,7 +36,7 @@ class FileLoad:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankLoad:
     """The files one rank loads."""
 
@@ -43,7 +44,7 @@ class RankLoad:
     files: tuple[FileLoad, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resume:
     """How the layout's own framework is told: ``path`` is None when ranks load different files."""
 
@@ -71,7 +72,7 @@ RESUME_WORDS = frozenset(
 """Flags that ``Resume.args`` of our own layouts may hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rollback:
     """A dying-gasp checkpoint at step ``origin`` was not resumable; training resumes from ``target`` at most."""
 
@@ -94,7 +95,7 @@ class EarlierStart(NamedTuple):
     passed: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rejected:
     """A better-ranked candidate and why it lost."""
 
@@ -102,7 +103,7 @@ class Rejected:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost."""
 
@@ -113,7 +114,7 @@ class Choice:
     rollback: Rollback | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadPlan:
     """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.tensor import Stats
 
 Scalar = int | float | str | bool | None
@@ -58,7 +59,7 @@ class Unlisted(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trust:
     """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories with all below them.
 
@@ -21,7 +22,7 @@ class Trust:
     directories: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selection:
     """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
 

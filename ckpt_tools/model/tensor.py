@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from ckpt_tools.model.frozen import frozen
 
 
 class Box(NamedTuple):
@@ -13,7 +14,7 @@ class Box(NamedTuple):
     stop: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the file.
 
@@ -30,7 +31,7 @@ class Tensor:
     pieces: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stats:
     """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count there, a complex number is two.
 

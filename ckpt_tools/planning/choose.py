@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, Rejected, Rollback
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     """What the judge says of one candidate: usable or not, why, and whether file bodies had to be read for it."""
 

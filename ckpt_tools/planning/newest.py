@@ -6,9 +6,10 @@ The table of cases stands in docs/design.md, section 5. Times are nanoseconds si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+
+from ckpt_tools.model.frozen import frozen
 
 Order = tuple[int, int, int]
 """Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for what is not known."""
@@ -50,7 +51,7 @@ class Times(Enum):
         return self.believed or self is Times.UNPROVEN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saved:
     """One checkpoint: its progress, its ``name`` (a path), its time, when the ``first`` and the ``last`` of its files were written,
     and whether a ``dying`` job wrote it.
@@ -64,7 +65,7 @@ class Saved:
     dying: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Witnesses:
     """What each witness calls the newer of two checkpoints: "mtime" for the newest by time, "step" for that of the highest step, None when it is silent.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.selection import Selection
 
@@ -20,7 +21,7 @@ Evidence = Callable[[int, Part], "Iterable[tuple[str, str]]"]
 """(what it is, signature) of files that rank itself wrote in the place of the given part, nearest first."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Load:
     """One file chosen for one rank."""
 

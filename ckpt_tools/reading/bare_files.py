@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools.formats import Anatomy
@@ -13,6 +13,7 @@ from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name, stem_of
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
@@ -27,7 +28,7 @@ _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
 
 
-@dataclass(frozen=True)
+@frozen
 class _Bare:
     """One file: what its name and its content say. ``holds`` is None where it could not be read; ``count`` is its optimizer's."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
 from ckpt_tools.storage import trust
@@ -19,7 +20,7 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user, and so is
     why a configuration file was ``refused``. ``trust`` says whose orders count.

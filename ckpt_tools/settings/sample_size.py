@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.settings import parsers
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _MOST = 1_000_000
 
@@ -36,6 +38,8 @@ def share(value: object, base: str = "") -> Share:
             )
         return Share(text, part, parts)
     if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
+        from fractions import Fraction  # here, because it costs start-up time
+
         fraction = Fraction(m[1]) / 100
         if not 0 < fraction <= 1:
             raise ValueError(f"{value!r} is not above 0% and at most 100%")

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
 
 __all__ = [
@@ -52,7 +53,7 @@ OURS = Trust()
 """Nobody else."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Step:
     """One directory or file on the way, open. ``vouched``: it lies in a trusted directory."""
 
@@ -113,7 +114,7 @@ def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
         yield found.fd
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Such a directory, open: what lies in it is found without walking there again."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage import ShortRead, Source
 
 UNIT = 16
@@ -32,7 +33,7 @@ class Block(NamedTuple):
     tag_at: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Scheme:
     """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV, AES-CBC or SM4-CBC."""
 

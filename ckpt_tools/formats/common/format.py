@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard, Level, Region, Scalar, Unlisted
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
@@ -90,7 +91,7 @@ Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Format:
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from ckpt_tools.checksum import CRC32C, Extent, Sum
@@ -20,6 +20,7 @@ from ckpt_tools.formats.tensorstore.ocdbt_values import Value, apart, arrays_in,
 from ckpt_tools.formats.tensorstore.zarr_array import Coding
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
@@ -29,7 +30,7 @@ _PARSING = 16
 _SNIFFED = Coding(None, ("zstd",))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parts:
     """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it compares by what it says."""
 

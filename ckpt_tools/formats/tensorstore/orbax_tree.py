@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ckpt_tools.findings import finding
@@ -18,6 +17,7 @@ from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import read_array
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
@@ -44,7 +44,7 @@ def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Chunks:
     """The claim on an array's metadata, which its own format checks: every chunk that it describes was written."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ckpt_tools.findings import finding
@@ -17,6 +16,7 @@ from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
@@ -27,7 +27,7 @@ _KEYS = (
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % _KEYS.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chunk:
     """The claim on a chunk's file: all of it is one chunk of this coding."""
 

@@ -22,19 +22,17 @@ class Copy(NamedTuple):
     proof: Proof
 
 
-_TRASH = re.compile(r"\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin", re.IGNORECASE)
 _END = r"(?P<suffix>(?:\.[A-Za-z][\w-]{0,23}){0,3})"
-_CERTAIN = re.compile(
-    r"(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))"
-    + _END,
-    re.IGNORECASE,
+_TRASH = r"(?i)\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin"
+_CERTAIN = (
+    r"(?i)(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))"
+    + _END
 )
-_LIKELY = re.compile(
-    r"(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))"
-    + _END,
-    re.IGNORECASE,
+_LIKELY = (
+    r"(?i)(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))"
+    + _END
 )
-_DATED = re.compile(
+_DATED = (
     r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)"
     + _END
 )
@@ -46,10 +44,11 @@ def copy(name: str) -> Copy | None:
     """What the name of a file or directory says that it is a copy of; None for all that a job would save under."""
     if not _HINT.search(name):
         return None
-    if _TRASH.fullmatch(name):
+    # The expressions are compiled when a name is met that may be one: most trees have none.
+    if re.fullmatch(_TRASH, name):
         return Copy("", Proof.NAME)
     for pattern, proof in ((_CERTAIN, Proof.NAME), (_LIKELY, Proof.EQUAL), (_DATED, Proof.EQUAL)):
-        if m := pattern.fullmatch(name):
+        if m := re.fullmatch(pattern, name):
             return Copy((m["of"] or m.groupdict().get("of2") or "") + m["suffix"], proof)
     return None
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from ckpt_tools.layouts import COORDS
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import Known
 
 
-@dataclass(frozen=True)
+@frozen
 class Topology:
     """How many ranks there are and how they are arranged: ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first.
 

@@ -1,0 +1,96 @@
+"""Frozen values behave as those of dataclass(frozen=True, slots=True) do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+
+import pytest
+
+from ckpt_tools.model.frozen import frozen
+
+
+@frozen
+class Ours:
+    """A value."""
+
+    path: str
+    size: int = 0
+    names: tuple[str, ...] = field(default_factory=tuple)
+    key: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """The same, made by the standard library."""
+
+    path: str
+    size: int = 0
+    names: tuple[str, ...] = field(default_factory=tuple)
+    key: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def test_it_is_equal_hashed_and_shown_by_its_fields():
+    ours, theirs = Ours("/a/b", 3, key=b"1"), Theirs("/a/b", 3, key=b"1")
+    assert repr(ours) == repr(theirs).replace("Theirs", "Ours")
+    assert ours == Ours("/a/b", 3, key=b"2") != Ours("/a/b", 4)
+    assert hash(ours) == hash(Ours("/a/b", 3)) == hash(theirs)
+    assert ours != theirs and ours.name == "b"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Ours("/a", names=[]))  # type: ignore[arg-type]
+
+
+def test_nobody_can_change_it():
+    value = Ours("/a")
+    for change in (lambda: setattr(value, "size", 1), lambda: setattr(value, "other", 1), lambda: delattr(value, "size")):
+        with pytest.raises(FrozenInstanceError):
+            change()
+    assert not hasattr(value, "__dict__")
+
+
+def test_it_is_a_dataclass_to_the_standard_library():
+    value = Ours("/a", 1)
+    assert is_dataclass(value) and [f.name for f in fields(value)] == [f.name for f in fields(Theirs)]
+    assert replace(value, size=2) == Ours("/a", 2) and asdict(value) == asdict(Theirs("/a", 1))
+    assert Ours.__match_args__ == Theirs.__match_args__ and Ours.__slots__ == Theirs.__slots__
+
+
+def test_what_it_works_out_once_is_no_field():
+    @frozen
+    class Path:
+        """A value that remembers something."""
+
+        text: str
+
+        @cached_property
+        def parts(self) -> list[str]:
+            return self.text.split("/")
+
+    value = Path("a/b")
+    assert value.parts is value.parts and value == Path("a/b") and repr(value).endswith("Path(text='a/b')")
+    with pytest.raises(FrozenInstanceError):
+        value.text = "c"  # type: ignore[misc]
+
+
+def test_it_can_be_copied_and_pickled():
+    value = Ours("/a", 1, ("x",), b"k")
+    for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert asdict(other) == asdict(value)
+
+
+@pytest.mark.parametrize("given", [(), ("/a", 1, (), b"", "too many")])
+def test_wrong_arguments_are_told_as_ever(given):
+    with pytest.raises(TypeError, match=r"^Ours\.__init__\(\)"):
+        Ours(*given)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        Ours("/a", other=1)  # type: ignore[call-arg]
