@@ -10,8 +10,8 @@ from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.near_miss import Miss, near_miss
-from ckpt_tools.storage.listing import walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
+from ckpt_tools.storage.walk import walk
 
 _SHOWN = 5
 
@@ -31,7 +31,7 @@ class Checked:
 class _Entries(list["os.DirEntry[str]"]):
     """The entries of a directory; only their names count."""
 
-    def asked(self) -> tuple[()]:
+    def to_stat(self) -> tuple[()]:
         return ()
 
 

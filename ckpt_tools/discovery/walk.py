@@ -22,8 +22,9 @@ from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links, within
-from ckpt_tools.storage.listing import THREADS, Keep, entries_of, walk
+from ckpt_tools.storage.listing import EntryFilter, entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, patiently, there
+from ckpt_tools.storage.walk import THREADS, walk
 
 _TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 _LINKED = 10_000
@@ -208,7 +209,7 @@ class _Here:
         self.indexes: list[str] = []
         self.unneeded: list[str] = []
 
-    def asked(self) -> Iterator[os.DirEntry[str]]:
+    def to_stat(self) -> Iterator[os.DirEntry[str]]:
         """The entries whose size and time will be asked for."""
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if formats.names.known(e.name) and not _is_tracker(e.name))
@@ -244,7 +245,7 @@ def discover(
             else:
                 _unlisted(path, here, found)
         keep = partial(_followed, partial(hidden.keep, top), links)
-        _follow(links, partial(walk, look=names.look, threads=threads, keep=keep), found, rows)
+        _follow(links, partial(walk, inspect=names.look, threads=threads, keep=keep), found, rows)
         for path, why in sorted(links.unseen.items()):
             _unlisted(path, why, found)
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
@@ -260,11 +261,11 @@ def discover(
     return found
 
 
-def _kept(hidden: Keep, links: Links, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
+def _kept(hidden: EntryFilter, links: Links, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
     return links.keep(hidden(entries))
 
 
-def _followed(hidden: Keep, links: Links, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
+def _followed(hidden: EntryFilter, links: Links, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
     return links.follow(hidden(entries))
 
 

@@ -15,8 +15,9 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad
-from ckpt_tools.storage.listing import SLOW, THREADS, entries_of
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.walk import SLOW, THREADS
 
 STATS = 256
 """Files of the newest checkpoints, and entries of a directory, that are asked about a second time, at most: those written last."""

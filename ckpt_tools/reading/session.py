@@ -28,10 +28,10 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Box
 from ckpt_tools.reading.ambiguous_names import settle_weak_names
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.storage.listing import THREADS
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.walk import THREADS
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")

@@ -1,30 +1,42 @@
-"""The walk of listing.py where every call waits: threads work ahead of the one who asks, nearest first, and hold a bounded number of entries."""
+"""The walk of a tree where every call waits: threads work ahead of the one who asks, nearest first, and hold
+a bounded number of entries.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from threading import Condition, Thread
-from typing import Generic, TypeVar
+from typing import Generic
 
-from ckpt_tools.storage.listing import Asking, Keep, Look, all_of, below, entries_of, stat
+from ckpt_tools.storage.listing import Entries, EntryFilter, Inspect, T, all_of, below, entries_of, stat
 from ckpt_tools.storage.retry import patiently
-
-T = TypeVar("T", bound=Asking)
-Known = tuple["os.stat_result", "list[os.DirEntry[str]]", T]
 
 HELD = 20_000
 """Entries at most that were listed and wait for their turn."""
 _CHUNK = 32  # files that one thread asks about in a row
 
 
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """What is known of one directory: its own stat, its entries, and what ``inspect`` made of them."""
+
+    stat: os.stat_result
+    entries: Entries
+    contents: T
+
+
 class _Node(Generic[T]):
-    """One directory. ``key`` is its place in the order; ``left`` counts the chunks of files that are still asked about; ``gone``: nobody will take it."""
+    """One directory. ``key`` is its place in the order; ``left`` counts the chunks of files that are still
+    asked about; ``gone``: nobody will take it.
+    """
 
     __slots__ = (
         "below",
+        "contents",
         "entries",
         "error",
         "gone",
@@ -34,7 +46,6 @@ class _Node(Generic[T]):
         "linked",
         "listed",
         "path",
-        "told",
     )
 
     def __init__(self, key: tuple[int, ...], path: str, linked: bool) -> None:
@@ -43,23 +54,23 @@ class _Node(Generic[T]):
         self.left = self.entries = 0
         self.identity = (0, 0)
         self.error: BaseException | None = None
-        self.told: T | None = None
+        self.contents: T | None = None
         self.below: list[_Node[T]] = []
 
 
-class Ahead(Generic[T]):
-    """``look``, ``threads`` and ``keep`` as in ``walk``."""
+class ThreadedWalk(Generic[T]):
+    """``inspect``, ``threads`` and ``keep`` as in ``walk``."""
 
-    def __init__(self, look: Look[T], threads: int, keep: Keep = all_of) -> None:
-        self.look, self.threads, self.keep = look, threads, keep
-        self.jobs: list[tuple[tuple[int, ...], _Node[T], list[os.DirEntry[str]] | None]] = []
+    def __init__(self, inspect: Inspect[T], threads: int, keep: EntryFilter = all_of) -> None:
+        self.inspect, self.threads, self.keep = inspect, threads, keep
+        self.jobs: list[tuple[tuple[int, ...], _Node[T], Entries | None]] = []
         self.turn = Condition()
         self.held = 0
         self.next: _Node[T] | None = None  # the one that is waited for: it is worked on however much is held
         self.over = False
 
     def walk(
-        self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Known[T]]
+        self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Listed[T]]
     ) -> Iterator[tuple[str, T | OSError]]:
         """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was listed of them."""
         nodes = [
@@ -68,7 +79,7 @@ class Ahead(Generic[T]):
         ]
         for node in nodes:
             if node.path in known:
-                self._listed(node, *known[node.path])
+                self._listed(node, known[node.path])
             else:
                 heappush(self.jobs, (node.key, node, None))
         # Daemons: one that hangs in a call to a dead file system must not keep the process from ending.
@@ -88,12 +99,12 @@ class Ahead(Generic[T]):
                     raise node.error
                 elif node.identity in seen:
                     self._drop(node)
-                elif node.told is not None:
+                elif node.contents is not None:
                     seen.add(node.identity)
                     if node.linked:
                         with self.turn:
                             self._ask(node.below)
-                    yield node.path, node.told
+                    yield node.path, node.contents
                     nodes.extend(reversed(node.below))
         finally:
             with self.turn:
@@ -134,13 +145,13 @@ class Ahead(Generic[T]):
                     self.turn.wait()
                 if self.over:
                     return
-                _, node, asked = heappop(self.jobs)
+                _, node, to_stat = heappop(self.jobs)
                 if node.gone:
                     continue
-            if asked is None:
+            if to_stat is None:
                 self._list(node)
             else:
-                for entry in asked:
+                for entry in to_stat:
                     stat(entry)
                 with self.turn:
                     node.left -= 1
@@ -151,28 +162,27 @@ class Ahead(Generic[T]):
         try:
             st = patiently(os.stat, node.path)
             entries = entries_of(node.path, self.keep)
-            self._listed(node, st, entries, self.look(node.path, entries))
+            self._listed(node, Listed(st, entries, self.inspect(node.path, entries)))
         except BaseException as e:  # the one who waits for it raises it
             with self.turn:
                 node.error, node.listed = e, True
                 self.turn.notify_all()
 
-    def _listed(self, node: _Node[T], st: os.stat_result, entries: list[os.DirEntry[str]], told: T) -> None:
-        asked, under = list(told.asked()), below(entries)
+    def _listed(self, node: _Node[T], listed: Listed[T]) -> None:
+        to_stat, under = list(listed.contents.to_stat()), below(listed.entries)
         with self.turn:
             if node.gone:
                 return
-            node.identity, node.told = (st.st_dev, st.st_ino), told
-            for at in range(0, len(asked), _CHUNK):
-                heappush(self.jobs, ((*node.key, -1, at), node, asked[at : at + _CHUNK]))
+            node.identity, node.contents = (listed.stat.st_dev, listed.stat.st_ino), listed.contents
+            for at in range(0, len(to_stat), _CHUNK):
+                heappush(self.jobs, ((*node.key, -1, at), node, to_stat[at : at + _CHUNK]))
                 node.left += 1
             node.below = [_Node[T]((*node.key, i), path, linked) for i, (path, linked) in enumerate(under)]
-            node.entries = len(entries)
+            node.entries = len(listed.entries)
             self.held += node.entries
             node.listed = True
-            self._ask(
-                () if node.linked else node.below
-            )  # what lies behind a link may be listed already, or lead here: first its turn must come
+            # what lies behind a link may be listed already, or lead here: first its turn must come
+            self._ask(() if node.linked else node.below)
 
     def _ask(self, nodes: Sequence[_Node[T]]) -> None:
         for node in nodes:

@@ -12,13 +12,14 @@ import pytest
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.storage import listing, threaded_walk
-from ckpt_tools.storage.listing import Gauge, walk
+from ckpt_tools.storage import walk as storage_walk
+from ckpt_tools.storage.walk import Gauge, walk
 
 
 class Seen(list[os.DirEntry[str]]):
     """All entries; the files among them are asked about."""
 
-    def asked(self) -> Iterator[os.DirEntry[str]]:
+    def to_stat(self) -> Iterator[os.DirEntry[str]]:
         return (e for e in self if e.name.endswith(".ckpt"))
 
 
@@ -29,7 +30,7 @@ def look(_: str, entries: list[os.DirEntry[str]]) -> Seen:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call counts as slow."""
-    monkeypatch.setattr(listing, "SLOW", 0.0)
+    monkeypatch.setattr(storage_walk, "SLOW", 0.0)
 
 
 def names(root: Path, threads: int = 8) -> list[tuple[str, list[str] | int | None]]:
@@ -139,12 +140,12 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, slow: None, m
             (tmp_path / f"d{i}" / f"{k}.log").touch()
     asked: list[str] = []
     real = listing.stat
-    for module in (listing, threaded_walk):
+    for module in (storage_walk, threaded_walk):
         monkeypatch.setattr(module, "stat", lambda e: (asked.append(e.path), real(e)))
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
-        assert {e.path for e in entries.asked()} <= set(asked)  # before its turn
-    assert len(asked) - len(set(asked)) <= 2 * listing._FILES  # entries that showed how slow it is are passed on, and remember
+        assert {e.path for e in entries.to_stat()} <= set(asked)  # before its turn
+    assert len(asked) - len(set(asked)) <= 2 * storage_walk._FILES  # entries that showed how slow it is are passed on, and remember
     assert set(asked) == {str(tmp_path / f"d{i}" / f"{k}.ckpt") for i in range(20) for k in range(70)}
 
 
@@ -209,7 +210,7 @@ def test_one_slow_call_is_no_slow_file_system() -> None:
 
 
 def test_a_local_tree_is_listed_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "SLOW", 3600.0)
+    monkeypatch.setattr(storage_walk, "SLOW", 3600.0)
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread"))
     tree(tmp_path / "t", 3)
     assert len(names(tmp_path / "t")) > 5
@@ -222,8 +223,8 @@ def test_discovery_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             (tmp_path / f"rank_{rank}" / f"net-{i // 10 + 1}_{i % 10 + 1}.ckpt").write_bytes(b"x" * rank)
         (tmp_path / f"rank_{rank}" / "note.txt").touch()
         (tmp_path / f"rank_{rank}" / "gone-1_1.ckpt").symlink_to("nowhere")
-    monkeypatch.setattr(listing, "SLOW", 3600.0)
+    monkeypatch.setattr(storage_walk, "SLOW", 3600.0)
     here = discover(str(tmp_path))
-    monkeypatch.setattr(listing, "SLOW", 0.0)
+    monkeypatch.setattr(storage_walk, "SLOW", 0.0)
     assert discover(str(tmp_path)) == here
     assert len(here.parts) == 40 * 41
