@@ -63,7 +63,7 @@ def test_a_changed_field_is_seen_and_named(recorded: dict[str, str]) -> None:
     said = json.loads(now[question])
     said["answer"]["resume_step"] = 21
     different = make.differences(make.of_group(recorded, SMALL), now | {question: json.dumps(said, indent=1)})
-    assert [(d.question, d.only_wording) for d in different] == [(question, False)]
+    assert [(d.question, d.same_facts) for d in different] == [(question, False)]
     lines = [line for line in different[0].text.splitlines()[2:] if line[0] in "+-"]
     assert lines == ['-  "resume_step": 10,', '+  "resume_step": 21,']
 
@@ -77,7 +77,7 @@ def test_another_exit_code_another_order_and_a_lost_question_are_seen(recorded: 
     now = before | {first: json.dumps(one, indent=1), second: json.dumps(two, indent=1)}
     del now[third]
     different = make.differences(before, now)
-    assert [(d.only_wording, d.question) for d in different] == [(False, q) for q in (first, second, third)]
+    assert [(d.same_facts, d.question) for d in different] == [(False, q) for q in (first, second, third)]
 
 
 def test_other_words_are_a_difference_too_and_come_last(recorded: dict[str, str]) -> None:
@@ -86,7 +86,7 @@ def test_other_words_are_a_difference_too_and_come_last(recorded: dict[str, str]
     *worded, last = [q for q in sorted(before) if now[q] != before[q]]
     now[last] = now[last].replace('"exit_code": ', '"exit_code": 1')
     different = make.differences(before, now)
-    assert [(d.only_wording, d.question) for d in different] == [(False, last), *((True, q) for q in worded)]
+    assert [(d.same_facts, d.question) for d in different] == [(False, last), *((True, q) for q in worded)]
     assert worded
 
 
