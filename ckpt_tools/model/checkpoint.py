@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
+
+
+class CheckpointKey(NamedTuple):
+    """What tells one checkpoint from another: its first file, or its place and name where no file of it is here."""
+
+    layout: str
+    run: str
+    path: str
+    order: tuple[int, int, int] | None = None
+    generation: int | None = None
 
 
 @frozen
@@ -22,6 +34,13 @@ class Checkpoint:
     step_in_epoch: int | None = None
     generation: int | None = None
     unfinished: bool = False
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What tells it from all others of one question: equal for the same checkpoint, also once its step is known."""
+        if self.parts:  # no two checkpoints share a file
+            return CheckpointKey(self.layout, self.run, self.parts[0].path)
+        return CheckpointKey(self.layout, self.run, self.path, self.order, self.generation)
 
     @property
     def label(self) -> str:

@@ -19,7 +19,7 @@ from ckpt_tools.discovery.walk import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -74,7 +74,7 @@ class Candidates:
             cache,
         )
         self.warnings: list[Finding] = []
-        self.steps: dict[int, int | None] = {}
+        self.steps: dict[CheckpointKey, int | None] = {}
         self.unfinished: list[
             Checkpoint
         ] = []  # saves that never finished, of the run that the question is about
@@ -86,6 +86,7 @@ class Candidates:
     def candidates(self) -> list[Checkpoint]:
         """The finished checkpoints of the run, best first, with topology and judge ready; none where none exists and the question allows that."""
         selection = self.selection
+        self.steps.clear()
         try:
             self.session = s = self._session()
         except CannotLook as error:
@@ -305,9 +306,11 @@ class Candidates:
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
-        if c.step is None and id(c) not in self.steps:
-            self.steps[id(c)] = step_in_contents(self.session, c, self.checkpoints, self.names)
-        return c.step if c.step is not None else self.steps[id(c)]
+        if c.step is not None:
+            return c.step
+        if c.key not in self.steps:
+            self.steps[c.key] = step_in_contents(self.session, c, self.checkpoints, self.names)
+        return self.steps[c.key]
 
     def alike(self, rank: int) -> Sequence[int]:
         """The other ranks that hold the same model state as ``rank``, as far as that is known."""

@@ -22,15 +22,16 @@ def in_order(candidates: Sequence[Checkpoint], prefer: Kind | None = None) -> li
 def ordered(candidates: Sequence[Checkpoint], order: str, prefer: Kind | None = None) -> list[Checkpoint]:
     """Best first, and behind them what goes last. Apart, because at one step a periodic checkpoint counts as no older than the best so far, which may be a copy of it."""
     first = in_order(candidates, prefer)
-    known = {id(c) for c in first}
-    return [*rank(first, order, prefer), *rank([c for c in candidates if id(c) not in known], order)]
+    known = {c.key for c in first}
+    behind = [c for c in candidates if c.key not in known]
+    return [*rank(first, order, prefer), *rank(behind, order)]
 
 
 def passed_over(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> Iterator[Finding]:
     """What those that go last lack, where they are newer than all that go ``first``."""
-    known, newest = {id(c) for c in first}, max(c.mtime_ns for c in first)
+    known, newest = {c.key for c in first}, max(c.mtime_ns for c in first)
     for c in candidates:
-        if id(c) not in known and c.mtime_ns > newest:
+        if c.key not in known and c.mtime_ns > newest:
             yield from (replace(f, severity=Severity.NOTE) for f in BY_NAME[c.layout].lacks(c, candidates))
 
 
