@@ -22,6 +22,8 @@ from ckpt_tools import verify as verify_paths
 from ckpt_tools.reading import prefetch, processes
 from ckpt_tools.storage import Stopped, worker_processes
 
+pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
+
 GOOD = FORMAT_FILES / "torch_zip" / "good"
 STEPS = (100, 200)
 
@@ -85,7 +87,6 @@ def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: lis
     assert "truncated" in newest[17] and "empty-file" in newest[40] and "bad-header" in newest[41]
 
 
-@pytest.mark.slow
 def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int, int]]) -> None:
     dcp = next(p for p in sorted((FORMAT_FILES / "dcp" / "good").rglob(".metadata"))).parent
     for i in range(40):
@@ -99,7 +100,6 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("root", ["formats", "layouts"])
 def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
     """What a check adds up over several files, such as the total size of sharded safetensors, is not torn apart."""
@@ -109,7 +109,6 @@ def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None
     assert len(copies) >= 3 and max(copies)[0] > 100 and all(n == done for n, done in copies)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
     question = Selection(level=level, settle=0.0)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,6 @@ SMALLEST = {g.format.name: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
 EACH = [pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD]
 """One file of each format in the loop of edit and test, all of them in CI."""
 SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
-name_of = attrgetter("name")
 
 
 # --- cuts that a format cannot see, by file size after the cut
@@ -116,7 +114,7 @@ def test_every_fixture_belongs_to_a_format() -> None:
     assert {p.name for p in FORMAT_FILES.iterdir()} == set(BY_NAME)
 
 
-@pytest.mark.parametrize("good", GOOD, ids=name_of)
+@pytest.mark.parametrize("good", EACH)
 def test_a_good_file_is_good(good: Fixture) -> None:
     anatomy, found = good.anatomy()
     assert bad(found) == []
@@ -129,7 +127,7 @@ def test_a_good_file_is_good(good: Fixture) -> None:
     assert claims(good.files)[1] == []
 
 
-@pytest.mark.parametrize("good", GOOD, ids=name_of)
+@pytest.mark.parametrize("good", EACH)
 def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     """As the command looks at it: a system refuses what bytes in memory may bear."""
     path = str(good.path if good.home is None else good.home)
@@ -137,7 +135,7 @@ def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [f for r in seen.files for f in r.report.findings]
 
 
-@pytest.mark.parametrize("good", GOOD, ids=name_of)
+@pytest.mark.parametrize("good", EACH)
 def test_every_byte_is_explained(good: Fixture) -> None:
     at = 0
     for r in good.regions():

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ from ckpt_tools.settings.sample_size import Share, share
 from ckpt_tools.storage import BytesSource
 
 PAGE = 64
+GRID = import_module("ckpt_tools.checksum.blocks")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,9 +31,9 @@ def small() -> Iterator[None]:
     """Blocks of bytes instead of megabytes."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (blocks, "MIB", PAGE),
-            (blocks, "LEAST", 256),
-            (blocks, "LARGEST", 2048),
+            (GRID, "MIB", PAGE),
+            (GRID, "LEAST", 256),
+            (GRID, "LARGEST", 2048),
             (compare, "GAP", 16),
             (remote, "GAP", 16),
         ):
