@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 
-from ckpt_tools.layouts import (
-    accelerate,
-    dcp,
-    dcp_hf,
-    deepspeed,
-    deepspeed_universal,
-    dlrover,
-    files,
-    hf_trainer,
-    keras,
-    lightning,
-    megatron,
-    megatron_core,
-    mindio_ttp,
-    mindspore,
-    nvrx_local,
-    orbax,
-    pytorch_sample,
-    safetensors_set,
-    tensorflow,
-)
 from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, whole
 from ckpt_tools.layouts.common.places import Place, Places, Told, places, read_name
 
-LAYOUTS: tuple[Layout, ...] = (
-    mindio_ttp.LAYOUT,
-    megatron.LAYOUT,
-    megatron_core.LAYOUT,
-    hf_trainer.LAYOUT,  # before the layouts of what may lie inside it
-    deepspeed_universal.LAYOUT,
-    deepspeed.LAYOUT,
-    accelerate.LAYOUT,
-    dlrover.LAYOUT,
-    nvrx_local.LAYOUT,
-    pytorch_sample.LAYOUT,
-    lightning.LAYOUT,
-    dcp.LAYOUT,
-    dcp_hf.LAYOUT,
-    orbax.LAYOUT,
-    tensorflow.LAYOUT,
-    keras.LAYOUT,
-    safetensors_set.LAYOUT,
-    mindspore.LAYOUT,  # its flat and callable names match almost any .ckpt
-    files.LAYOUT,
+_ORDER = (
+    "mindio_ttp",
+    "megatron",
+    "megatron_core",
+    "hf_trainer",  # before the layouts of what may lie inside it
+    "deepspeed_universal",
+    "deepspeed",
+    "accelerate",
+    "dlrover",
+    "nvrx_local",
+    "pytorch_sample",
+    "lightning",
+    "dcp",
+    "dcp_hf",
+    "orbax",
+    "tensorflow",
+    "keras",
+    "safetensors_set",
+    "mindspore",  # its flat and callable names match almost any .ckpt
+    "files",
 )
+"""The files of this folder that are a layout, most specific first."""
+
+LAYOUTS: tuple[Layout, ...] = tuple(import_module(f"ckpt_tools.layouts.{name}").LAYOUT for name in _ORDER)
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 _active = LAYOUTS
 
