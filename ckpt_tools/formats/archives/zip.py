@@ -85,13 +85,14 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
             )
             yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
         border = directory[i + 1].header if i + 1 < len(directory) else end.directory
-        payload = _as_torch_writes(near, e, border) if torch else -1
+        head = near.get(e.header, _LOCAL.size)
+        payload = _as_torch_writes(near, e, head, border) if torch else -1
         if payload >= 0:
             if anatomy.regions is not None:
                 anatomy.explain(e.header, payload - e.header, f"header of {name[:200]!r}")
         else:
             try:
-                payload = yield from _local(near, e, name, border, torch, anatomy)
+                payload = yield from _local(near, e, head, name, border, torch, anatomy)
             except Damage as d:
                 yield d.finding
         records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
@@ -122,27 +123,24 @@ def _hidden(near: _Near, at: int) -> str:
     )
 
 
-def _as_torch_writes(near: _Near, e: Entry, border: int) -> int:
-    """Where the payload begins after a local header of which every byte is as torch writes it, which is where nothing needs a closer look; else -1.
+def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
+    """Where the payload begins, if every byte of the local header is as torch writes it, so that nothing needs a closer look; else -1.
 
-    A stored record whose checksum and sizes follow it in a descriptor, and an extra field that pads its payload to 64 bytes.
+    That is a stored record whose checksum and sizes follow it in a descriptor, with a field that pads its payload to 64 bytes.
     """
     if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
         return -1
-    fixed = 30 + len(e.raw)
-    padding = int.from_bytes(near.get(e.header, fixed + 4)[-2:], "little")
-    length = fixed + 4 + padding
-    if e.header + length + e.stored > border:
+    extra = int.from_bytes(head[-2:], "little")
+    payload = e.header + _LOCAL.size + len(e.raw) + extra
+    fixed = (b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), extra)
+    if extra < 4 or payload + e.stored > border or head != _LOCAL.pack(*fixed):
         return -1
-    written = _LOCAL.pack(
-        b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), 4 + padding
-    )
-    written += e.raw + b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
-    return e.header + length if near.get(e.header, length) == written else -1
+    padding = b"FB" + (extra - 4).to_bytes(2, "little") + b"Z" * (extra - 4)
+    return payload if near.get(e.header + _LOCAL.size, len(e.raw) + extra) == e.raw + padding else -1
 
 
 def _local(
-    near: _Near, e: Entry, name: str, border: int, torch: bool, anatomy: Anatomy
+    near: _Near, e: Entry, head: bytes, name: str, border: int, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
     """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
 
@@ -153,7 +151,6 @@ def _local(
             offset=e.header,
         )
 
-    head = near.get(e.header, 30)
     sig, need, flags, method, time, date, crc, stored, size, n, x = _LOCAL.unpack(head)
     payload = e.header + 30 + n + x
     if sig != b"PK\3\4" or n != len(e.raw) or payload + e.stored > border:
