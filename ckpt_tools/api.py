@@ -88,8 +88,8 @@ def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
 def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
     """The checkpoints that the filters leave, newest first by modification time, or by step where that is asked for."""
     from ckpt_tools.crosscheck.steps import step_in_contents
-    from ckpt_tools.planning.candidates import belongs
     from ckpt_tools.planning.choose import rank
+    from ckpt_tools.planning.filters import belongs
 
     everything, most = grouping.group(s.parts, selection.save_interval), selection.max_step
 

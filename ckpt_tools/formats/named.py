@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 
 class Named(NamedTuple):
-    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without one), and whether it describes files beside it (an index)."""
+    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without one), whether it
+    describes files beside it (an index), and whether only a training run writes it (else it lies beside code and models as well).
+    """
 
     name: str
     family: str
     suffixes: tuple[str, ...]
     names: str = ""
     describes: bool = False
+    state: bool = True
 
 
 _TORCH = (
@@ -48,7 +51,7 @@ NAMED = (
     ),
     Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
-    Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json"),
+    Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json", state=False),
     Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
     Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
     Named("orbax_tree", "tensorstore", (), "_METADATA", True),
@@ -58,6 +61,7 @@ NAMED = (
         "json_files",
         (),
         r"(?:trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info|config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config|metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint)\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata",
+        state=False,
     ),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
 )
@@ -77,6 +81,7 @@ class Names:
         self.named = named
         self.family = {row.name: row.family for row in named}
         self.order = tuple(row.name for row in named)
+        self._stateless = {row.name for row in named if not row.state}
         suffixes = {
             s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes
         }
@@ -103,6 +108,15 @@ class Names:
     def state(self, name: str) -> bool:
         """Whether a name says that a file was written by a save: one of the formats, and not a configuration or a vocabulary."""
         return _STATE.fullmatch(name) is not None or any(of != "json_member" for of in self.allowed(name))
+
+    def only_state(self, name: str) -> bool:
+        """Whether a name says that only a training run writes such a file, whatever is in it."""
+        formats = self.allowed(name)
+        return _STATE.fullmatch(name) is not None or (bool(formats) and all(map(self.holds_state, formats)))
+
+    def holds_state(self, format_name: str) -> bool:
+        """Whether only a training run writes files of a format."""
+        return format_name not in self._stateless
 
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, decision_log
+from ckpt_tools.planning import choice_warnings, decision_log, filters
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.judge import Judge
@@ -33,6 +33,7 @@ from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
+from ckpt_tools.planning.tracker_order import from_tracker
 from ckpt_tools.reading.session import Progress, Session
 
 
@@ -40,133 +41,121 @@ def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
-def belongs(c: Checkpoint, selection: Selection) -> bool:
-    """Whether the filters by layout, run and prefix leave a checkpoint."""
-    return (
-        selection.layout in (None, c.layout)
-        and (
-            selection.run is None
-            or selection.run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run))
-        )
-        and (
-            selection.prefix is None
-            or named(c, selection.prefix)
-            or any(os.path.basename(p.path).startswith(selection.prefix) for p in c.parts)
-        )
-    )
-
-
-def named(c: Checkpoint, prefix: str) -> bool:
-    """Whether a prefix is the whole of what keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
-    return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
-
-
 class Candidates:
-    """Those of one question; ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
+    """The candidates of one question, best first, and what is known of their run.
+
+    ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them. Attributes that it fills in: ``session`` (what is below the
+    root), ``checkpoints`` (the finished ones of the run), ``unfinished`` (its saves that never finished), ``lost`` (what a tracker names and is
+    gone), ``expected`` (what each should have), ``ranked``, ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
+    """
+
+    session: Session
+    checkpoints: list[Checkpoint]
 
     def __init__(
         self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None
     ) -> None:
-        self.root, self.selection, self.progress, self.cache = (
-            os.path.abspath(root),
-            selection,
-            progress,
-            cache,
-        )
+        self.root = os.path.abspath(root)
+        self.selection = selection
+        self.progress = progress
+        self.cache = cache
         self.warnings: list[Finding] = []
         self.steps: dict[CheckpointKey, int | None] = {}
-        self.unfinished: list[
-            Checkpoint
-        ] = []  # saves that never finished, of the run that the question is about
-        self.lost: list[Rejected] = []  # checkpoints that a tracker names and that are gone
+        self.unfinished: list[Checkpoint] = []
+        self.lost: list[Rejected] = []
+        self.ranked: list[Checkpoint] = []
         self.order = "mtime"
         self.times = Times.IN_STEP  # what the modification times look like, where the caller named no order
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def candidates(self) -> list[Checkpoint]:
-        """The finished checkpoints of the run, best first, with topology and judge ready; none where none exists and the question allows that."""
-        selection = self.selection
+        """The finished checkpoints of the run, best first; none where none exists and the question allows that."""
         self.steps.clear()
         try:
-            self.session = s = self._session()
+            self.session = self._session()
         except CannotLook as error:
             if not absent(self.root):
                 raise
-            self._missing(error)
+            self._require_leave_for_no_root(error)
             return []
-        self.warnings += (replace(f, severity=Severity.WARNING) for f in s.notes)
-        everything = grouping.group(s.parts, selection.save_interval)
-        finished = [c for c in everything if not c.unfinished]
-        self.unfinished = [c for c in everything if c.unfinished and self._asked(c)]
-        chosen = [c for c in finished if self._asked(c)]
-        if not chosen:
-            if not everything and s.found.alone:
-                raise CannotLook(
-                    f"{self.root} is a file that is no checkpoint ckpt knows",
-                    "name the directory of the checkpoints",
-                )
-            self._first_launch(everything)
+        self.warnings += (replace(f, severity=Severity.WARNING) for f in self.session.notes)
+        everything = grouping.group(self.session.parts, self.selection.save_interval)
+        requested = [c for c in everything if filters.requested(c, self.selection)]
+        self.unfinished = [c for c in requested if c.unfinished]
+        finished = [c for c in requested if not c.unfinished]
+        if not finished:
+            self._require_first_launch(everything)
             return []
-        self.checkpoints = self._one_run(chosen)
-        self.lost = [
-            r for r in trackers.lost(s, self.checkpoints, self.unfinished) if self._counts(r.checkpoint)
-        ]
-        self.unfinished = [c for c in self.unfinished if trackers.declared(s, c) is None]
-        names = {c.run for c in self.checkpoints}
-        gasps = {c.run for c in self.unfinished if c.kind is Kind.DYING_GASP} - names
-        names |= gasps if len(names) == len(gasps) == 1 else set()  # as in _one_run()
-        self.unfinished = [c for c in self.unfinished if c.run in names]
-        if (
-            len({c.layout for c in self.checkpoints}) > 1
-        ):  # names of two layouts count steps differently: let the contents say
+        self.checkpoints = self._of_one_run(finished)
+        self.lost = self._named_by_trackers_and_gone()
+        self.unfinished = self._unfinished_of_the_run()
+        self._settle_steps_and_places()
+        self._prepare_judge(self._not_hidden())
+        return self.ranked
+
+    def _named_by_trackers_and_gone(self) -> list[Rejected]:
+        lost = trackers.lost(self.session, self.checkpoints, self.unfinished)
+        return [r for r in lost if filters.allows(self.selection, r.checkpoint)]
+
+    def _unfinished_of_the_run(self) -> list[Checkpoint]:
+        """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone periodic one (as in ``_of_one_run``)."""
+        saves = [c for c in self.unfinished if trackers.declared(self.session, c) is None]
+        runs = {c.run for c in self.checkpoints}
+        gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
+        if len(runs) == len(gasps) == 1:
+            runs |= gasps
+        return [c for c in saves if c.run in runs]
+
+    def _settle_steps_and_places(self) -> None:
+        """Steps where names of two layouts count them differently, and coordinates, as the contents tell them."""
+        if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
-        self.checkpoints = expert_names(s, self.checkpoints, self.names)
-        candidates = [c for c in self.checkpoints if self._wanted(c)]
-        if not candidates:
-            raise NoneUsable(
-                f"{number(self.checkpoints)}, but --kind or --max-step hides them all",
-                "relax the filters",
-                plan=self.nothing(),
-            )
+        self.checkpoints = expert_names(self.session, self.checkpoints, self.names)
+
+    def _not_hidden(self) -> list[Checkpoint]:
+        """The checkpoints that --kind and --max-step leave. Raises NoneUsable where they leave none."""
+        left = [c for c in self.checkpoints if filters.allows(self.selection, c, self.step)]
+        if not left:
+            text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
+            raise NoneUsable(text, "relax the filters", plan=self.nothing())
+        return left
+
+    def _prepare_judge(self, candidates: list[Checkpoint]) -> None:
+        """Rank the candidates, and make ready what judges them."""
+        s, selection = self.session, self.selection
         self.expected = completeness.expected(
             self.checkpoints, selection.world_size, lambda c: saved_sizes(s, c, self.names)
         )
-        self.ranked = ranked = self._ranked(candidates)
-        self.topology, self.saved, notes = find_topology(s, ranked, self.expected, selection)
+        self.ranked = self._best_first(candidates)
+        self.topology, self.saved, notes = find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
         self.judge = Judge(
             s, self.checkpoints, self.topology, self.saved, selection, self.expected, candidates
         )
         self.judge.begun = self.unfinished
-        return ranked
 
-    def _ranked(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Best first, in the order that the caller named, else in the one that tells the newest."""
-        selection, s = self.selection, self.session
+    def _best_first(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """In the order that the caller named, else in the one that tells the newest."""
+        selection = self.selection
         if selection.resume_from == "tracker":
-            return self._from_tracker(rank(candidates, self.order, selection.prefer))
-        named, saves = selection.resume_from or selection.order, in_order(candidates, selection.prefer)
-        if named is None:
+            ranked = rank(candidates, self.order, selection.prefer)
+            return from_tracker(self.session, ranked, self.checkpoints, selection.prefer)
+        requested = selection.resume_from or selection.order
+        saves = in_order(candidates, selection.prefer)
+        if requested is None:
             ask_where_unclear(candidates, saves)
-        self.times = choice_warnings.times_of(saves, s.now_ns) if named is None else Times.IN_STEP
-        self.order = named or ("step" if self.times.mute else "mtime")
-        self.warnings += (*choice_warnings.mute(self.times, candidates), *passed_over(candidates, saves))
+            self.times = choice_warnings.times_of(saves, self.session.now_ns)
+        else:
+            self.times = Times.IN_STEP
+        self.order = requested or ("step" if self.times.mute else "mtime")
+        self.warnings += choice_warnings.mute(self.times, candidates)
+        self.warnings += passed_over(candidates, saves)
         if self.order == "mtime":
-            self.warnings += choice_warnings.clocks(s, candidates)
+            self.warnings += choice_warnings.clocks(self.session, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
-            self.warnings += (
-                [choice_warnings.disagreement(s, by_mtime, by_step)]
-                if by_mtime.order != by_step.order
-                else []
-            )
+            if by_mtime.order != by_step.order:
+                self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
         return ordered(candidates, self.order, selection.prefer)
-
-    def _counts(self, c: Checkpoint) -> bool:
-        """Whether a checkpoint of which only the tracker tells is one that the question is about."""
-        limit = self.selection.max_step
-        return self.selection.kind in (None, c.kind) and not (
-            limit is not None and (c.step is None or c.step > limit)
-        )
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
@@ -208,65 +197,27 @@ class Candidates:
             trust=selection.trust,
         )
 
-    def _missing(self, error: CannotLook) -> None:
+    def _require_leave_for_no_root(self, error: CannotLook) -> None:
         """A root that is not there: a misspelt one looks like a first launch. Raises CannotLook unless the caller has said that it may be one."""
         if self.selection.allow_none and self.selection.allow_missing:
-            self.warnings.append(
-                finding(
-                    "missing-root",
-                    "it does not exist: this is taken for a first launch (--allow-missing)",
-                    path=self.root,
-                )
-            )
+            text = "it does not exist: this is taken for a first launch (--allow-missing)"
+            self.warnings.append(finding("missing-root", text, path=self.root))
             return
         from shlex import quote  # only after a mistake: it costs start-up time
 
-        alone = (
-            "; --allow-missing counts only together with --allow-none" if self.selection.allow_missing else ""
+        hint = (
+            "check its spelling and that its file system is mounted; "
+            f"before a first launch create it once by hand: mkdir {quote(self.root)}"
         )
-        hint = f"check its spelling and that its file system is mounted; before a first launch create it once by hand: mkdir {quote(self.root)}"
-        raise CannotLook(str(error), hint + alone) from error
+        if self.selection.allow_missing:
+            hint += "; --allow-missing counts only together with --allow-none"
+        raise CannotLook(str(error), hint) from error
 
-    def _from_tracker(self, ranked: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """The checkpoint that the tracker names and, behind it, those of earlier steps. Raises UsageError when it names none."""
-        first = next(
-            (c for c in ranked if BY_NAME[c.layout].tracker), ranked[0]
-        )  # a dying gasp may lie beside the run, and have none
-        layout, base = BY_NAME[first.layout], first.parts[0].base
-        said = self.session.tracker(layout.name, base)
-        if said is None:
-            what = (
-                f"there is no {layout.tracker} in {base}"
-                if layout.tracker and layout.always_tracked
-                else f"the layout {layout.name} has no tracker"
-            )
-            raise UsageError(what, "say --resume-from mtime or --resume-from step")
-        if isinstance(said[1], Finding) and said[1].code == "unreadable":
-            raise CannotLook(
-                f"{said[0]}: {said[1].message}",
-                "make it readable, or say --resume-from mtime or --resume-from step",
-            )
-        if isinstance(said[1], Finding) or said[1] is None:
-            raise UsageError(
-                f"{said[0]} is empty, or not what its framework writes",
-                "say --resume-from mtime or --resume-from step",
-            )
-        named = [c for c in ranked if layout.tracked(c) == said[1]]
-        if not named:
-            hidden = any(layout.tracked(c) == said[1] for c in self.checkpoints if c.layout == layout.name)
-            where = "which --kind or --max-step hides" if hidden else "which is not there"
-            raise UsageError(
-                f"{said[0]} names {said[1]}, {where}", "say --resume-from mtime or --resume-from step"
-            )
-        older = [
-            c
-            for c in rank(ranked, "step", self.selection.prefer)
-            if c not in named and c.order <= named[0].order
-        ]
-        return [*named, *older]
-
-    def _first_launch(self, everything: Sequence[Checkpoint]) -> None:
+    def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
         """Nothing that was asked for was ever finished. Raises CkptError unless the question allows that and nothing speaks against it."""
+        if not everything and self.session.found.alone:
+            text = f"{self.root} is a file that is no checkpoint ckpt knows"
+            raise CannotLook(text, "name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 
         error, reasons = first_launch.first_launch(self.session, self.selection, everything, self.unfinished)
@@ -275,34 +226,19 @@ class Candidates:
             error.plan = self.nothing()
             raise error
 
-    def _one_run(self, chosen: list[Checkpoint]) -> list[Checkpoint]:
-        """Those that were asked for. A lone run of dying gasps (MindIO TTP) belongs to the lone periodic run beside it. Raises UsageError for several runs."""
+    def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
+        """Those that were asked for. Raises UsageError for several runs.
+
+        A lone run of dying gasps (as a fault-tolerance layer saves them) belongs to the lone periodic run beside it.
+        """
         if (prefix := self.selection.prefix) is not None:
-            chosen = [c for c in chosen if named(c, prefix)] or chosen
-        runs = self.session.runs(chosen)
-        last_words = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
-        if len(runs) > 1 and not (len(runs) == 2 and len(last_words) == 1):
-            raise UsageError(
-                f"{self.root} holds {completeness.listed(runs)}", "say which with --run, --prefix or --layout"
-            )
-        return chosen
-
-    def _asked(self, c: Checkpoint) -> bool:
-        """Whether the filters by layout, run and prefix leave a checkpoint, and of unfinished saves those by kind and step, which their names must tell."""
-        selection, limit = self.selection, self.selection.max_step
-        return belongs(c, selection) and not (
-            c.unfinished
-            and (
-                selection.kind not in (None, c.kind)
-                or (limit is not None and (c.step is None or c.step > limit))
-            )
-        )
-
-    def _wanted(self, c: Checkpoint) -> bool:
-        limit = self.selection.max_step
-        if self.selection.kind is not None and c.kind is not self.selection.kind:
-            return False
-        return limit is None or ((step := self.step(c)) is not None and step <= limit)
+            finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
+        runs = self.session.runs(finished)
+        gasps = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
+        if len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1):
+            text = f"{self.root} holds {completeness.listed(runs)}"
+            raise UsageError(text, "say which with --run, --prefix or --layout")
+        return finished
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
@@ -315,15 +251,18 @@ class Candidates:
     def alike(self, rank: int) -> Sequence[int]:
         """The other ranks that hold the same model state as ``rank``, as far as that is known."""
         c = self.ranked[0]
-        told = Groups(self.topology, self.selection).of(rank, BY_NAME[c.layout].piece(c.parts[0].piece))
-        return [r for r in told[0] if r != rank] if told else []
+        piece = BY_NAME[c.layout].piece(c.parts[0].piece)
+        group = Groups(self.topology, self.selection).of(rank, piece)
+        return [r for r in group[0] if r != rank] if group else []
 
     def ranks_of(self, part: Part) -> Sequence[int]:
         """The ranks that load a part: the one in its name, or those at its coordinates."""
-        if part.rank is not None or not part.coords:
-            return [] if part.rank is None else [part.rank]
-        at = [(r, self.topology.coordinates(r)) for r in range(self.topology.world_size)]
-        return [r for r, where in at if all(where.get(a) == n for a, n in part.coords)]
+        if part.rank is not None:
+            return [part.rank]
+        if not part.coords:
+            return []
+        place, ranks = set(part.coords), range(self.topology.world_size)
+        return [r for r in ranks if place <= self.topology.coordinates(r).items()]
 
     def nothing(self) -> LoadPlan:
         """The plan without a checkpoint."""
@@ -332,7 +271,7 @@ class Candidates:
     def other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
         """What somebody else wrote in the run while this question was answered."""
         if session := getattr(self, "session", None):
-            run = [*getattr(self, "checkpoints", ()), *self.unfinished]
+            run = [*self._run, *self.unfinished]
             look = writers.Inspection(self.root, session.started_ns, time.time_ns(), session.found.unfinished)
             yield from writers.other_writers(run, look, chosen)
 
@@ -340,17 +279,31 @@ class Candidates:
         """How far a save is that may still be written."""
         return under_way.state(self.session, c, self._usual)
 
+    @property
+    def _run(self) -> Sequence[Checkpoint]:
+        """The finished checkpoints of the run, none before they are known."""
+        return getattr(self, "checkpoints", ())
+
     @cached_property
     def _usual(self) -> Sizes:
-        return under_way.sizes(getattr(self, "checkpoints", ()))
+        return under_way.sizes(self._run)
 
     def empty(self, choice: Choice) -> LoadPlan:
-        found = getattr(self, "session", None)
+        """A plan that loads nothing, with what was found on the way to it."""
+        session = getattr(self, "session", None)
         saves = choice_warnings.unfinished(self.unfinished, None, self.order, self.root, self.under_way)
-        torn = under_way.torn_lately(found, choice.rejected, self._usual) if found and choice.rejected else ()
-        warnings = (*self.warnings, *saves, *torn, *self.other_writers())
+        torn: Iterable[Finding] = ()
+        if session and choice.rejected:
+            torn = under_way.torn_lately(session, choice.rejected, self._usual)
         return LoadPlan(
-            self.root, None, Resume(None), rejected=choice.rejected, attempts=choice.attempts,
-            bytes_verified=found.reader.bytes_verified if found else 0, warnings=warnings, candidates=tuple(getattr(self, "ranked", ())),
-            budget=self.selection.budget, excluded=len(found.found.hidden.paths) if found else 0,
-        )  # fmt: skip
+            root=self.root,
+            checkpoint=None,
+            resume=Resume(None),
+            rejected=choice.rejected,
+            attempts=choice.attempts,
+            bytes_verified=session.reader.bytes_verified if session else 0,
+            warnings=(*self.warnings, *saves, *torn, *self.other_writers()),
+            candidates=tuple(self.ranked),
+            budget=self.selection.budget,
+            excluded=len(session.found.hidden.paths) if session else 0,
+        )

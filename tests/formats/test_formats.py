@@ -80,7 +80,7 @@ def test_a_format_says_what_it_is(fmt: Format) -> None:
     assert Level.STRUCTURE in fmt.checks
     assert all(s.startswith(".") or s.count(".") == 1 for s in fmt.suffixes)
     assert all(fmt.name in names.allowed(f"x{s}") for s in fmt.suffixes)
-    named = Named(fmt.name, names.family[fmt.name], fmt.suffixes, fmt.names, fmt.index)
+    named = Named(fmt.name, names.family[fmt.name], fmt.suffixes, fmt.names, fmt.index, fmt.state)
     assert named in names.named  # what can be known of it without importing it
 
 

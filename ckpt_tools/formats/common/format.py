@@ -96,7 +96,8 @@ class Format:
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
 
     ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
-    expression for whole names that no suffix describes. ``loader`` names the framework that loads such files (inspection/loadability.py), None says that there
+    expression for whole names that no suffix describes. Without ``state`` such files also lie beside code and pretrained models, or are made
+    before the first step: they are no sign of a training run. ``loader`` names the framework that loads such files (inspection/loadability.py), None says that there
     is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
     of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
     ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
@@ -110,6 +111,7 @@ class Format:
     limits: tuple[str, ...]
     reference: str
     names: str = ""
+    state: bool = True
     loader: str | None = ""
     unasked: bool = False
     index: bool = False

@@ -93,6 +93,7 @@ FORMAT = Format(
     name="json_member",
     suffixes=(),
     names=_NAMES,
+    state=False,
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; the text must be well-formed",

@@ -98,6 +98,7 @@ FORMAT = Format(
     name="mindspore_strategy",
     suffixes=(".ckpt",),
     names=_NAMES,
+    state=False,
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing",

@@ -1,0 +1,47 @@
+"""Which checkpoints a question is about: the filters by layout, run, prefix, kind and step. Pure."""
+
+from __future__ import annotations
+
+import os
+from operator import attrgetter
+
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.choose import StepOf
+
+named_step: StepOf = attrgetter("step")
+"""The step as a checkpoint's name tells it; None where only its contents do."""
+
+
+def belongs(c: Checkpoint, selection: Selection) -> bool:
+    """Whether a checkpoint is of the layout, the run and the prefix that were asked for."""
+    return (
+        selection.layout in (None, c.layout) and _of_run(c, selection.run) and _of_prefix(c, selection.prefix)
+    )
+
+
+def _of_run(c: Checkpoint, run: str | None) -> bool:
+    return run is None or run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run))
+
+
+def _of_prefix(c: Checkpoint, prefix: str | None) -> bool:
+    if prefix is None or is_whole_prefix(c, prefix):
+        return True
+    return any(os.path.basename(p.path).startswith(prefix) for p in c.parts)
+
+
+def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
+    """Whether a prefix is the whole of what keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
+    return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
+
+
+def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:
+    """Whether --kind and --max-step leave a checkpoint. ``step_of`` may read files, and is called only where the step matters."""
+    if selection.kind not in (None, c.kind):
+        return False
+    return selection.max_step is None or ((step := step_of(c)) is not None and step <= selection.max_step)
+
+
+def requested(c: Checkpoint, selection: Selection) -> bool:
+    """Whether a checkpoint belongs to what was asked for; of an unfinished save its name alone must tell kind and step."""
+    return belongs(c, selection) and (not c.unfinished or allows(selection, c))
