@@ -16,7 +16,7 @@ Reports = Mapping[str, Report]
 
 def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
-    parts = list(parts)
+    parts = parts if isinstance(parts, list) else list(parts)
     if not any(
         BY_NAME[layout].piece(name).step_from == "content"
         for layout, name in {(p.layout, p.piece) for p in parts}

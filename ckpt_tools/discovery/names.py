@@ -141,7 +141,10 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple
 
 
 def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
-    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``."""
+    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``.
+
+    The rows are used up, so that a million files are not in memory twice.
+    """
     moved = _numbered_siblings(rows)
     own_prefixes = _own_prefixes(rows, moved)
     seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
@@ -164,38 +167,31 @@ def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
     make: Callable[[tuple[object, ...]], Part] = partial(
         tuple.__new__, Part
     )  # not by keyword through Python: this is the inner loop over a million files
-    for place, (
-        _,
-        own,
-        prefix,
-        generation,
-        step,
-        epoch,
-        inside,
-        tmp,
-        coords,
-    ), path, size, mtime_ns, findings, _at in rows:
+    rows.reverse()
+    while rows:
+        place, told, path, size, mtime_ns, findings, _ = rows.pop()
+        _, own, prefix, generation, step, epoch, inside, tmp, coords = told
         if not prefix:  # what the directory tells
-            prefix = place.prefix  # noqa: PLW2901  # the settled name replaces the read one
+            prefix = place.prefix
         base, rank, piece = place.base, place.rank, place.piece
         if rank is None:
             rank = own
             if rank is None and base in moved:
                 base, rank = moved[base]
         if generation is None:
-            generation = place.generation  # noqa: PLW2901  # as above
+            generation = place.generation
         if generation and (base, prefix, generation) in own_prefixes:
-            prefix, generation = f"{prefix}_{generation}", 0  # noqa: PLW2901  # as above
+            prefix, generation = f"{prefix}_{generation}", 0
         if joined:
-            prefix = joined.get((base, rank, prefix), prefix)  # noqa: PLW2901  # as above
+            prefix = joined.get((base, rank, prefix), prefix)
         if own is not None and own != rank:
-            findings += (  # noqa: PLW2901  # as above
+            findings += (
                 finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),
             )
         if step is None:
-            step = place.step  # noqa: PLW2901  # as above
+            step = place.step
         elif place.step not in (None, step):
-            findings += (  # noqa: PLW2901  # as above
+            findings += (
                 finding(
                     "step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"
                 ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from os.path import basename, relpath
 from typing import TYPE_CHECKING
 
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import LAYOUTS, active
-from ckpt_tools.layouts.common.copies import Found, Proof, copies
+from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage import LocalSource, ShortRead
@@ -26,15 +27,10 @@ _BLOCK = 1 << 20
 
 def set_aside(found: Discovery, root: str) -> list[Finding]:
     """Takes the copies out of what was found, and says which they are: nobody looks into them who is not asked to."""
-    own = "/".join(piece.template for layout in active() if layout not in LAYOUTS for piece in layout.pieces)
-    sizes = {p.path: p.size for p in found.parts} | {path: size for path, size, _, _ in found.bare}
-    by_top: dict[str, list[Found]] = defaultdict(list)
-    for one in copies([*sizes, *found.copies], root, lambda name: name in own):
-        by_top[one.top].append(one)
     unread = dict[str, str]()
-    named = [rows for rows in by_top.values() if _believed(rows, sizes, unread)]
+    named = _named(found, root, unread)
     _take_out(named, found)
-    alike = list(_unnamed(found, sizes, unread))
+    alike = list(_unnamed(found, unread))
     _take_out(alike, found)
     known = {p.path: p for p in found.parts if p.path in unread} if unread else {}
     found.unseen += (
@@ -42,6 +38,25 @@ def set_aside(found: Discovery, root: str) -> list[Finding]:
         for path, why in unread.items()
     )
     return [_told(rows, root) for rows in (*named, *alike)]
+
+
+def _sizes(found: Discovery) -> dict[str, int]:
+    """The size of every file that is, or may be, one of a checkpoint. As large as the tree: made only where something may be a copy."""
+    return {p.path: p.size for p in found.parts} | {path: size for path, size, _, _ in found.bare}
+
+
+def _named(found: Discovery, root: str, unread: dict[str, str]) -> list[list[Found]]:
+    """What names call copies, by the highest such name, where that is believed. Adds to ``unread`` as ``_same`` does."""
+    below = len(root if found.tree else root.rpartition("/")[0])
+    files = chain((p.path for p in found.parts), (row[0] for row in found.bare), found.copies)
+    if not any(suspected(path[below:]) for path in files):
+        return []
+    own = "/".join(piece.template for layout in active() if layout not in LAYOUTS for piece in layout.pieces)
+    sizes = _sizes(found)
+    by_top: dict[str, list[Found]] = defaultdict(list)
+    for one in copies([*sizes, *found.copies], root, lambda name: name in own):
+        by_top[one.top].append(one)
+    return [rows for rows in by_top.values() if _believed(rows, sizes, unread)]
 
 
 def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
@@ -55,7 +70,7 @@ def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
     found.trackers = {key: path for key, path in found.trackers.items() if not path.startswith(tops)}
 
 
-def _unnamed(found: Discovery, sizes: Mapping[str, int], unread: dict[str, str]) -> Iterator[list[Found]]:
+def _unnamed(found: Discovery, unread: dict[str, str]) -> Iterator[list[Found]]:
     """Directories whose names tell no step, beside a checkpoint whose name does, and with nothing in them but the same files: of two equal trees the
     one whose name fits its run is the original.
     """
@@ -70,7 +85,8 @@ def _unnamed(found: Discovery, sizes: Mapping[str, int], unread: dict[str, str])
     if not tops:
         return
     files: dict[str, dict[str, str]] = defaultdict(dict)
-    for path in (*(p.path for p in found.parts), *(row[0] for row in found.bare)):
+    sizes = _sizes(found)
+    for path in sizes:
         for top in _above(path):
             if top in tops or top in homes:
                 files[top][path.removeprefix(top)] = path

@@ -250,6 +250,7 @@ def discover(
             _unlisted(path, why, found)
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
     kept, others = settled(rows)
+    del rows
     for _, _, path, size, mtime_ns, findings, _ in others:
         if formats.names.known(path.rpartition("/")[2]):
             found.bare.append((path, size, mtime_ns, findings))

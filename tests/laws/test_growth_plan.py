@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
 
@@ -120,3 +122,23 @@ def test_neighbours_are_those_that_sorting_finds() -> None:
     for c in all_:
         assert list(near.around(c, "run")) == sorted(all_, key=lambda o: abs(o.mtime_ns - c.mtime_ns))
     assert list(near.around(all_[0], "other")) == []
+
+
+def peak(root: Path, ranks: int) -> int:
+    """Bytes of memory that a plan from names alone has at most, for folders of 100 checkpoints."""
+    for rank in range(ranks):
+        for step in range(1, 101):
+            put(root / f"rank_{rank}" / f"net-1_{step}.ckpt", b"x", step)
+    tracemalloc.start()
+    try:
+        api.plan(str(root), Selection(level=Level.PRESENCE))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_more_takes_little_memory(tmp_path: Path) -> None:
+    """A million files are planned in half a gigabyte."""
+    peak(tmp_path / "imports", 2)
+    few, many = peak(tmp_path / "few", 5), peak(tmp_path / "many", 25)
+    assert (many - few) / 2000 < 520, (many - few) / 2000

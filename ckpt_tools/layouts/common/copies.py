@@ -53,6 +53,11 @@ def copy(name: str) -> Copy | None:
     return None
 
 
+def suspected(path: str) -> bool:
+    """Whether a path may be, or lie in, what a name calls a copy: a cheap test that few paths pass."""
+    return _HINT.search(path) is not None
+
+
 class Found(NamedTuple):
     """A path that is, or lies in, a copy: ``top`` is the highest directory that is one (or the file itself), ``of`` what it is named after ("": unknown)."""
 
