@@ -239,17 +239,23 @@ def tracker_seeds() -> list[bytes]:
 
 
 def tracker() -> Target:
-    from ckpt_tools.crosscheck.mindformers_records import _meta
     from ckpt_tools.findings import CODES
     from ckpt_tools.layouts import LAYOUTS
+    from ckpt_tools.layouts.common.mindformers_records import records
+    from ckpt_tools.model.checkpoint import Checkpoint
+    from ckpt_tools.model.notes import Notes
+    from ckpt_tools.model.part import Kind, Part
 
+    part = Part("/a/b-1_1.ckpt", "mindspore", "model", "model", "b", "/a")
+    saved = Checkpoint("mindspore", "b", Kind.PERIODIC, (part,), "/a", 0)
     readers = [layout.read_tracker for layout in LAYOUTS if layout.read_tracker]
 
     def run(data: bytes) -> None:
         for read in readers:
             said = read(data[:4096])
             assert said is None or isinstance(said, (int, str))
-        assert all(f.code in CODES for f in _meta("/a/meta.json", data[:4096], "/a", {}))
+        notes = Notes(lambda _, limit: data[:limit], lambda *_: None)
+        assert all(f.code in CODES for f in records([saved], notes))
 
     return run
 

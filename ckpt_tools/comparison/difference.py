@@ -18,8 +18,6 @@ _PATH_NAMES = frozenset({"archive_name", "save_id"})
 """Metadata that only repeats the name under which the file was first saved."""
 _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
 """Findings that say that part of the file was not seen."""
-_NAMES_ITS_SAVE = frozenset({"dcp"})
-"""Indexes that hold an id and the path of the save: their bytes always differ, and say nothing about the state."""
 
 
 class Change(str, Enum):
@@ -158,7 +156,7 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
     tensors = tuple(_tensors(a, b, level, bytes_same, described))
     metadata = tuple(_metadata(a, b))
-    ids = a.report.format in _NAMES_ITS_SAVE and b.report.format in _NAMES_ITS_SAVE
+    ids = _names_its_save(a.report) and _names_its_save(b.report)
     if (
         metadata
         or (bytes_same is False and not ids)
@@ -170,6 +168,11 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
     else:
         change = Change.NOT_COMPARED
     return FileDifference(name, change, a.report, b.report, tensors, metadata, bytes_same)
+
+
+def _names_its_save(report: Report) -> bool:
+    """Whether a file holds an id or the path of its save: its bytes always differ, and say nothing about the state."""
+    return report.format is not None and format_of(report.format).names_its_save
 
 
 def lone(name: str, change: Change, side: Side) -> FileDifference:

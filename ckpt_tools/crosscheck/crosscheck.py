@@ -1,151 +1,218 @@
-"""What only several files together show: ranks that are missing, steps that disagree, tensors that changed, trackers that lie."""
+"""Findings that only several files together show, over everything that was found below a root.
+
+Each check is a function of one run. Those of files give (path, finding), which is added to the file's report before the next
+check looks at it; those of checkpoints give findings that belong to no single file.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.duplicates import same_content
-from ckpt_tools.crosscheck.mindformers_records import records
-from ckpt_tools.crosscheck.trackers import declared, missing
+from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
+from ckpt_tools.crosscheck.unlike import changed, unlike_run
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.sidecars import gone, read_note
+from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.inspection.check import prefix_signature
+from ckpt_tools.formats import format_of
+from ckpt_tools.formats import names as format_names
 from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts.common.saved_sizes import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.session import Session, with_findings
+
+FileFinding = tuple[str, Finding]
+"""The path of a file, and what is said of it."""
+
+
+@dataclass
+class _Run:
+    """The checkpoints of one run, and what the checks so far have shown. ``tree``: more than one file was asked for."""
+
+    session: Session
+    checkpoints: Sequence[Checkpoint]
+    tree: bool
+    level: Level
+    contradicted: set[str] = field(default_factory=set)
+    """Files that contradict their names: errors."""
+    incomplete: set[str] = field(default_factory=set)
+    """Paths of checkpoints that lack parts."""
+
+    @cached_property
+    def finished(self) -> list[Checkpoint]:
+        return [c for c in self.checkpoints if not c.unfinished]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """What a save left half written proves nothing, so only those of finished checkpoints."""
+        return [p for c in self.finished for p in c.parts]
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        return self.session.reports
+
+    def add(self, path: str, f: Finding) -> None:
+        """Add a finding to the report on a file."""
+        self.reports[path] = with_findings(self.reports[path], [f])
 
 
 def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
-    """Findings across the files of each run; those of one file are added to its report."""
-    out: list[Finding] = []
-    if whole_tree:
-        out += _pieces(s)
-        out += (
-            f
-            for home in sorted({os.path.dirname(i) for i in s.found.indexes if i.endswith(".index")})
-            for f in state_file(home)
-        )
+    """Findings over several files, run by run; those about one file are added to its report."""
+    out = [*_incomplete_tensors(s), *_beside_indexes(s)] if whole_tree else []
     judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(s.parts)).values():
-        parts = [
-            p for c in checkpoints if not c.unfinished for p in c.parts
-        ]  # what a save left half written proves nothing
-        wrong = set[str]()
-        for path, f in (
-            *consistency.consistency(parts, s.reports),
-            *contradictions([(p, s.reports[p.path]) for p in parts]),
-        ):
-            wrong |= {path} if f.severity is Severity.ERROR else set()
-            s.reports[path] = with_findings(s.reports[path], [f])
-        for odd, typical in consistency.signatures(parts, s.reports):
-            s.reports[odd.path] = with_findings(s.reports[odd.path], [changed(odd, typical, s)])
-        named = [
-            p
-            for c in checkpoints
-            if not c.unfinished
-            for p in s.members(c).parts
-            if p.path in s.reports and p.path not in wrong
-        ]
-        copied = [row[:2] for row in same_content(named, s)] if level >= Level.CONTENT and whole_tree else ()
-        for path, f in (*trailers(parts, s), *modes(parts, s), *ciphers(parts, s), *copied):
-            s.reports[path] = with_findings(s.reports[path], [f])
-        incomplete: set[str] = set()
-        finished = [c for c in checkpoints if not c.unfinished]
-        run = completeness.expected(
-            finished,
-            told=lambda c: consistency.saved_sizes(s.reports[p.path] for p in c.parts if p.path in s.reports),
-        )
-        for c in checkpoints:
-            if c.unfinished:
-                out.append(_begun(s, c))
-                continue
-            gaps = completeness.missing(c, run) if whole_tree else []
-            torn = [
-                p
-                for p in c.parts
-                if any(f.code in TORN and f.severity is Severity.ERROR for f in s.reports[p.path].findings)
-            ]
-            if (
-                whole_tree
-                and (torn or any(f.severity is not Severity.NOTE for f in gaps))
-                and s.unfinished(c, finished)
-            ):
-                text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
-                gaps = [
-                    finding(
-                        "unfinished-save",
-                        text,
-                        path=c.path,
-                        ranks=next((f.ranks for f in gaps if f.ranks), ()),
-                    )
-                ]
-                _soften(s, torn)
-            if any(f.severity is not Severity.NOTE for f in gaps):
-                incomplete.add(c.path)
-            out += [*gaps, *(completeness.losses(c, run) if whole_tree else ()), *completeness.doubled(c)]
-            if len({p.generation for p in c.parts}) > 1:
-                out.append(
-                    finding(
-                        "generation-mismatch",
-                        f"{completeness.label(c)} joins files of different restarts",
-                        path=c.path,
-                        severity=_restarts(c, finished),
-                    )
-                )
-        for odd, typical, what in (row for c in finished for row in consistency.replicas(c, s.reports)):
-            code, text = (
-                ("size-outlier", f"{odd.size:,} bytes")
-                if what == "size"
-                else ("signature-changed", "its tensors differ")
-            )
-            other = (
-                typical.path.rpartition("/")[2]
-                if typical.rank is None
-                else f"rank {typical.rank}'s file ({typical.size:,} bytes)"
-            )
-            s.reports[odd.path] = with_findings(
-                s.reports[odd.path], [finding(code, f"{text}, unlike {other} and other replicas")]
-            )
-        for c, between in consistency.straddled(finished) if whole_tree else ():
-            out.append(
-                finding(
-                    "mixed-attempts",
-                    f"{completeness.label(between)} was written between its first and its last file",
-                    path=c.path,
-                )
-            )
-        if whole_tree:
-            out += records(finished)
-        if whole_tree and finished:
-            out += (f for f in tracker_findings(s, finished, incomplete.copy) if f.path not in judged)
+        run = _Run(s, checkpoints, whole_tree, level)
+        for of_files in _OF_FILES:
+            for path, f in list(of_files(run)):
+                run.add(path, f)
+        for of_checkpoints in _OF_CHECKPOINTS:
+            out += of_checkpoints(run)
+        if whole_tree and run.finished:
+            out += (f for f in tracker_findings(s, run.finished, run.incomplete.copy) if f.path not in judged)
     return out
+
+
+# --- of files that belong to no run
+
+
+def _incomplete_tensors(s: Session) -> Iterator[Finding]:
+    """Tensors of which the files of a directory do not hold all pieces."""
+    if s.places:
+        from ckpt_tools.formats.common.tensor_pieces import incomplete
+
+        for home, files in s.places.items():
+            yield from (replace(f, path=home) for f in incomplete(files.values()))
+
+
+def _beside_indexes(s: Session) -> Iterator[Finding]:
+    """What is wrong with the lists of checkpoints that some formats keep beside their index files."""
+    homes = set[tuple[str, str]]()
+    for path in s.found.indexes:
+        home, name = os.path.split(path)
+        homes |= {(home, of) for of in format_names.allowed(name) if name.endswith(format_of(of).suffixes)}
+    for home, of in sorted(homes):
+        yield from format_of(of).beside(home, NOTES)
+
+
+# --- of the files of one run
+
+
+def _contradictions(run: _Run) -> Iterator[FileFinding]:
+    """Files whose contents contradict their names, or the place of the rank that wrote them."""
+    rows = [(p, run.reports[p.path]) for p in run.parts]
+    found = (*consistency.consistency(run.parts, run.reports), *contradictions(rows))
+    run.contradicted |= {path for path, f in found if f.severity is Severity.ERROR}
+    yield from found
+
+
+def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
+    """Files with other tensors than the same rank's files of other steps."""
+    for odd, typical in consistency.signatures(run.parts, run.reports):
+        yield odd.path, changed(odd, typical, run.session)
+
+
+def _unlike_run(run: _Run) -> Iterator[FileFinding]:
+    """Files saved in another way than most of the run."""
+    yield from unlike_run([(p, run.reports[p.path]) for p in run.parts])
+
+
+def _copied(run: _Run) -> Iterator[FileFinding]:
+    """Files copied over those of another step, rank or role."""
+    if not run.tree or run.level < Level.CONTENT:
+        return
+    members = (p for c in run.finished for p in run.session.members(c).parts)
+    candidates = [p for p in members if p.path in run.reports and p.path not in run.contradicted]
+    for copy in same_content(candidates, run.session):
+        yield copy.path, copy.finding
+
+
+def _unlike_replicas(run: _Run) -> Iterator[FileFinding]:
+    """Files that the layout calls replicas, and that are not."""
+    for c in run.finished:
+        for row in consistency.replicas(c, run.reports):
+            odd, typical = row.odd, row.typical
+            beside = f"rank {typical.rank}'s file ({typical.size:,} bytes)"
+            other = typical.path.rpartition("/")[2] if typical.rank is None else beside
+            code, text = "signature-changed", "its tensors differ"
+            if row.what == "size":
+                code, text = "size-outlier", f"{odd.size:,} bytes"
+            yield odd.path, finding(code, f"{text}, unlike {other} and other replicas")
+
+
+# --- of the checkpoints of one run
+
+
+def _completeness(run: _Run) -> Iterator[Finding]:
+    """What each checkpoint lacks, or has twice."""
+    expected = completeness.expected(
+        run.finished,
+        told=lambda c: saved_sizes(run.reports[p.path] for p in c.parts if p.path in run.reports),
+    )
+    for c in run.checkpoints:
+        if c.unfinished:
+            yield _begun(run.session, c)
+            continue
+        gaps = _gaps(run, c, expected)
+        if _serious(gaps):
+            run.incomplete.add(c.path)
+        yield from gaps
+        if run.tree:
+            yield from completeness.losses(c, expected)
+        yield from completeness.doubled(c)
+        if len({p.generation for p in c.parts}) > 1:
+            text = f"{completeness.label(c)} joins files of different restarts"
+            severity = _restarts(c, run.finished)
+            yield finding("generation-mismatch", text, path=c.path, severity=severity)
+
+
+def _serious(gaps: Iterable[Finding]) -> bool:
+    return any(f.severity is not Severity.NOTE for f in gaps)
+
+
+def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Finding]:
+    """What a checkpoint lacks: one finding that says so where it may still be written."""
+    if not run.tree:
+        return []
+    gaps = completeness.missing(c, expected)
+    torn = [p for p in c.parts if _is_torn(run.reports[p.path])]
+    if not (torn or _serious(gaps)) or not run.session.unfinished(c, run.finished):
+        return gaps
+    _soften(run.session, torn)
+    text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
+    ranks = next((f.ranks for f in gaps if f.ranks), ())
+    return [finding("unfinished-save", text, path=c.path, ranks=ranks)]
+
+
+def _is_torn(report: Report) -> bool:
+    return any(f.code in TORN and f.severity is Severity.ERROR for f in report.findings)
 
 
 def _begun(s: Session, c: Checkpoint) -> Finding:
     """A save without the file that is written last: damage where the tracker names it, else it never finished."""
+    home = c.parts[0].home or c.path
     if tracker := declared(s, c):
-        text = f"{tracker.rpartition('/')[2]} names this checkpoint, so it was finished, {missing(c)}"
-        return finding("missing-part", text, path=c.parts[0].home or c.path)
+        name = tracker.rpartition("/")[2]
+        text = f"{name} names this checkpoint, so it was finished, {missing(c)}"
+        return finding("missing-part", text, path=home)
     _soften(s, c.parts)
-    return finding(
-        "unfinished-save", f"this save {completeness.why_unfinished(c)}", path=c.parts[0].home or c.path
-    )
+    return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=home)
 
 
 def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:
-    """After a crash in the middle of a save the ranks count restarts differently: no matter, as long as the files were written together."""
+    """After a crash in the middle of a save the ranks count restarts differently.
+
+    No matter, as long as the files were written together.
+    """
     spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
     nearest = min((abs(o.mtime_ns - c.mtime_ns) for o in others if o is not c), default=0)
     return Severity.NOTE if spread < nearest else Severity.WARNING
@@ -162,119 +229,28 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
             s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
-def _pieces(s: Session) -> Iterator[Finding]:
-    """Pieces of tensors that do not make up the whole."""
-    if s.places:
-        from ckpt_tools.formats.safetensors.dcp_sharding import together
-
-        yield from (
-            replace(f, path=home) for home, files in s.places.items() for f in together(files.values())
-        )
+def _straddled(run: _Run) -> Iterator[Finding]:
+    """Checkpoints whose files were written on both sides of another save."""
+    for c, between in consistency.straddled(run.finished) if run.tree else ():
+        text = f"{completeness.label(between)} was written between its first and its last file"
+        yield finding("mixed-attempts", text, path=c.path)
 
 
-def state_file(home: str) -> Iterator[Finding]:
-    """TensorFlow's text file ``checkpoint`` beside its bundles: well-formed, and naming a bundle that is there. Absolute paths may be another machine's."""
-    from ckpt_tools.formats.tensorflow.state import parse
-
-    path = os.path.join(home, "checkpoint")
-    data = read_note(path, 1 << 20)
-    if data is None:
-        return
-    if isinstance(data, Finding):
-        yield data
-        return
-    try:
-        named = parse(data).latest
-    except Damage as e:
-        yield replace(e.finding, path=path)
-        return
-    if named and not os.path.isabs(named):
-        wrong = gone(
-            os.path.join(home, f"{named}.index"), path, f"it names {named[:200]!r}, which is not there"
-        )
-        yield from () if wrong is None else (wrong,)
+def _framework_notes(run: _Run) -> Iterator[Finding]:
+    """What the framework's own notes beside the checkpoints get wrong about them."""
+    if run.tree and run.finished:
+        yield from BY_NAME[run.finished[0].layout].crosscheck(run.finished, NOTES)
 
 
-def tracker_findings(
-    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]
-) -> Iterator[Finding]:
-    """What the tracker beside a run gets wrong, if its layout has one. ``incomplete`` gives the paths of checkpoints that lack parts."""
-    layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
-    if layout.tracker is None:
-        return
-    said = s.tracker(layout.name, base)
-    if said is None:
-        if layout.always_tracked and f"{base}/".startswith(f"{s.root}/"):  # above ROOT nobody looked
-            yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
-    elif isinstance(said[1], Finding):
-        yield said[1]
-    else:
-        yield from consistency.trackers(checkpoints, said[1], said[0], incomplete())
-
-
-def ciphers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
-    """Encrypted files of another mode than most of their run: saved by another job, with another key."""
-    modes = Counter(
-        said for p in parts if isinstance(said := s.reports[p.path].metadata.get("encryption"), str)
-    )
-    usual = modes.most_common(1)[0][0] if len(modes) > 1 else None
-    for p in parts:
-        said = s.reports[p.path].metadata.get("encryption")
-        if usual and said and said != usual and 2 * modes[usual] > modes.total():
-            yield (
-                p.path,
-                finding(
-                    "signature-changed", f"it is encrypted with {said}, the run's other files with {usual}"
-                ),
-            )
-
-
-def changed(odd: Part, typical: Part, s: Session) -> Finding:
-    """A part whose tensors differ from its siblings': an error when it is a sibling cut off after some record, which no format of its own shows."""
-    a, b = s.reports[odd.path], s.reports[typical.path]
-    other = typical.path.rpartition("/")[2]
-    if a.tensors < b.tensors and a.format == "mindspore_ckpt":
-        formats = BY_NAME[typical.layout].piece(typical.piece).formats
-        if prefix_signature(typical.path, formats, a.tensors) == a.signature:
-            text = f"it ends after {a.tensors} tensors, exactly like {other} ({b.tensors} tensors) cut between two records"
-            return finding("signature-changed", text, severity=Severity.ERROR)
-    return finding(
-        "signature-changed",
-        f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)",
-    )
-
-
-def trailers(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
-    """MindSpore files without the CRC trailer that most files of their run carry: cut by exactly its 17 bytes, or saved otherwise."""
-    rows = [
-        p
-        for p in parts
-        if p.kind is Kind.PERIODIC
-        and s.reports[p.path].format == "mindspore_ckpt"
-        and s.reports[p.path].tensors
-    ]
-    without = [p for p in rows if not s.reports[p.path].metadata.get("crc_trailer")]
-    if without and 2 * len(without) < len(rows):
-        for p in without:
-            yield (
-                p.path,
-                finding(
-                    "signature-changed",
-                    "no CRC trailer, unlike the run's other files: cut by its 17 bytes, or saved with other settings",
-                ),
-            )
-
-
-def modes(parts: Sequence[Part], s: Session) -> Iterator[tuple[str, Finding]]:
-    """MindSpore's save_checkpoint ends with chmod 0400 (mindspore/train/serialization.py, _exec_save): a file without it among files that have it was copied, or cut."""
-    rows = [p for p in parts if s.reports[p.path].format in ("mindspore_ckpt", "mindspore_encrypted")]
-    without = [p for p in rows if s.reports[p.path].mode != 0o400]
-    if 2 * len(without) < len(rows):
-        for p in without:
-            yield (
-                p.path,
-                finding(
-                    "mode-not-final",
-                    f"its mode is {s.reports[p.path].mode:04o}, that of the run's other files 0400",
-                ),
-            )
+_OF_FILES: tuple[Callable[[_Run], Iterator[FileFinding]], ...] = (
+    _contradictions,
+    _changed_tensors,
+    _unlike_run,
+    _copied,
+    _unlike_replicas,
+)
+_OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
+    _completeness,
+    _straddled,
+    _framework_notes,
+)

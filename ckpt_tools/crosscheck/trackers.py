@@ -1,11 +1,16 @@
-"""What a tracker names was finished: where its pieces are gone, that is damage, and neither a save that never finished nor a first launch."""
+"""Trackers: the files beside checkpoints that name the latest one.
+
+What a tracker names was finished. Where its pieces are gone, that is damage, and neither a save that never finished
+nor a first launch.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.crosscheck import consistency
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, Layout, active
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -15,25 +20,48 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
 
+def tracker_findings(
+    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]
+) -> Iterator[Finding]:
+    """What the tracker beside a run gets wrong, if its layout has one.
+
+    ``incomplete`` gives the paths of checkpoints that lack parts; it is called only where there is a tracker.
+    """
+    layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
+    if layout.tracker is None:
+        return
+    tracker = s.tracker(layout.name, base)
+    if tracker is None:
+        if layout.always_tracked and f"{base}/".startswith(f"{s.root}/"):  # above ROOT nobody looked
+            yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
+        return
+    path, said = tracker
+    if isinstance(said, Finding):
+        yield said
+    else:
+        yield from consistency.trackers(checkpoints, said, path, incomplete())
+
+
 def declared(session: Session, c: Checkpoint) -> str | None:
-    """The tracker beside a checkpoint that names it, whichever layout's it is: of a damaged one only files of another layout may be left."""
+    """The tracker beside a checkpoint that names it.
+
+    Whichever layout's it is: of a damaged checkpoint only files of another layout may be left.
+    """
+    if any(p.unfinished for p in c.parts):
+        return None
     base = c.parts[0].base
     for layout in active():
-        if (
-            not layout.tracker
-            or (layout.tracker, base) not in session.found.trackers
-            or any(p.unfinished for p in c.parts)
-        ):
+        if not layout.tracker or (layout.tracker, base) not in session.found.trackers:
             continue
-        said = session.tracker(layout.name, base)
-        if (
-            said is not None
-            and not isinstance(said[1], Finding)
-            and said[1] is not None
-            and _named(layout, c) == said[1]
-        ):
-            return said[0]
+        tracker = session.tracker(layout.name, base)
+        if tracker is not None and _names(tracker[1], layout, c):
+            return tracker[0]
     return None
+
+
+def _names(said: int | str | Finding | None, layout: Layout, c: Checkpoint) -> bool:
+    """Whether what a tracker of the layout says is this checkpoint."""
+    return said is not None and not isinstance(said, Finding) and _named(layout, c) == said
 
 
 def _named(layout: Layout, c: Checkpoint) -> int | str | None:
@@ -45,25 +73,23 @@ def _named(layout: Layout, c: Checkpoint) -> int | str | None:
 
 
 def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """What the trackers beside the ``chosen`` checkpoints name although it is not among them; ``begun`` are saves without the file that is written last."""
+    """What the trackers beside the ``chosen`` checkpoints name although it is not among them.
+
+    ``begun`` are saves without the file that is written last.
+    """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        layout, said = BY_NAME[name], session.tracker(name, base)
-        if said is None or said[1] is None or isinstance(said[1], Finding) or said[1] == "release":
+        layout, tracker = BY_NAME[name], session.tracker(name, base)
+        if tracker is None:
+            continue
+        path, said = tracker
+        if said is None or isinstance(said, Finding) or said == "release":
             continue
         here = [c for c in chosen if c.parts[0].base == base]
-        if any(_named(layout, c) == said[1] for c in here):
+        if any(_named(layout, c) == said for c in here):
             continue
-        rest = next(
-            (
-                c
-                for c in begun
-                if c.parts[0].base == base
-                and not any(p.unfinished for p in c.parts)
-                and _named(layout, c) == said[1]
-            ),
-            None,
-        )
-        yield _rejected(here[0], said[0], said[1], rest)
+        torn = (c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts))
+        rest = next((c for c in torn if _named(layout, c) == said), None)
+        yield _rejected(here[0], path, said, rest)
 
 
 def _rejected(sibling: Checkpoint, tracker: str, said: int | str, rest: Checkpoint | None) -> Rejected:
@@ -79,7 +105,7 @@ def _damage(tracker: str, said: int | str, what: str, path: str) -> Finding:
 
 
 def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
-    """A checkpoint as a listing shows it: what looks like an unfinished save and is named by its tracker was finished."""
+    """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was finished."""
     tracker = declared(session, c) if c.unfinished else None
     if tracker is None:
         return c, ()
@@ -93,11 +119,21 @@ def missing(c: Checkpoint) -> str:
 
 
 def _gone(sibling: Checkpoint, said: int | str) -> Checkpoint:
-    """A checkpoint of which nothing but its name is left; the name's last number is its step, or which save it is."""
+    """A checkpoint of which nothing but its name is left.
+
+    The name's last number is its step, or which save it is.
+    """
     digits = re.search(r"(\d{1,18})\D*$", str(said))
-    n = int(digits[1]) if digits else None
-    counted = sibling.counted
-    path = f"{sibling.parts[0].base}/{said}" if isinstance(said, str) else sibling.parts[0].base
+    number = int(digits[1]) if digits else None
+    base = sibling.parts[0].base
     return Checkpoint(
-        sibling.layout, sibling.run, Kind.PERIODIC, (), path, 0, None if counted else n, None, sibling.epoch_base, None, n if counted else None
-    )  # fmt: skip
+        layout=sibling.layout,
+        run=sibling.run,
+        kind=Kind.PERIODIC,
+        parts=(),
+        path=f"{base}/{said}" if isinstance(said, str) else base,
+        mtime_ns=0,
+        step=None if sibling.counted else number,
+        epoch_base=sibling.epoch_base,
+        generation=number if sibling.counted else None,
+    )

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck.consistency import saved_sizes
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, COORDS
 from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_sizes import saved_sizes
 from ckpt_tools.layouts.common.writer import likely_rank, owner
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part

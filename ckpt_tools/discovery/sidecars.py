@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.notes import Notes
 from ckpt_tools.storage import LocalSource, ShortRead, trust
 from ckpt_tools.storage.retry import is_file, there
 from ckpt_tools.storage.trust import OURS, Trust
@@ -46,6 +47,10 @@ def gone(path: str, named_by: str, text: str) -> Finding | None:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:
         return finding("unreadable", e.strerror or str(e), path=path)
+
+
+NOTES = Notes(read_note, gone)
+"""For the hooks of layouts and formats, which open no files."""
 
 
 def unread(paths: Iterable[str]) -> dict[str, str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.mindspore_steps import check, place, steps
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 
@@ -17,6 +21,12 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(
         path
     )  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
+
+
+def _crosscheck(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
+    from ckpt_tools.layouts.common.mindformers_records import records  # only ckpt verify asks
+
+    return records(checkpoints, notes)
 
 
 def _write_record(part: Part) -> bytes:
@@ -57,6 +67,8 @@ LAYOUT = Layout(
     check=check,
     epoch_base=1,
     counts_restarts=True,
+    compared_by_role=True,
+    crosscheck=_crosscheck,
     records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
     write_record=_write_record,
     reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",

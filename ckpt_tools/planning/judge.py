@@ -12,9 +12,9 @@ from math import prod
 from shlex import quote
 
 from ckpt_tools.crosscheck import attempts, consistency, twins
-from ckpt_tools.crosscheck.crosscheck import changed
 from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
+from ckpt_tools.crosscheck.unlike import changed
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
@@ -157,9 +157,9 @@ class Judge:
         pieces = [places[home] for home in {os.path.dirname(p.path) for p in a.parts} if home in places]
         if not pieces:
             return ()
-        from ckpt_tools.formats.safetensors.dcp_sharding import together
+        from ckpt_tools.formats.common.tensor_pieces import incomplete
 
-        return tuple(replace(f, path=c.path) for files in pieces for f in together(files.values()))
+        return tuple(replace(f, path=c.path) for files in pieces for f in incomplete(files.values()))
 
     def _two_attempts(self, a: Assignment) -> tuple[Finding, ...]:
         """Why files that would be loaded together are of two saves of the step. Raises UsageError where only their times say so: a restored file looks the same."""

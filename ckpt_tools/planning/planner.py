@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from ckpt_tools.crosscheck import unfinished
-from ckpt_tools.crosscheck.crosscheck import tracker_findings
+from ckpt_tools.crosscheck.trackers import tracker_findings
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import (
     CannotLook,

@@ -9,12 +9,12 @@ from math import prod
 from typing import NamedTuple
 
 from ckpt_tools import launchers
-from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.writers import placed, rank_order
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.layouts.common import saved_sizes as in_files
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -26,7 +26,7 @@ from ckpt_tools.reading.prefetch import by_crowd
 from ckpt_tools.reading.session import Session
 
 _SIZES = {
-    axis: key for axis, key in consistency.AXES.items() if axis != "dp"
+    axis: key for axis, key in in_files.AXES.items() if axis != "dp"
 }  # in files the data parallel size is what the world size leaves over
 ALONE = "a single file without a rank"
 HIGHEST = "highest rank on disk"
@@ -61,7 +61,7 @@ def expert_names(
 
 def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """What the files of one checkpoint say about the job that saved it; some of them are read for it."""
-    return consistency.saved_sizes(session.report(p, level) for p in _telling(checkpoint)[:_ASKED])
+    return in_files.saved_sizes(session.report(p, level) for p in _telling(checkpoint)[:_ASKED])
 
 
 class _Witnesses(NamedTuple):
@@ -157,7 +157,7 @@ def _witnesses(
         mine = _telling(c)[:_FILES]
         by_crowd(session, mine, level)
         said = [session.report(p, level) for p in mine]
-        if told := consistency.saved_world_size(said):
+        if told := in_files.saved_world_size(said):
             return _Witnesses(mine, said, told)
         out = out if out.parts else _Witnesses(mine, said, None)
         if any(r.verdict is not Verdict.BROKEN for r in said):

@@ -55,7 +55,7 @@ def test_the_target_lets_through_what_a_check_raises(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, broken)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError) as caught:
         TARGET.target(FORMATS[0].name)(b"PK")
-    assert TARGET.where(caught.value).startswith("ZeroDivisionError-_base-")
+    assert TARGET.where(caught.value).startswith("ZeroDivisionError-format-")
 
 
 def test_the_target_objects_to_an_impossible_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> Non
 
 def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
-    monkeypatch.setattr("ckpt_tools.crosscheck.mindformers_records._meta", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
+    monkeypatch.setattr("ckpt_tools.layouts.common.mindformers_records.records", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
     with pytest.raises(AssertionError):
         TARGET.target("tracker")(b"20")
 

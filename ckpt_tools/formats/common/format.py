@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
-from ckpt_tools.model.report import Guard, Level, Region, Scalar, Unlisted
+from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
@@ -91,6 +93,16 @@ Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
 
 
+def nothing_odd(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """A format whose files are compared by their tensors alone."""
+    return iter(())
+
+
+def nothing_beside(home: str, notes: Notes) -> Iterator[Finding]:
+    """A format without other files beside its indexes."""
+    return iter(())
+
+
 @frozen
 class Format:
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
@@ -101,6 +113,10 @@ class Format:
     is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
     of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
     ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
+    ``crosscheck`` compares the files of this format in one run, and gives (path, finding). ``beside`` says what is wrong with the
+    other files that the format keeps in a directory of its index files. ``final_mode`` are the permission bits that the framework
+    gives a finished file. ``hides_cuts``: a file cut between two of its records looks whole.
+    ``names_its_save``: the bytes hold an id or the path of the save, so two saves of one state are never equal.
     """
 
     name: str
@@ -117,6 +133,11 @@ class Format:
     index: bool = False
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
     ours: Callable[[Source], bool] = field(default=lambda _: True)
+    crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_odd
+    beside: Callable[[str, Notes], Iterator[Finding]] = nothing_beside
+    final_mode: int | None = None
+    hides_cuts: bool = False
+    names_its_save: bool = False
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:

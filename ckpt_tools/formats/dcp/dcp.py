@@ -257,4 +257,5 @@ FORMAT = Format(
     reference="torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13; Megatron-core 0.16: strategies/filesystem_async.py",
     index=True,
     index_of=_index_of,
+    names_its_save=True,
 )

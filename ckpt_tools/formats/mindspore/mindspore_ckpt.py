@@ -5,7 +5,7 @@ Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ckpt_tools.checksum import Extent, Sum
@@ -14,6 +14,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.mindspore.records import (
+    FINAL_MODE,
     LITERAL,
     OPAQUE,
     TRAILER,
@@ -24,7 +25,8 @@ from ckpt_tools.formats.mindspore.records import (
     records,
 )
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Guard, Level, Report
 from ckpt_tools.storage import Source
 
 
@@ -186,6 +188,17 @@ def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:
         yield lost
 
 
+def _lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Files without the CRC trailer that most of their run carry: cut by exactly its bytes, or saved otherwise."""
+    saved = [(p, r) for p, r in files if p.kind is Kind.PERIODIC and r.tensors]
+    without = [p for p, r in saved if not r.metadata.get("crc_trailer")]
+    if 2 * len(without) < len(saved):
+        cause = f"cut by its {TRAILER} bytes, or saved with other settings"
+        for p in without:
+            text = f"no CRC trailer, unlike the run's other files: {cause}"
+            yield p.path, finding("signature-changed", text)
+
+
 FORMAT = Format(
     name="mindspore_ckpt",
     suffixes=(".ckpt",),
@@ -201,5 +214,8 @@ FORMAT = Format(
         "a tensor with a zero in its shape is dropped by the writer",
     ),
     loader="mindspore",
+    crosscheck=_lost_trailers,
+    final_mode=FINAL_MODE,
+    hides_cuts=True,
     reference="MindSpore 2.10: mindspore/train/serialization.py, checkpoint.proto",
 )

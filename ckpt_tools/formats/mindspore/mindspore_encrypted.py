@@ -27,7 +27,7 @@ from ckpt_tools.formats.common.crypto import (
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.encrypted_blocks import Framing, framing
-from ckpt_tools.formats.mindspore.records import CIPHERS
+from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
@@ -189,6 +189,7 @@ FORMAT = Format(
     name="mindspore_encrypted",
     suffixes=(".ckpt",),
     magic=_magic,
+    final_mode=FINAL_MODE,
     checks={Level.STRUCTURE: _structure},
     protects="AES-GCM: with the key, a tag per block over all its bytes; AES-CBC and SM4-CBC: nothing",
     limits=(

@@ -22,6 +22,8 @@ from ckpt_tools.storage import ShortRead
 
 LITERAL, TRAILER = b"crc_num", 17
 """The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
+FINAL_MODE = 0o400
+"""save_checkpoint ends with chmod 0400 (mindspore/train/serialization.py, _exec_save)."""
 CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xda\x5e\x3a\x7f": "SM4-CBC"}
 """How an encrypted file begins -> its mode."""
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024

@@ -7,14 +7,12 @@ furthest end of all pieces for them, so a lost last shard looks like a smaller t
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.json_text import integers, mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Box, Tensor
 
@@ -50,25 +48,3 @@ def offsets(text: str, tensors: Sequence[Tensor], at: int) -> Iterator[Finding |
             f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else ""),
             offset=at,
         )
-
-
-def together(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
-    """Whether the pieces of all files of one save fill the tensors that they make up; replicated tensors are in one file only."""
-    pieces: dict[str, list[Box]] = defaultdict(list)
-    for file in files:
-        for name, box in file.items():
-            pieces[name].append(box)
-    for name, boxes in pieces.items():
-        ranks = {len(b.start) for b in boxes}
-        shape = (
-            tuple(max(ends) for ends in zip(*(b.stop for b in boxes), strict=True)) if len(ranks) == 1 else ()
-        )
-        bad = untiled(shape, boxes) if len(ranks) == 1 else None
-        if len(ranks) > 1 or (bad and bad.kind != "complex"):
-            what = {"hole": "leave a hole", "overlap": "overlap"}.get(
-                bad.kind if bad else "", "differ in their number of dimensions"
-            )
-            yield finding(
-                "bad-header",
-                f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing",
-            )

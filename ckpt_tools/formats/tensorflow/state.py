@@ -7,10 +7,15 @@ absolute. Facts: python/checkpoint/checkpoint_management.py and python/training/
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.notes import Notes
 
 LIMIT = 1 << 20
 """Bytes: with max_to_keep=None the list grows by a line with every save."""
@@ -59,6 +64,26 @@ def _unescaped(text: str, at: int) -> str:
         return _ESCAPE.sub(one, text.encode()).decode()
     except UnicodeDecodeError:
         raise Damage("bad-tracker", "a path is not UTF-8", at) from None
+
+
+def check(home: str, notes: Notes) -> Iterator[Finding]:
+    """Whether the file is well-formed, and names a bundle of its directory that is there. Absolute paths may be another machine's."""
+    path = os.path.join(home, "checkpoint")
+    data = notes.read(path, LIMIT)
+    if data is None:
+        return
+    if isinstance(data, Finding):
+        yield data
+        return
+    try:
+        named = parse(data).latest
+    except Damage as e:
+        yield replace(e.finding, path=path)
+        return
+    if named and not os.path.isabs(named):
+        index = os.path.join(home, f"{named}.index")
+        if wrong := notes.gone(index, path, f"it names {named[:200]!r}, which is not there"):
+            yield wrong
 
 
 def parse(data: bytes) -> State:

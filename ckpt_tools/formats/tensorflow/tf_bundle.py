@@ -20,6 +20,7 @@ from ckpt_tools.formats.tensorflow.entry import Header, Item, header, item, slic
 from ckpt_tools.formats.tensorflow.shard import shard, short
 from ckpt_tools.formats.tensorflow.sstable import has_footer, table
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
@@ -188,6 +189,12 @@ def _partitioned(
         yield finding("missing-storage", said[:500], offset=full.at, severity=Severity.WARNING)
 
 
+def _list_of_checkpoints(home: str, notes: Notes) -> Iterator[Finding]:
+    from ckpt_tools.formats.tensorflow.state import check  # few directories have one
+
+    return check(home, notes)
+
+
 FORMAT = Format(
     name="tf_bundle",
     suffixes=(".index",),
@@ -206,4 +213,5 @@ FORMAT = Format(
     index=True,
     index_of=_index_of,
     ours=ours,
+    beside=_list_of_checkpoints,
 )

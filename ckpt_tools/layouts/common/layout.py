@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
@@ -177,6 +178,11 @@ def nothing_beside(checkpoint: Checkpoint) -> tuple[str, ...]:
     return ()
 
 
+def nothing_noted(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
+    """A layout without other notes than its tracker."""
+    return iter(())
+
+
 def nothing_lacks(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A layout whose checkpoints all hold a whole training state."""
     return iter(())
@@ -209,6 +215,8 @@ class Layout:
     ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training cannot go on; ``later``: it is tried only after the others, however new it is;
     ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a ``last_resort`` are checkpoints only where no other layout has any.
     ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece that every save writes anew.
+    ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck`` compares the
+    finished checkpoints of one run with the framework's own notes beside them.
     """
 
     name: str
@@ -241,6 +249,8 @@ class Layout:
     unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
     counts_restarts: bool = False
+    compared_by_role: bool = False
+    crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
     renewed: str = ""
 
     def piece(self, name: str) -> Piece:

@@ -1,0 +1,75 @@
+"""Files that were saved in another way than the rest of their run: other tensors, another encryption, another mode."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import format_of
+from ckpt_tools.inspection.check import prefix_signature
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
+from ckpt_tools.reading.session import Session
+
+Rows = Sequence[tuple[Part, Report]]
+
+
+def unlike_run(rows: Rows) -> Iterator[tuple[str, Finding]]:
+    """(path, finding) for the files of one run that most of its other files show to be odd."""
+    formats = defaultdict[str, list[tuple[Part, Report]]](list)
+    for part, report in rows:
+        if report.format is not None:
+            formats[report.format].append((part, report))
+    for name, same in formats.items():
+        yield from format_of(name).crosscheck(same)
+    yield from _modes(rows)
+    yield from _encryption(rows)
+
+
+def _modes(rows: Rows) -> Iterator[tuple[str, Finding]]:
+    """Files without the mode that their framework gives a finished file: copied, or cut."""
+    modes = defaultdict[int, list[tuple[Part, Report]]](list)
+    for part, report in rows:
+        if report.format is not None and (mode := format_of(report.format).final_mode) is not None:
+            modes[mode].append((part, report))
+    for final, same in modes.items():
+        without = [(part, report) for part, report in same if report.mode != final]
+        if 2 * len(without) < len(same):
+            for part, report in without:
+                text = f"its mode is {report.mode:04o}, that of the run's other files {final:04o}"
+                yield part.path, finding("mode-not-final", text)
+
+
+def _encryption(rows: Rows) -> Iterator[tuple[str, Finding]]:
+    """Encrypted files of another mode than most of their run: saved by another job, with another key."""
+    found = [(part, report.metadata.get("encryption")) for part, report in rows]
+    modes = Counter(mode for _, mode in found if isinstance(mode, str))
+    if len(modes) < 2:
+        return
+    usual, most = modes.most_common(1)[0]
+    if 2 * most <= modes.total():
+        return
+    for part, mode in found:
+        if mode and mode != usual:
+            text = f"it is encrypted with {mode}, the run's other files with {usual}"
+            yield part.path, finding("signature-changed", text)
+
+
+def changed(odd: Part, typical: Part, s: Session) -> Finding:
+    """A part whose tensors differ from its siblings'.
+
+    An error when it is a sibling cut off after some record, which no format of its own shows.
+    """
+    a, b = s.reports[odd.path], s.reports[typical.path]
+    other = typical.path.rpartition("/")[2]
+    if a.tensors < b.tensors and a.format is not None and format_of(a.format).hides_cuts:
+        formats = BY_NAME[typical.layout].piece(typical.piece).formats
+        if prefix_signature(typical.path, formats, a.tensors) == a.signature:
+            whole = f"{other} ({b.tensors} tensors)"
+            text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
+            return finding("signature-changed", text, severity=Severity.ERROR)
+    text = f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)"
+    return finding("signature-changed", text)
