@@ -22,13 +22,14 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.selection import Selection
+from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning import decision_log
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import by_crowd, by_engine
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.reading.unseen import not_seen, unread_files
 from ckpt_tools.storage import counted
-from ckpt_tools.storage.paths import Path, Paths, one, several
+from ckpt_tools.storage.paths import Path, Paths, names, one, several
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -48,15 +49,14 @@ def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
     Raises CannotLook when ``root`` cannot be listed.
     """
     selection = selection or Selection()
-    s = Session(
-        one(root),
+    options = ReadOptions(
         jobs=selection.jobs,
         settle=selection.settle,
         key_file=selection.key_file,
-        listing=True,
         exclude=selection.exclude,
         trust=selection.trust,
     )
+    s = open_session(one(root), options, listing=True)
     rows = [as_told(s, c) for c in _listed(s, selection)]
     checkpoints = [c for c, _ in rows]
     expected = {
@@ -138,6 +138,21 @@ def verify(
     """
     started = time.perf_counter()
     asked = _asked(sample, max_duration, level)
+    options = ReadOptions(
+        jobs=jobs,
+        io=io,
+        limit_rate=limit_rate,
+        cache=cache,
+        max_age=max_age,
+        settle=settle,
+        require=names(require),
+        trust_global=tuple(trust_global),
+        key_file=key_file,
+        explain=explain,
+        trust=trust,
+        progress=progress,
+        note=note,
+    )
     partial = set[str]()
     files: list[FileReport] = []
     across: list[Finding] = []
@@ -149,10 +164,7 @@ def verify(
             counted() as read,
             remembering(root, cache, max_age, note, trust) as kept,
         ):
-            s = Session(
-                root, jobs=jobs, require=require, trust_global=trust_global, settle=settle, progress=progress, key_file=key_file, explain=explain, cache=kept, io=io, limit_rate=limit_rate,
-                budget=asked.seconds if asked else None, trust=trust,
-            )  # fmt: skip
+            s = open_session(root, replace(options, budget=asked.seconds if asked else None), cache=kept)
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
             if asked is not None:
@@ -168,7 +180,7 @@ def verify(
                 s.report(part, level)
             bare = []
             for path, _, _, seen in s.found.bare:
-                report = s.look(path, level, seen)
+                report = s.report_file(path, level, seen)
                 if report.format is None and not report.findings:
                     unrecognised += 1
                 else:
@@ -254,9 +266,9 @@ def show(
 ) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
     path = one(path, "path")
-    s = Session(path, key_file=key_file, explain=explain, trust=trust)
+    s = open_session(path, ReadOptions(key_file=key_file, explain=explain, trust=trust))
     seen = next((p.findings for p in s.parts), next((b[3] for b in s.found.bare), ()))
-    return s.examine(os.path.abspath(path), level, seen)
+    return s.inspect(os.path.abspath(path), level, seen)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.checksum.blocks import Blocks, Picked
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.compare import blocks, default_jobs, mismatches
+from ckpt_tools.checksum.compare import default_jobs, grid_of, mismatches
 from ckpt_tools.checksum.crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum.digests import digests
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
@@ -28,10 +28,10 @@ __all__ = [
     "Progress",
     "Sum",
     "Watch",
-    "blocks",
     "covered",
     "default_jobs",
     "digests",
+    "grid_of",
     "mismatches",
     "shifted",
 ]

@@ -107,7 +107,7 @@ def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int
     return total
 
 
-def blocks(sums: Sequence[Sum], size: int) -> Blocks:
+def grid_of(sums: Sequence[Sum], size: int) -> Blocks:
     """What of a file's content can be checked by itself."""
     if apart(sums, size)[0]:  # one pass feeds them all
         return Blocks((0,), (size,)) if size else Blocks()
@@ -127,7 +127,7 @@ def mismatches(
     """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
 
     Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
-    a medium that cannot deliver them shows. ``picked`` of ``blocks`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
+    a medium that cannot deliver them shows. ``picked`` of ``grid_of`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
     found until then; no thread is left behind.
     """
     if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):

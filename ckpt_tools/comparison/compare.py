@@ -18,6 +18,8 @@ from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead
@@ -37,7 +39,7 @@ class _Reader:
         progress: Progress | None,
     ) -> None:
         self.sessions, self.level, self.pool, self.progress = sessions, level, pool, progress
-        jobs = sessions[0].jobs or default_jobs()
+        jobs = sessions[0].options.jobs or default_jobs()
         self.jobs = max(1, jobs // 2)
         self.done = self.total = self.headers = 0
         self.lock = threading.Lock()
@@ -63,7 +65,7 @@ class _Reader:
     def examine(self, s: Session, f: File) -> Side:
         piece = BY_NAME[f.part.layout].piece(f.part.piece) if f.part else None
         side = Side(
-            *s.examine(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats)
+            *s.inspect(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats)
         )
         self.headers += side.report.bytes_read
         return side
@@ -146,7 +148,8 @@ def diff(
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")
     _sides(a, b)
-    first, second = (Session(root, jobs=jobs, key_file=key_file, trust=trust) for root in (a, b))
+    options = ReadOptions(jobs=jobs, key_file=key_file, trust=trust)
+    first, second = (open_session(root, options) for root in (a, b))
     found = files(first), files(second)
     for side, root in zip(found, (a, b), strict=True):
         if not side:

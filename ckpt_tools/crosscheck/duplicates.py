@@ -232,7 +232,7 @@ class _Run:
         return (steps[at].part for steps in self.places.values() if at in steps)
 
     def _tensors(self, p: Part) -> list[str]:
-        return [t.name for t in self.s.examine(p.path, Level.STRUCTURE)[1].tensors]
+        return [t.name for t in self.s.inspect(p.path, Level.STRUCTURE)[1].tensors]
 
     def _counts(self, p: Part) -> bool:
         """Whether the file holds what is another at every save: a count of steps, or the save's own number."""

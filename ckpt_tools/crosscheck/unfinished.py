@@ -57,7 +57,7 @@ def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
 def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> str:
     """``whole``: how many other checkpoints have so many files. ``short`` files of this one end early."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
-    if not written or not 0 <= (age := (s.now_ns - max(written)) / 1e9) < s.settle:
+    if not written or not 0 <= (age := (s.now_ns - max(written)) / 1e9) < s.options.settle:
         return ""
     of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
     cut = f", {short:,} of them too short" if short else ""

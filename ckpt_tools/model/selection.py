@@ -1,8 +1,8 @@
-"""The question of ``latest`` and ``plan`` as one frozen value. Standard library only, no I/O."""
+"""What is asked, as frozen values: whom to believe, how to read, which checkpoint to choose. Standard library only, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from ckpt_tools.model.frozen import frozen
@@ -20,6 +20,36 @@ class Trust:
     group: bool = False
     owners: frozenset[int] = frozenset()
     directories: tuple[str, ...] = ()
+
+
+@frozen
+class ReadOptions:
+    """How files are read, whatever the question.
+
+    ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes
+    per second at most. No contents are read after ``budget`` seconds.
+    With ``cache`` verdicts are kept for later runs, and those not older than ``max_age`` seconds are used; ``note`` is told in one sentence why they cannot be.
+    ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn file younger than ``settle`` seconds may still be written.
+    ``require`` names entries that must be in every file, ``key_file`` holds the key of encrypted ones, and pickles may name what ``trust_global`` has patterns of.
+    ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this user's own.
+    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread.
+    """
+
+    jobs: int = 0
+    io: str = "auto"
+    limit_rate: float | None = None
+    budget: float | None = None
+    cache: bool = False
+    max_age: float = 0.0
+    exclude: tuple[str, ...] = ()
+    settle: float = 120.0
+    require: tuple[str, ...] = ()
+    trust_global: tuple[str, ...] = ()
+    key_file: str | None = None
+    explain: bool = False
+    trust: Trust = Trust()
+    progress: Callable[[int, int], None] | None = None
+    note: Callable[[str], object] | None = None
 
 
 @frozen
@@ -85,3 +115,26 @@ class Selection:
     world_from: str = "--world-size"
     ranks: range | None = None
     trust: Trust = Trust()
+
+    def read_options(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        note: Callable[[str], object] | None = None,
+    ) -> ReadOptions:
+        """How the files are read that the choice rests on."""
+        return ReadOptions(
+            jobs=self.jobs,
+            io=self.io,
+            limit_rate=self.limit_rate,
+            budget=self.budget,
+            cache=self.cache,
+            max_age=self.max_age,
+            exclude=self.exclude,
+            settle=self.settle,
+            require=self.require,
+            trust_global=self.trust_global,
+            key_file=self.key_file,
+            trust=self.trust,
+            progress=progress,
+            note=note,
+        )

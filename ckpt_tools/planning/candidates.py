@@ -34,6 +34,7 @@ from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered,
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
 from ckpt_tools.planning.tracker_order import from_tracker
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 
 
@@ -180,22 +181,8 @@ class Candidates:
 
     def _session(self) -> Session:
         """What is below the root. Raises CannotLook."""
-        selection = self.selection
-        return Session(
-            self.root,
-            jobs=selection.jobs,
-            require=selection.require,
-            settle=selection.settle,
-            progress=self.progress,
-            key_file=selection.key_file,
-            cache=self.cache,
-            budget=selection.budget,
-            io=selection.io,
-            limit_rate=selection.limit_rate,
-            exclude=selection.exclude,
-            trust_global=selection.trust_global,
-            trust=selection.trust,
-        )
+        options = self.selection.read_options(self.progress)
+        return open_session(self.root, options, cache=self.cache)
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
         """A root that is not there: a misspelt one looks like a first launch. Raises CannotLook unless the caller has said that it may be one."""

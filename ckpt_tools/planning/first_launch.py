@@ -252,5 +252,5 @@ def _holds_state(session: Session, path: str) -> bool:
         return True
     if path != session.root and not formats.names.state(name) and formats.names.known(name):
         return False
-    found = session.look(path, Level.STRUCTURE).format
+    found = session.report_file(path, Level.STRUCTURE).format
     return path == session.root or (found is not None and formats.names.holds_state(found))

@@ -438,7 +438,9 @@ class Judge:
         s = self.session
         slow = s.reader.rate.took if s.reader.rate else None
         digests = [
-            tensor_digests(p.path, s.examine(p.path, Level.STRUCTURE)[1], slow, jobs=s.jobs, io=s.reader.io)
+            tensor_digests(
+                p.path, s.inspect(p.path, Level.STRUCTURE)[1], slow, jobs=s.options.jobs, io=s.reader.io
+            )
             for p in (a, b)
         ]
         names = digests[0].keys() | digests[1].keys()

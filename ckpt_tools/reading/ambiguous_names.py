@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
@@ -13,72 +12,79 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.bare_files import settle_bare_files
 from ckpt_tools.reading.prefetch import by_crowd
-
-if TYPE_CHECKING:
-    from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.session import Session
 
 
-def settle_weak_names(s: Session) -> None:
-    """Pieces whose names do not tell the step get a structure pass; a weak name with other content is no piece at all."""
+def settle_ambiguous_names(s: Session) -> None:
+    """Give each file whose name does not tell what it is its place by its structure; what is no piece of a checkpoint becomes a bare file."""
     pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in s.found.parts}]
     if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
         return
-    by_crowd(
-        s,
-        [p for p in s.found.parts if BY_NAME[p.layout].piece(p.piece).step_from == "content"],
-        Level.STRUCTURE,
-    )
-    kept, damaged = list[Part](), list[Part]()
-    for part in s.found.parts:
-        piece = BY_NAME[part.layout].piece(part.piece)
-        if piece.step_from == "content" and part.size >= 0:
-            report = s.report(part, Level.STRUCTURE)
-            if piece.weak and (report.verdict is Verdict.BROKEN or _unseen(report)):
-                damaged.append(part)
-                continue
-            if piece.weak and not fits(piece, report):
-                other = next((p for p in _as_weak(part) if fits(p.piece, report)), None)
-                if other is not None:
-                    kept.append(_moved(part, other))
-                else:
-                    s.bare(part)
-                continue
-        kept.append(part)
-    homes = {(p.layout, p.base) for p in kept}
-    for part in damaged:  # its content says nothing: it is what the others beside it are
-        names = list(_as_weak(part))
-        other = next((p for p in names if (p.layout.name, p.base) in homes), None) or next(
-            (p for p in names if p.layout.last_resort), None
-        )
-        if other is not None:
-            kept.append(_moved(part, other))
-        else:
-            s.bare(part)
-    known = [p for p in kept if not BY_NAME[p.layout].last_resort]
-    for part in kept if known else ():
-        if BY_NAME[part.layout].last_resort:
-            s.bare(part)
-    s.found.parts = known or kept
-    if kept and not known:
+    by_crowd(s, [p for p in s.found.parts if _piece(p).step_from == "content"], Level.STRUCTURE)
+    placed, damaged = _place_by_content(s)
+    placed += _place_by_siblings(s, damaged, {(p.layout, p.base) for p in placed})
+    known = [p for p in placed if not BY_NAME[p.layout].last_resort]
+    s.found.parts = known or placed
+    if known:
+        for part in placed:
+            if BY_NAME[part.layout].last_resort:
+                s.make_bare(part)
+    elif placed:
         settle_bare_files(s)
+
+
+def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
+    """The parts as their structure tells, and those with an ambiguous name that it says nothing about: they are damaged."""
+    placed, damaged = list[Part](), list[Part]()
+    for part in s.found.parts:
+        piece = _piece(part)
+        if piece.step_from != "content" or part.size < 0:
+            placed.append(part)
+            continue
+        report = s.report(part, Level.STRUCTURE)
+        if not piece.weak:
+            placed.append(part)
+        elif report.verdict is Verdict.BROKEN or _unseen(report):
+            damaged.append(part)
+        elif fits(piece, report):
+            placed.append(part)
+        else:
+            placed += _moved(s, part, next((p for p in _places(part) if fits(p.piece, report)), None))
+    return placed, damaged
+
+
+def _place_by_siblings(s: Session, damaged: Sequence[Part], homes: set[tuple[str, str]]) -> Iterator[Part]:
+    """A damaged file is what the others beside it are; ``homes`` are the layouts and directories of those."""
+    for part in damaged:
+        places = list(_places(part))
+        beside = next((p for p in places if (p.layout.name, p.base) in homes), None)
+        yield from _moved(s, part, beside or next((p for p in places if p.layout.last_resort), None))
+
+
+def _piece(part: Part) -> Piece:
+    return BY_NAME[part.layout].piece(part.piece)
 
 
 def _unseen(report: Report) -> bool:
     return report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
 
 
-def _as_weak(part: Part) -> Iterator[Place]:
-    """The weak names that a part's name also is."""
+def _places(part: Part) -> Iterator[Place]:
+    """What else an ambiguous name may stand for."""
     name = part.path.rpartition("/")[2]
     return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
 
 
-def _moved(part: Part, to: Place) -> Part:
-    return part._replace(
+def _moved(s: Session, part: Part, to: Place | None) -> Iterator[Part]:
+    """The part at another place; where there is none it is a bare file."""
+    if to is None:
+        s.make_bare(part)
+        return
+    yield part._replace(
         layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base
     )
 
 
 def fits(piece: Piece, report: Report) -> bool:
-    """Whether a file's content is what a weak name stands for."""
+    """Whether a file's content is what an ambiguous name stands for."""
     return report.format in piece.formats and (not piece.proof or piece.proof in report.metadata)

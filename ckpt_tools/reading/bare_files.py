@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -17,12 +17,10 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
-
-if TYPE_CHECKING:
-    from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.session import Session
 
 _MOST = 512
-"""Files of a directory that are looked into, the newest ones: who keeps thousands beside each other keeps data there."""
+"""Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data there."""
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
@@ -44,7 +42,27 @@ class _Bare:
 
     @property
     def rolling(self) -> bool:
+        """Whether it is written over by each save."""
         return not self.name.numbered
+
+    @property
+    def pattern(self) -> str:
+        return self.name.pattern.lower()
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it holds weights and nothing to go on training with."""
+        return self.holds is not None and self.holds.weights and not self.holds.optimizer
+
+
+class _Save(NamedTuple):
+    """What the files of one save have in common; ``number`` is their (step, epoch), or their word and the rest of their names."""
+
+    run: tuple[str, ...]
+    kind: Kind
+    rolling: bool
+    number: tuple[object, object]
+    path: str = ""
 
 
 def settle_bare_files(s: Session) -> None:
@@ -56,7 +74,8 @@ def settle_bare_files(s: Session) -> None:
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = [b for p in parts if (b := _read(p, s, p.path in newest)) is not None]
-        kept += (part for same in _sets(_units(_runs(bare))).values() for part in _parts(same))
+        for save in _saves(_with_units(_with_runs(bare))).values():
+            kept += _parts_of(save)
     s.found.parts = kept
 
 
@@ -66,63 +85,62 @@ def settle_bare_files(s: Session) -> None:
 def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = read_bare_name(p.path.rpartition("/")[2])
+    by_name = _Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:
-        return _Bare(p, name, role=name.role or "model")
-    report, anatomy = s.examine(p.path, Level.STRUCTURE, p.findings)
+        return by_name
+    report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
     s.reports[p.path] = report
-    if report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and report.format not in files.FORMATS:
-        if name.says_something and report.format is None:
-            return _Bare(p, name, role=name.role or "model")
-        s.bare(p)
-        return None
-    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or report.format is None:
-        return _Bare(p, name, role=name.role or "model")
-    return _content(p, name, report, anatomy)
+    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return by_name
+    if report.format in files.FORMATS:
+        return _by_content(p, name, report, anatomy)
+    if report.format is None and name.says_something:
+        return by_name
+    s.make_bare(p)
+    return None
 
 
-def _content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
+def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     step, epoch = files.number(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
-    alone = "param_groups" in anatomy.keys
-    optimizer = (
-        alone
-        or any(is_optimizer_state(t.name) for t in anatomy.tensors)
-        or any(map(_optimizer, _present(report, anatomy)))
-    )
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    weights = not alone and any(map(_weight, anatomy.tensors)) and not (name.role == "rng" and not optimizer)
-    counters = not scheduler and (step, epoch) != (None, None)
-    named = name.role or ("scheduler" if scheduler else "other")
-    role = (
-        "ema"
-        if weights and name.role == "ema"
-        else "model"
-        if weights
-        else "optimizer"
-        if optimizer
-        else named
+    optimizer = _has_optimizer(report, anatomy)
+    holds = files.Holds(
+        weights=_has_weights(anatomy, name, optimizer),
+        optimizer=optimizer,
+        counters=not scheduler and (step, epoch) != (None, None),
     )
     count = report.metadata.get("optimizer_step")
-    return _Bare(
-        p,
-        name,
-        files.Holds(weights, optimizer, counters),
-        step,
-        epoch,
-        count if isinstance(count, int) else None,
-        role,
-    )
+    if not isinstance(count, int):
+        count = None
+    return _Bare(p, name, holds, step, epoch, count, _role(name, holds, scheduler))
 
 
-def _present(report: Report, anatomy: Anatomy) -> Iterator[str]:
-    """Top-level names that stand for something."""
-    yield from (k for k in anatomy.keys if report.metadata.get(k, k) is not None)
+def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:
+    if holds.weights:
+        return "ema" if name.role == "ema" else "model"
+    if holds.optimizer:
+        return "optimizer"
+    return name.role or ("scheduler" if scheduler else "other")
 
 
-def _optimizer(key: str) -> bool:
-    return "optim" in key.lower()
+def _is_optimizer_alone(anatomy: Anatomy) -> bool:
+    return "param_groups" in anatomy.keys
 
 
-def _weight(t: Tensor) -> bool:
+def _has_optimizer(report: Report, anatomy: Anatomy) -> bool:
+    if _is_optimizer_alone(anatomy) or any(is_optimizer_state(t.name) for t in anatomy.tensors):
+        return True
+    present = (key for key in anatomy.keys if report.metadata.get(key, key) is not None)
+    return any("optim" in key.lower() for key in present)
+
+
+def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
+    if _is_optimizer_alone(anatomy) or (name.role == "rng" and not optimizer):
+        return False
+    return any(map(_is_weight, anatomy.tensors))
+
+
+def _is_weight(t: Tensor) -> bool:
     """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of bytes."""
     other = (
         _OTHER_STATE.search(t.name.partition(".")[0])
@@ -135,126 +153,154 @@ def _weight(t: Tensor) -> bool:
 # --- which run
 
 
-def _runs(bare: Sequence[_Bare]) -> list[_Bare]:
+def _with_runs(bare: Sequence[_Bare]) -> list[_Bare]:
     """Words in numbered names that mean nothing keep runs apart; what has no number, and what is no model, belongs to the one run that there is."""
-    bare, apart = _apart(bare)
-    numbered = [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
-    runs = apart | ({b.name.words for b in numbered} or {b.name.words for b in bare if b.name.numbered})
-    trained = {b.name.words for b in numbered if b.holds and b.holds.optimizer} or {
-        b.name.words for b in bare if b.role == "optimizer"
-    } & runs
-    if len(runs) > 1 and len(trained) == 1:  # the others are exports of one part of it
-        one = next(iter(trained))
-        return [
-            _in(b, one, Kind.RELEASE if _export(b) and b.name.words != one else b.name.kind) for b in bare
-        ]
+    bare, told_apart = _told_apart(bare)
+    models = [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
+    runs = {b.name.words for b in models} or {b.name.words for b in bare if b.name.numbered}
+    runs |= told_apart
+    trained = _trained(bare, models, runs)
+    if len(runs) > 1 and len(trained) == 1:
+        return [_in_run_of(b, next(iter(trained))) for b in bare]
     lone = next(iter(runs)) if len(runs) == 1 else ()
-    return [_in(b, b.name.words if b.name.words in runs else lone, b.name.kind) for b in bare]
+    return [replace(b, run=b.name.words if b.name.words in runs else lone, kind=b.name.kind) for b in bare]
 
 
-def _in(b: _Bare, run: tuple[str, ...], kind: Kind) -> _Bare:
-    return replace(b, run=run, kind=kind)
+def _trained(
+    bare: Sequence[_Bare], models: Sequence[_Bare], runs: set[tuple[str, ...]]
+) -> set[tuple[str, ...]]:
+    """The runs that have an optimizer: in their models, else in files of its own."""
+    together = {b.name.words for b in models if b.holds and b.holds.optimizer}
+    return together or {b.name.words for b in bare if b.role == "optimizer"} & runs
 
 
-def _export(b: _Bare) -> bool:
-    return b.holds is not None and b.holds.weights and not b.holds.optimizer
+def _in_run_of(b: _Bare, trained: tuple[str, ...]) -> _Bare:
+    """A file beside the one run that is trained: under another name its weights are an export of a part of it."""
+    exported = b.is_export and b.name.words != trained
+    return replace(b, run=trained, kind=Kind.RELEASE if exported else b.name.kind)
 
 
-def _apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]]]:
+def _told_apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]]]:
     """Two models of one number, kind and content under two names (``model_200``, ``ckpt_200``) are of two runs, which are then called by these."""
-    patterns: dict[object, set[str]] = defaultdict(set)
+    patterns: dict[tuple[object, ...], set[str]] = defaultdict(set)
     for b in bare:
-        n = b.name
-        if b.holds and n.numbered and b.role == "model":
-            patterns[n.words, n.kind, n.step, n.epoch, n.number, b.holds.optimizer].add(n.pattern.lower())
-        elif b.holds and n.words and not n.says_something and (b.step, b.epoch) != (None, None):
-            patterns[b.step, b.epoch, b.role, b.holds.optimizer].add(n.pattern.lower())
+        if (content := _distinguishing(b)) is not None:
+            patterns[content].add(b.pattern)
     clash = {pattern for several in patterns.values() if len(several) > 1 for pattern in several}
     named = [
-        replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.name.pattern.lower() in clash else b
-        for b in bare
+        replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.pattern in clash else b for b in bare
     ]
-    return named, {b.name.words for b in named if b.name.pattern.lower() in clash}
+    return named, {b.name.words for b in named if b.pattern in clash}
+
+
+def _distinguishing(b: _Bare) -> tuple[object, ...] | None:
+    """What no two files of one run have in common; None for a file of which that cannot be said."""
+    name = b.name
+    if b.holds is None:
+        return None
+    if name.numbered and b.role == "model":
+        return name.words, name.kind, name.step, name.epoch, name.number, b.holds.optimizer
+    if name.words and not name.says_something and (b.step, b.epoch) != (None, None):
+        return b.step, b.epoch, b.role, b.holds.optimizer
+    return None
 
 
 # --- which step
 
 
-def _units(bare: Sequence[_Bare]) -> list[_Bare]:
+def _with_units(bare: Sequence[_Bare]) -> list[_Bare]:
+    """Every number in a name as a step or an epoch, run by run."""
+    runs: dict[tuple[str, ...], list[_Bare]] = {}
+    for b in bare:
+        runs.setdefault(b.run, []).append(b)
+    return [b for run in runs.values() for b in _with_unit(run)]
+
+
+def _with_unit(run: Sequence[_Bare]) -> list[_Bare]:
     """A number in a name is the step unless the contents of the run's files make it an epoch."""
-    out: list[_Bare] = []
-    for run in dict.fromkeys(b.run for b in bare):
-        mine = [b for b in bare if b.run == run]
-        rows = [(b, n) for b in mine if (n := b.name.number) is not None]
-        steps = any(n in (b.step, b.count) for b, n in rows)
-        epochs = any(b.epoch is not None and abs(b.epoch - n) <= 1 for b, n in rows) or any(
-            b.step is not None for b, n in rows
-        )
-        mine = [
-            b if b.name.number is None else replace(b, name=_with_unit(b.name, epochs and not steps))
-            for b in mine
-        ]
-        counted = [(b.name.step, b.count) for b in mine if b.name.step is not None and b.count is not None]
-        by_count = bool(counted) and all(a == n for a, n in counted)  # one update is one step
-        out += [
-            replace(b, step=b.count) if by_count and b.step is None and not b.name.numbered else b
-            for b in mine
-        ]
-    return out
+    epochs = _counts_epochs(run)
+    named = [replace(b, name=_numbered(b.name, epochs)) for b in run]
+    counts = [(b.name.step, b.count) for b in named if b.name.step is not None and b.count is not None]
+    one_update_per_step = bool(counts) and all(step == count for step, count in counts)
+    if not one_update_per_step:
+        return named
+    return [replace(b, step=b.count) if b.step is None and not b.name.numbered else b for b in named]
 
 
-def _with_unit(name: BareName, epoch: bool) -> BareName:
-    return (
-        name._replace(number=None, epoch=name.number)
-        if epoch
-        else name._replace(number=None, step=name.number)
-    )
+def _counts_epochs(run: Sequence[_Bare]) -> bool:
+    rows = [(b, b.name.number) for b in run if b.name.number is not None]
+    if any(number in (b.step, b.count) for b, number in rows):
+        return False
+    return any(b.step is not None or (b.epoch is not None and abs(b.epoch - n) <= 1) for b, n in rows)
+
+
+def _numbered(name: BareName, epochs: bool) -> BareName:
+    if name.number is None:
+        return name
+    if epochs:
+        return name._replace(number=None, epoch=name.number)
+    return name._replace(number=None, step=name.number)
 
 
 # --- which checkpoint
 
 
-def _sets(bare: Iterable[_Bare]) -> dict[object, list[_Bare]]:
+def _saves(bare: Iterable[_Bare]) -> dict[_Save, list[_Bare]]:
     """Files that are saved together: of one number, or written over under the same word."""
-    out: dict[object, list[_Bare]] = defaultdict(list)
+    out: dict[_Save, list[_Bare]] = defaultdict(list)
     for b in bare:
-        number = (
-            (b.name.step, b.name.epoch)
-            if b.name.numbered
-            else (b.name.alias, b.name.words if b.name.words != b.run else ())
-        )
-        out[b.run, b.kind, b.rolling, number].append(b)
-    for key, same in list(out.items()):
-        if same[0].rolling and max(Counter(b.role for b in same).values()) > 1:
-            del out[key]
-            out.update({(key, b.part.path): [b] for b in same})
+        out[_save_of(b)].append(b)
+    for save, same in list(out.items()):
+        if save.rolling and max(Counter(b.role for b in same).values()) > 1:
+            del out[save]
+            out.update({save._replace(path=b.part.path): [b] for b in same})
     return out
 
 
-def _parts(same: Sequence[_Bare]) -> Iterator[Part]:
-    """The files of one checkpoint, with what they tell together."""
-    first = sorted(same, key=lambda b: (b.role != "model", b.part.path))
-    step = next((n for b in first if (n := b.name.step) is not None), None)
-    step = step if step is not None else next((n for b in first if (n := b.step) is not None), None)
-    epoch = next((n for b in first if (n := b.name.epoch) is not None), None)
-    epoch = epoch if epoch is not None else next((n for b in first if (n := b.epoch) is not None), None)
-    kind = Kind.RELEASE if _exported(same) else first[0].kind
-    for b in same:
-        p = b.part
+def _save_of(b: _Bare) -> _Save:
+    if b.name.numbered:
+        return _Save(b.run, b.kind, b.rolling, (b.name.step, b.name.epoch))
+    return _Save(b.run, b.kind, b.rolling, (b.name.alias, b.name.words if b.name.words != b.run else ()))
+
+
+def _parts_of(save: Sequence[_Bare]) -> Iterator[Part]:
+    """The files of one checkpoint, with what they tell together: names before contents, models before others."""
+    in_order = sorted(save, key=lambda b: (b.role != "model", b.part.path))
+    first = in_order[0]
+    step = _known([*(b.name.step for b in in_order), *(b.step for b in in_order)])
+    epoch = _known([*(b.name.epoch for b in in_order), *(b.epoch for b in in_order)])
+    kind = Kind.RELEASE if _exported(save) else first.kind
+    for b in save:
         words = "_".join(b.run)
-        run = p.run if not words else words if p.run == "." else f"{p.run}/{words}"
-        prefix = stem_of(first[0].part.path.rpartition("/")[2]) if b.rolling else words
-        piece = files.piece_for(b.holds, b.rolling) if b.holds else p.piece
-        yield p._replace(piece=piece, role=b.role, kind=kind, run=run, prefix=prefix, step=step, epoch=epoch)
+        yield b.part._replace(
+            piece=files.piece_for(b.holds, b.rolling) if b.holds else b.part.piece,
+            role=b.role,
+            kind=kind,
+            run=_run_name(b.part.run, words),
+            prefix=stem_of(first.part.path.rpartition("/")[2]) if b.rolling else words,
+            step=step,
+            epoch=epoch,
+        )
 
 
-def _exported(same: Sequence[_Bare]) -> bool:
+def _known(numbers: Iterable[int | None]) -> int | None:
+    return next((n for n in numbers if n is not None), None)
+
+
+def _run_name(directory: str, words: str) -> str:
+    if not words:
+        return directory
+    return words if directory == "." else f"{directory}/{words}"
+
+
+def _exported(save: Sequence[_Bare]) -> bool:
     """Weights of no step under a name that only says that it is a model."""
-    if not same[0].rolling or same[0].name.alias or same[0].kind is not Kind.PERIODIC:
+    first = save[0]
+    if not first.rolling or first.name.alias or first.kind is not Kind.PERIODIC:
         return False
-    if not all(_export(b) and b.holds and not b.holds.counters for b in same):
+    if not all(b.is_export and b.holds and not b.holds.counters for b in save):
         return False
     return all(
         b.name.shard or b.role == "ema" or stem_of(b.part.path.rpartition("/")[2]).lower() in _EXPORTS
-        for b in same
+        for b in save
     )

@@ -17,11 +17,11 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading import processes
 from ckpt_tools.reading.reader import WAIT
+from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import Identity, Stopped, count, counted
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.session import Session
     from ckpt_tools.reading.work_units import Want
 
 _SAMPLE = 16
@@ -50,7 +50,7 @@ def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
                 p.size,
                 p.mtime_ns,
                 p.findings,
-                () if piece.weak or p.role != piece.role else piece.formats,
+                formats_allowed(p),
                 p,
             )
 
@@ -81,18 +81,22 @@ def by_engine(s: Session, engine: Engine, level: Level) -> None:
     if level is Level.PRESENCE:
         return
     spread = Spread(
-        engine, require=s.require, key=s.reader.key, explain=s.reader.explain, progress=s.reader.progress
+        engine,
+        require=s.options.require,
+        key=s.reader.key,
+        explain=s.options.explain,
+        progress=s.reader.progress,
     )
     for want, seen in spread.read(wanted(s, level)):
-        s.reader.ahead[want.path] = level, seen
+        s.reader.prefetched[want.path] = level, seen
 
 
 def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False) -> None:
     """The files of ``parts``, and the bare ones, by copies of this process, where they are many and small and that saves time."""
     if not Level.STRUCTURE <= level <= Level.CONTENT or (len(parts) < processes.LEAST and not bare):
         return
-    jobs, reader = s.jobs or default_jobs(), s.reader
-    if jobs < 2 or reader.rate is not None or reader.explain:
+    jobs, reader = s.options.jobs or default_jobs(), s.reader
+    if jobs < 2 or reader.rate is not None or s.options.explain:
         return
     todo = [
         f
@@ -128,7 +132,7 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
                     expect=f.expect,
                     claims=s.indexes.claims(f.path),
                     jobs=1,
-                    require=s.require,
+                    require=s.options.require,
                     key=reader.key,
                     io=reader.io,
                 )
@@ -147,7 +151,10 @@ def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = Fa
                 count(n)
                 reader.progress(n)
                 if made is not None:
-                    reader.ahead[todo[i].path] = level, Seen(*made, Identity(*identity) if identity else None)
+                    reader.prefetched[todo[i].path] = (
+                        level,
+                        Seen(*made, Identity(*identity) if identity else None),
+                    )
                     if (part := todo[i].part) is not None:
                         s.report(part, level)
         except Stopped:  # the budget is spent: what nobody has read is told as such

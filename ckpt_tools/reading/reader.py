@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from ckpt_tools import __version__
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
@@ -14,7 +14,9 @@ from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.check import look, unreadable
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.retry import patiently
@@ -24,37 +26,36 @@ T = TypeVar("T")
 WAIT = 600.0
 """Seconds to wait for another process that reads the same file; then it is read without waiting."""
 _PAUSE, _PAUSES = 0.002, 0.1
-"""Seconds between two looks at whether another process is done: at first, and at most."""
+"""Seconds between two checks of whether another process is done: at first, and at most."""
+
+
+@frozen
+class Fresh(Generic[T]):
+    """What was just read: ``value`` for who asked, ``data`` to keep of the file that ``identity`` tells (None: keep nothing), and whether that is ``bad``."""
+
+    value: T
+    data: bytes | None = None
+    identity: Identity | None = None
+    bad: bool = False
 
 
 class Reader:
-    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of which a part of the contents was asked for. ``bytes_verified`` counts what the reports cost when they were made, now or earlier."""
+    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of which a part of the contents was asked for,
+    ``prefetched`` what was read before anybody asked, to which level. ``bytes_verified`` counts what the reports cost when they were made, now or earlier.
+    """
 
     def __init__(
-        self,
-        *,
-        jobs: int,
-        require: tuple[str, ...],
-        key: bytes | None,
-        explain: bool,
-        progress: Callable[[int], None],
-        cache: Cache | None,
-        budget: float | None,
-        io: str = "auto",
-        limit_rate: float | None = None,
+        self, options: ReadOptions, key: bytes | None, cache: Cache | None, progress: Callable[[int], None]
     ) -> None:
-        self.jobs, self.require, self.key, self.explain, self.progress = jobs, require, key, explain, progress
-        self.cache = (
-            None if key is not None or explain else cache
-        )  # what a key opened is not for a file that others may read
-        self.ends = None if budget is None else time.monotonic() + budget
-        self.rate = Rate(limit_rate) if limit_rate else None
-        # Helpers that map a file take it in big pieces, which no rate holds back.
-        self.io = "pread" if limit_rate and io in ("auto", "mmap") else io
+        self.options, self.key, self.progress = options, key, progress
+        # What a key opened is not for a file that others may read.
+        self.cache = None if key is not None or options.explain else cache
+        self.ends = None if options.budget is None else time.monotonic() + options.budget
+        self.rate = Rate(options.limit_rate) if options.limit_rate else None
+        # Worker processes that map a file take it in big pieces, which no rate holds back.
+        self.io = "pread" if self.rate and options.io in ("auto", "mmap") else options.io
         self.unread: dict[str, int] = {}
-        self.ahead: dict[
-            str, tuple[Level, Seen]
-        ] = {}  # what was read before anybody asked: by an engine, or as a sample
+        self.prefetched: dict[str, tuple[Level, Seen]] = {}
         self.partial = set[str]()
         self._cost: dict[str, int] = {}
         self.stopped = False  # whether the budget ended the last read
@@ -80,19 +81,22 @@ class Reader:
                 level,
                 expect=expect,
                 claims=claims,
-                jobs=self.jobs,
+                jobs=self.options.jobs,
                 progress=self.advance,
-                require=self.require,
+                require=self.options.require,
                 key=self.key,
-                explain=self.explain,
+                explain=self.options.explain,
                 io=self.io,
             )
         except Stalled as e:
             return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
-        self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
+        self._count(report)
         return report, anatomy
+
+    def _count(self, report: Report) -> None:
+        self._cost[report.path] = max(self._cost.get(report.path, 0), report.bytes_read)
 
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
@@ -102,111 +106,118 @@ class Reader:
         None when the budget was spent before anybody had read it so deeply.
         """
 
-        def fresh() -> tuple[tuple[Report, Places] | None, bytes | None, Identity | None, bool]:
-            level_, seen = self.ahead.pop(path, (None, None))
-            if seen is None or level_ is not level:
-                if level > Level.STRUCTURE and self.spent:
-                    self.unread[path] = _size(path)
-                    return None, None, None, False
-                report, anatomy = self.read(path, level, expect, claims)
-                seen = Seen(report, anatomy.places, anatomy.identity)
-            else:
-                self.stopped = False  # that was another file
-            report, places, identity = seen
-            if path in self.partial:  # what is kept of it is kept already
-                return (report, places), None, None, False
-            # An optional package that is missing today may be there tomorrow; what nobody could look at is looked at again.
-            kept = (
-                not self.stopped
-                and report.verdict is not Verdict.UNKNOWN
-                and not any(f.code == "needs-extra" for f in report.findings)
-            )
-            bad = report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
-            return (
-                (report, places),
-                pack(report, places) if kept and self.cache is not None else None,
-                identity,
-                bad,
-            )
+        def fresh() -> Fresh[tuple[Report, Places] | None]:
+            return self._fresh(path, level, expect, claims)
 
         # What a framework's loader says is asked anew each time: it depends on what is installed.
-        shared = based is not None and level < Level.LOAD
-        question = self.question(expect, based)
-        found = (
-            self._ask(path, question, level, lambda data: unpack(path, data), fresh) if shared else fresh()[0]
-        )
+        if based is not None and level < Level.LOAD:
+            question = self.question(expect, based)
+            found = self._cached(path, question, level, lambda data: unpack(path, data), fresh)
+        else:
+            found = fresh().value
         if found is not None:
-            self._cost[path] = max(self._cost.get(path, 0), found[0].bytes_read)
+            self._count(found[0])
         return found
+
+    def _fresh(
+        self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
+    ) -> Fresh[tuple[Report, Places] | None]:
+        """A report that no earlier run made; None when the budget is spent."""
+        prefetched = self.prefetched.pop(path, None)
+        if prefetched is not None and prefetched[0] is level:
+            self.stopped = False  # that was another file
+            seen = prefetched[1]
+        elif level > Level.STRUCTURE and self.spent:
+            self.unread[path] = _size(path)
+            return Fresh(None)
+        else:
+            report, anatomy = self.read(path, level, expect, claims)
+            seen = Seen(report, anatomy.places, anatomy.identity)
+        value = seen.report, seen.places
+        if path in self.partial:  # what is kept of it is kept already
+            return Fresh(value)
+        verdict = seen.report.verdict
+        bad = verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+        # An optional package that is missing today may be there tomorrow; what nobody could read is read again.
+        lasting = verdict is not Verdict.UNKNOWN and all(
+            f.code != "needs-extra" for f in seen.report.findings
+        )
+        if self.stopped or not lasting or self.cache is None:
+            return Fresh(value, None, seen.identity, bad)
+        return Fresh(value, pack(*value), seen.identity, bad)
 
     def knows(self, path: str, level: Level, expect: Sequence[str], based: str | None) -> bool:
         """Whether an earlier run's verdict answers the same."""
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
-        try:
-            identity = Identity.of(patiently(os.stat, path))
-        except OSError:
-            return False
-        return self.cache.get(path, self.question(expect, based), int(level), identity) is not None
+        return self._entry(path, self.question(expect, based), level) is not None
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
         """The name under which the cache keeps a report."""
-        return repr((__version__, tuple(expect), self.require, based)).encode()
+        return repr((__version__, tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
         """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read`` raises."""
 
-        def fresh() -> tuple[bytes, bytes, Identity | None, bool]:
+        def fresh() -> Fresh[bytes]:
             data, identity = read()
-            return data, data, identity, False
+            return Fresh(data, data, identity)
 
-        return self._ask(
-            path, f"{__version__} {question}".encode(), Level.STRUCTURE, lambda data: data, fresh
-        )
+        name = f"{__version__} {question}".encode()
+        return self._cached(path, name, Level.STRUCTURE, lambda data: data, fresh)
 
-    def _ask(
+    def _cached(
         self,
         path: str,
         question: bytes,
         level: Level,
         decode: Callable[[bytes], T | None],
-        fresh: Callable[[], tuple[T, bytes | None, Identity | None, bool]],
+        fresh: Callable[[], Fresh[T]],
     ) -> T:
-        """From the cache, else by ``fresh``, which says what it found, the bytes to keep, of which file, and whether that is bad."""
+        """From the cache, else from ``fresh``, by one process of this host at a time."""
         cache = self.cache
         if cache is None or not cache.usable:
-            return fresh()[0]
+            return fresh().value
 
         def known() -> T | None:
-            try:
-                identity = Identity.of(patiently(os.stat, path))
-            except OSError:
-                return None
-            entry = cache.get(path, question, level, identity)
+            entry = self._entry(path, question, level)
             return decode(entry.data) if entry else None
 
         def read() -> T:
             opened = time.time_ns()
-            found, data, identity, bad = fresh()
-            if data is None and bad:
+            new = fresh()
+            if new.data is None and new.bad:
                 cache.forget(path)
-            elif data is not None and identity is not None and identity.settled(opened):
-                cache.put(path, question, identity, Entry(data, int(level), opened, bad))
-            return found
+            elif new.data is not None and new.identity is not None and new.identity.settled(opened):
+                cache.put(path, question, new.identity, Entry(new.data, int(level), opened, new.bad))
+            return new.value
 
         if cache.max_age <= 0:
             return read()
         if (found := known()) is not None:
             return found
         with turn(cache.locks, path, level > Level.STRUCTURE) as ours:
-            until, pause = time.monotonic() + WAIT, _PAUSE
-            while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and self.spent):
-                time.sleep(pause)
-                pause = min(1.5 * pause, _PAUSES)
+            for _ in self._waiting(ours, level):
                 if (found := known()) is not None:
                     return found
             found = known()
             return read() if found is None else found
+
+    def _waiting(self, ours: Callable[[], bool], level: Level) -> Iterator[None]:
+        """A pause for each time that it is not our turn, until it is or nothing is to be waited for any more."""
+        until, pause = time.monotonic() + WAIT, _PAUSE
+        while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and self.spent):
+            time.sleep(pause)
+            pause = min(1.5 * pause, _PAUSES)
+            yield
+
+    def _entry(self, path: str, question: bytes, level: Level) -> Entry | None:
+        """What the cache has of the file as it is now."""
+        try:
+            identity = Identity.of(patiently(os.stat, path))
+        except OSError:
+            return None
+        return None if self.cache is None else self.cache.get(path, question, int(level), identity)
 
     def advance(self, n: int) -> None:
         """So many bytes of contents were read, by any thread. Raises Stopped when the budget has come to its end."""

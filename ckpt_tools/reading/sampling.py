@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.checksum import Picked, blocks, mismatches
+from ckpt_tools.checksum import Picked, grid_of, mismatches
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zero_pages import watching
@@ -123,9 +123,9 @@ class Sampling:
 
         spread = Spread(
             engine,
-            require=reader.require,
+            require=reader.options.require,
             key=reader.key,
-            explain=reader.explain,
+            explain=reader.options.explain,
             progress=reader.progress,
             pick=lambda want, ask: self._pick(by[want.path], ask, numbers[want.path]),
             over=over,
@@ -141,8 +141,8 @@ class Sampling:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         steps = looking(
-            f.want.path, f.want.level, expect=f.want.expect, claims=f.want.claims, progress=reader.advance, require=reader.require, key=reader.key,
-            explain=reader.explain, io=reader.io,
+            f.want.path, f.want.level, expect=f.want.expect, claims=f.want.claims, progress=reader.advance, require=reader.options.require, key=reader.key,
+            explain=reader.options.explain, io=reader.io,
         )  # fmt: skip
         try:
             ask = next(steps)
@@ -153,7 +153,7 @@ class Sampling:
                     mismatches(
                         source,
                         sums,
-                        jobs=reader.jobs,
+                        jobs=reader.options.jobs,
                         progress=reader.advance,
                         gaps=True,
                         watch=watching(empty),
@@ -179,7 +179,7 @@ class Sampling:
     def _pick(self, f: File, ask: Ask, numbers: Sequence[int]) -> Picked | None:
         """The blocks to read now; None where there is nothing to divide."""
         source, sums, _ = ask
-        grid, f.identity = blocks(sums, source.size), source.identity()
+        grid, f.identity = grid_of(sums, source.size), source.identity()
         if (grid.starts, grid.lengths) != (f.blocks.starts, f.blocks.lengths):
             based = self.s.indexes.based(f.want.path)
             question = None if based is None else self.reader.question(f.want.expect, based)
@@ -231,7 +231,7 @@ class Sampling:
     def _told(self, f: File, level: Level) -> None:
         asked = self.asked
         if f.seen is not None:
-            self.reader.ahead[f.want.path] = level, f.seen
+            self.reader.prefetched[f.want.path] = level, f.seen
         if f.blocks:
             asked.files, asked.blocks, asked.bytes = (
                 asked.files + 1,

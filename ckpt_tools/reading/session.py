@@ -7,9 +7,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import Hidden
 from ckpt_tools.discovery.set_aside import set_aside
 from ckpt_tools.discovery.sidecars import read_key, read_tracker
@@ -25,12 +25,11 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.model.tensor import Box
-from ckpt_tools.reading.ambiguous_names import settle_weak_names
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.walk import THREADS
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
@@ -39,57 +38,36 @@ Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread."""
 
 
-_Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str | Finding | None"]
+class _Front(NamedTuple):
+    """How far one run has come: ``named`` is the order of what the tracker names, ``tracker`` what it says."""
+
+    newest: Checkpoint
+    highest: Checkpoint
+    named: tuple[int, int, int] | None
+    tracker: int | str | Finding | None
 
 
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files;
-    ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a ``cache`` what was seen earlier is not read again, with a ``budget`` in seconds contents are read no longer than that.
+    ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a ``cache`` what was seen earlier is not read again.
+    With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its place.
     """
 
     def __init__(
         self,
         root: str,
+        options: ReadOptions = ReadOptions(),  # noqa: B008 - a frozen value
         *,
-        jobs: int = 0,
-        require: Iterable[str] = (),
-        settle: float = 120.0,
-        progress: Progress | None = None,
-        key_file: str | None = None,
-        explain: bool = False,
-        listing: bool = False,
         cache: Cache | None = None,
-        budget: float | None = None,
-        io: str = "auto",
-        limit_rate: float | None = None,
-        exclude: Sequence[str] = (),
-        trust_global: Sequence[str] = (),
-        trust: Trust = OURS,
+        listing: bool = False,
     ) -> None:
-        require, self.trusted = names(require), tuple(trust_global)
-        self.root, self.jobs, self.require, self.settle, self.progress = (
-            os.path.abspath(root),
-            jobs,
-            require,
-            settle,
-            progress,
-        )
-        self.started_ns = (
-            time.time_ns()
-        )  # before the first look: what is younger was written by somebody else meanwhile
-        key = read_key(key_file, trust) if key_file else None
-        self.reader = Reader(
-            jobs=jobs,
-            require=require,
-            key=key,
-            explain=explain,
-            progress=self._advance,
-            cache=cache,
-            budget=budget,
-            io=io,
-            limit_rate=limit_rate,
-        )
-        self.found: Discovery = _discovered(root, listing, Hidden(exclude))
+        self.root = os.path.abspath(root)
+        self.options = options = replace(options, require=names(options.require))
+        # Before anything is listed: what is younger was written by somebody else meanwhile.
+        self.started_ns = time.time_ns()
+        key = read_key(options.key_file, options.trust) if options.key_file else None
+        self.reader = Reader(options, key, cache, self._advance)
+        self.found: Discovery = _discovered(root, listing, Hidden(options.exclude))
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
@@ -100,15 +78,14 @@ class Session:
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
         self.aside = set_aside(self.found, self.root)
-        settle_weak_names(self)
-        self.parts = grouping.with_content_steps(self.found.parts, self.reports)
+        self.parts: list[Part] = self.found.parts
 
     @property
     def notes(self) -> list[Finding]:
         """What an answer has to name although it is no part of it."""
         return [*self.aside, *self.found.lone]
 
-    def bare(self, part: Part) -> None:
+    def make_bare(self, part: Part) -> None:
         """The file is no part after all, or nobody can say which."""
         report = self.reports.pop(part.path, None)
         if report is not None and report.verdict is Verdict.UNKNOWN:
@@ -129,8 +106,8 @@ class Session:
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
-        if self.progress:
-            self.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
+        if self.options.progress:
+            self.options.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
 
     def expect(self, parts: Iterable[Part]) -> None:
         """The contents of these files are read next: their sizes are what progress is measured by, until their reports are there."""
@@ -146,54 +123,41 @@ class Session:
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
         have = self.reports.get(part.path)
-        if (
-            have is None
-            and part.size == 0
-            and not part.findings
-            and BY_NAME[part.layout].piece(part.piece).mark
-        ):
-            have = self.reports[part.path] = Report(
-                part.path, None, 0, Verdict.OK, level, findings=(_NO_STATE,), mtime_ns=part.mtime_ns
-            )
-        if have is None and level is Level.PRESENCE:
-            empty = (
-                (finding("empty-file", "the file has no bytes", offset=0),)
-                if part.size == 0 and not part.findings
-                else part.findings
-            )
-            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in empty) else worst(empty)
-            have = self.reports[part.path] = Report(
-                part.path, None, part.size, verdict, level, findings=empty, mtime_ns=part.mtime_ns
-            )
-        if have is None or (have.level < level and have.format is not None and not self._enough(have)):
-            piece = BY_NAME[part.layout].piece(part.piece)
-            expect = (
-                () if piece.weak or part.role != piece.role else piece.formats
-            )  # those that the part's place in its layout allows
-            new = self._look(part.path, level, part.findings, expect)
+        if have is None and (have := _from_listing(part, level)) is not None:
+            self.reports[part.path] = have
+        if have is None or self._goes_deeper(have, level):
+            new = self._read_part(part, level)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
-            have = new
-            if have.format is None and not have.findings and not piece.formats:
-                have = replace(have, level=level, findings=(_NO_STATE,))
-            self.reports[part.path] = have
+            have = self.reports[part.path] = new
         if have.unlisted and BY_NAME[part.layout].piece(part.piece).unasked:
-            have = self.reports[part.path] = vouched(have, self.trusted, unasked=True)
+            have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE:
             self._arrived(part.path)
         return have
 
-    def _enough(self, have: Report) -> bool:
-        """Whether a file is not to be read any further: a part was asked for, and is in its report already, or the budget is spent, or its end is missing."""
+    def _read_part(self, part: Part, level: Level) -> Report | None:
+        """None when the budget is spent."""
+        report = self._report_file(part.path, level, part.findings, formats_allowed(part))
+        formats = BY_NAME[part.layout].piece(part.piece).formats
+        if report is not None and report.format is None and not report.findings and not formats:
+            return replace(report, level=level, findings=(_NO_STATE,))
+        return report
+
+    def _goes_deeper(self, have: Report, level: Level) -> bool:
+        """Whether reading on could say more: not where a part was asked for and is in the report already, the budget is spent, or the file's end is missing."""
+        if have.level >= level or have.format is None:
+            return False
         reader, path = self.reader, have.path
-        sampled = path in reader.partial and path not in reader.ahead
-        return sampled or (path in reader.unread and reader.spent) or cut_short(have.findings, have.size)
+        sampled = path in reader.partial and path not in reader.prefetched
+        skipped = path in reader.unread and reader.spent
+        return not (sampled or skipped or cut_short(have.findings, have.size))
 
-    def look(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
+    def report_file(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read."""
-        return self._look(path, level, seen) or self.examine(path, Level.STRUCTURE, seen)[0]
+        return self._report_file(path, level, seen) or self.inspect(path, Level.STRUCTURE, seen)[0]
 
-    def _look(
+    def _report_file(
         self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()
     ) -> Report | None:
         """None when the budget is spent."""
@@ -202,11 +166,12 @@ class Session:
         found = self.reader.report(path, level, expect, self.indexes.claims(path), self.indexes.based(path))
         if found is None:
             return None
-        if found[1]:
-            self.places[os.path.dirname(path)][path] = found[1]
-        return self._told(found[0], seen)
+        report, places = found
+        if places:
+            self.places[os.path.dirname(path)][path] = places
+        return self._in_context(report, seen)
 
-    def examine(
+    def inspect(
         self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
     ) -> tuple[Report, Anatomy]:
         """A report on one file together with what is in it."""
@@ -215,7 +180,7 @@ class Session:
         report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))
         if anatomy.places:
             self.places[os.path.dirname(path)][path] = anatomy.places
-        return self._told(report, seen), anatomy
+        return self._in_context(report, seen), anatomy
 
     def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
         """What is known of a file without opening it, when that is enough."""
@@ -231,9 +196,10 @@ class Session:
             )
         return None
 
-    def _told(self, report: Report, seen: Sequence[Finding]) -> Report:
+    def _in_context(self, report: Report, seen: Sequence[Finding]) -> Report:
         """The report with what the listing and the indexes say about the file, and what the caller says about the names in its pickles."""
-        report = vouched(report, self.trusted, report.format is not None and format_of(report.format).unasked)
+        unasked = report.format is not None and format_of(report.format).unasked
+        report = vouched(report, self.options.trust_global, unasked)
         more = (*seen, *self.indexes.findings.get(report.path, ()))
         return with_findings(report, more) if more else report
 
@@ -281,25 +247,58 @@ class Session:
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
         """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
-        newest, highest, named, said = self._front(siblings)
-        young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.settle * 1e9
-        if (
-            named is not None and checkpoint.order <= named
-        ):  # the framework has declared it finished, however young it is
+        front = self._front(siblings)
+        age_ns = self.now_ns - checkpoint.mtime_ns
+        young = checkpoint is front.newest and age_ns < self.options.settle * 1e9
+        if front.named is not None and checkpoint.order <= front.named:
+            # The framework has declared it finished, however young it is.
             return young and BY_NAME[checkpoint.layout].tracked_early
-        past = isinstance(said, int) and (checkpoint.step or 0) > said
-        return (checkpoint is highest and (named is not None or past)) or young
+        past = isinstance(front.tracker, int) and (checkpoint.step or 0) > front.tracker
+        return (checkpoint is front.highest and (front.named is not None or past)) or young
 
     def _front(self, siblings: Sequence[Checkpoint]) -> _Front:
-        """Of one run: the newest checkpoint, the one with the highest step, how far the tracker's checkpoints go, and what it says; worked out once."""
+        """Of the run that these checkpoints are; worked out once."""
         if self._asked is None or self._asked[0] is not siblings:
             first = siblings[0]
-            said = self.tracker(first.layout, first.parts[0].base)
-            what, tracked = (said[1] if said else None), BY_NAME[first.layout].tracked
-            named = max((c.order for c in siblings if what is not None and tracked(c) == what), default=None)
-            newest, highest = max(siblings, key=lambda c: c.mtime_ns), max(siblings, key=lambda c: c.order)
-            self._asked = siblings, (newest, highest, named, what)
+            found = self.tracker(first.layout, first.parts[0].base)
+            says, tracked = (found[1] if found else None), BY_NAME[first.layout].tracked
+            front = _Front(
+                newest=max(siblings, key=lambda c: c.mtime_ns),
+                highest=max(siblings, key=lambda c: c.order),
+                named=max(
+                    (c.order for c in siblings if says is not None and tracked(c) == says), default=None
+                ),
+                tracker=says,
+            )
+            self._asked = siblings, front
         return self._asked[1]
+
+
+def formats_allowed(part: Part) -> Sequence[str]:
+    """Those that a part's place in its layout allows; none where its name does not tell the place."""
+    piece = BY_NAME[part.layout].piece(part.piece)
+    return () if piece.weak or part.role != piece.role else piece.formats
+
+
+def _from_listing(part: Part, level: Level) -> Report | None:
+    """The report on a part that is not to be opened: an empty file that only marks something, and at presence every file."""
+    findings, size = part.findings, part.size
+    if size == 0 and not findings and BY_NAME[part.layout].piece(part.piece).mark:
+        findings = (_NO_STATE,)
+    elif level is not Level.PRESENCE:
+        return None
+    elif size == 0 and not findings:
+        findings = (finding("empty-file", "the file has no bytes", offset=0),)
+    blind = any(f.code == "unreadable" for f in findings)
+    return Report(
+        path=part.path,
+        format=None,
+        size=size,
+        verdict=Verdict.UNKNOWN if blind else worst(findings),
+        level=level,
+        findings=findings,
+        mtime_ns=part.mtime_ns,
+    )
 
 
 def _discovered(root: str, listing: bool, hidden: Hidden) -> Discovery:

@@ -20,7 +20,8 @@ from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Report, Unlisted
-from ckpt_tools.reading.session import Session
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
 
 OTHER = b"cothers\nThing\n"
 
@@ -182,7 +183,7 @@ def test_a_report_made_for_something_else_is_asked_about_too(tmp_path: Path) -> 
     root = megatron(tmp_path / "run")
     path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
     adding(path, CALL)
-    s = Session(str(root))
+    s = open_session(str(root), ReadOptions())
     part = next(p for p in s.parts if p.path == str(path))
-    s.reports[part.path] = s.look(part.path, Level.CONTENT)
+    s.reports[part.path] = s.report_file(part.path, Level.CONTENT)
     assert "unknown-global" in {f.code for f in s.report(part, Level.CONTENT).findings}

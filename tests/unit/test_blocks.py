@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import NamedTuple
 
 import pytest
@@ -17,13 +16,12 @@ from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, blocks, compare, mismatches, remote
+from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, blocks, compare, grid_of, mismatches, remote
 from ckpt_tools.checksum.remote import Content, read_items
 from ckpt_tools.settings.sample_size import Share, share
 from ckpt_tools.storage import BytesSource
 
 PAGE = 64
-GRID = import_module("ckpt_tools.checksum.blocks")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,9 +29,9 @@ def small() -> Iterator[None]:
     """Blocks of bytes instead of megabytes."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (GRID, "MIB", PAGE),
-            (GRID, "LEAST", 256),
-            (GRID, "LARGEST", 2048),
+            (blocks, "MIB", PAGE),
+            (blocks, "LEAST", 256),
+            (blocks, "LARGEST", 2048),
             (compare, "GAP", 16),
             (remote, "GAP", 16),
         ):
@@ -127,7 +125,7 @@ def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts:
         data[hurt % len(data)] ^= 1
     whole = Recorded(bytes(data))
     wrong = read(whole, file, None)
-    grid = blocks(file.sums, len(data))
+    grid = grid_of(file.sums, len(data))
     if not len(grid):
         assert whole.reads.total() == 0
         return
@@ -154,21 +152,21 @@ def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts:
 @pytest.mark.parametrize("file", [LONG, RECORDS], ids=["no checksum", "records"])
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_parts_of_one_large_file_are_alike(file: File, parts: int) -> None:
-    grid = blocks(file.sums, len(file.data))
+    grid = grid_of(file.sums, len(file.data))
     shares = [sum(grid.lengths[k] for k in numbers(5, share(f"{n}/{parts}"), len(grid))) / sum(grid.lengths) for n in range(1, parts + 1)]
     assert len(grid) > 5 * parts and max(shares) - min(shares) < 0.25 / parts + 2 / len(grid)
 
 
 def test_a_block_is_cut_where_a_page_begins() -> None:
-    grid = blocks([], 40_000)
+    grid = grid_of([], 40_000)
     assert all(start % PAGE == 0 for start in grid.starts) and len(grid) > 40
 
 
 def test_the_grid_depends_on_the_file_alone_and_is_bounded() -> None:
-    assert len(blocks([], 1 << 20)) == 1 << 9  # of 2048 bytes, the largest
-    assert [len(blocks([], n)) for n in (0, 15, 16, 256, 300, 400)] == [0, 0, 1, 1, 1, 2]
+    assert len(grid_of([], 1 << 20)) == 1 << 9  # of 2048 bytes, the largest
+    assert [len(grid_of([], n)) for n in (0, 15, 16, 256, 300, 400)] == [0, 0, 1, 1, 1, 2]
     huge = [Sum("one", 0, (Extent(0, 100_000),), 0)]
-    assert list(blocks(huge, 100_000).lengths) == [100_000]
+    assert list(grid_of(huge, 100_000).lengths) == [100_000]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -176,7 +174,7 @@ def test_what_was_read_before_a_stop_is_known(jobs: int) -> None:
     from ckpt_tools.storage import Stopped
 
     file, read = replace_sum(RECORDS, 0), [0]
-    grid = blocks(file.sums, len(file.data))
+    grid = grid_of(file.sums, len(file.data))
 
     def progress(n: int) -> None:
         read[0] += n
