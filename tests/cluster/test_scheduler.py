@@ -290,7 +290,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
         words = ("verify", str(file), "--json", "--quiet", "--no-cache")
         here = alone(*words, cache=str(tmp_path))
         process = cluster.begin(*words, unit=8 * MiB)
-        cluster._until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
+        cluster.until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
         victim = cluster.workers[0]
         victim.send_signal(signal.SIGKILL)
         out, err = process.communicate(timeout=1000)
@@ -332,7 +332,7 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
         big(tmp_path / "run/model.pt", 48)
         words = ("verify", str(tmp_path / "run"), "--json", "--no-cache")
         process = cluster.begin(*words, unit=8 * MiB)
-        cluster._until(lambda: len(cluster.reads()) == 2)
+        cluster.until(lambda: len(cluster.reads()) == 2)
         cluster.scheduler.kill()
         out, err = process.communicate(timeout=1000)
         assert process.returncode == 5 and "is gone" in err and "without --scheduler" in err

@@ -36,10 +36,10 @@ class Cluster:
             str(self.file),
         )
         try:
-            self._until(self.file.exists)
+            self.until(self.file.exists)
             for _ in range(workers):
                 self.add()
-            self._until(lambda: len(list(self.notes.iterdir())) == workers)
+            self.until(lambda: len(list(self.notes.iterdir())) == workers)
         except BaseException:
             self.close()
             raise
@@ -52,7 +52,7 @@ class Cluster:
         with open(self.tmp / f"{words[0]}.log", "ab") as log:
             return subprocess.Popen([sys.executable, "-m", "dask", *words], env=self.env, stdout=log, stderr=log)
 
-    def _until(self, true: object, seconds: float = 1000.0) -> None:
+    def until(self, true: object, seconds: float = 1000.0) -> None:
         ends = time.monotonic() + seconds
         while not true():  # type: ignore[operator]
             assert time.monotonic() < ends and self.scheduler.poll() is None, "".join(p.read_text() for p in self.tmp.glob("*.log"))

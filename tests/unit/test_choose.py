@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +37,34 @@ def test_ties_fall_to_the_other_key() -> None:
 def test_periodic_goes_before_a_newer_dying_gasp_of_the_same_step() -> None:
     gasp, periodic, older = checkpoint(20, mtime=9, kind=Kind.DYING_GASP), checkpoint(20, mtime=3), checkpoint(10, mtime=5)
     assert rank([older, gasp, periodic]) == [periodic, gasp, older]
+
+
+def test_the_kind_that_is_preferred_goes_before_what_is_newer() -> None:
+    gasp, periodic = checkpoint(10, kind=Kind.DYING_GASP), checkpoint(20)
+    assert rank([gasp, periodic]) == [periodic, gasp]
+    assert rank([gasp, periodic], prefer=Kind.DYING_GASP) == [gasp, periodic]
+    assert rank([gasp, periodic], prefer=Kind.PERIODIC) == [periodic, gasp]
+
+
+def test_a_step_that_nothing_tells_is_no_common_step() -> None:
+    """A save of a dying job lends its time to the periodic one of its step, and not to all that have none."""
+    gasp = replace(checkpoint(0, mtime=9, kind=Kind.DYING_GASP), step=None, path="/run/a")
+    old, newer = (replace(checkpoint(0, mtime=t), step=None, path=f"/run/{t}") for t in (3, 5))
+    assert rank([old, newer, gasp]) == [gasp, newer, old]
+
+
+def test_of_two_periodic_ones_of_a_step_the_one_that_was_written_last_goes_first() -> None:
+    """Also where a save of a dying job makes both as new as it is."""
+    gasp = checkpoint(20, mtime=9, kind=Kind.DYING_GASP)
+    first, last = (replace(checkpoint(20, mtime=t), path=f"/run/{t}") for t in (3, 4))
+    assert rank([first, gasp, last]) == [last, first, gasp]
+
+
+def test_of_two_that_are_alike_the_later_generation_goes_first() -> None:
+    none, one, two = (replace(checkpoint(10, mtime=5), path=f"/run/{n}", generation=n) for n in (None, 1, 2))
+    one, two = replace(one, path="/run/Z1"), replace(two, path="/run/Z2")
+    none = replace(none, path="/run/A")
+    assert rank([none, one, two]) == [two, one, none]
 
 
 def test_a_release_comes_after_every_iteration() -> None:
@@ -75,8 +105,37 @@ def test_rollback_goes_to_the_save_interval_and_skips_what_lies_above() -> None:
     choice = choose(ranked, lambda c: Judgement(c.kind is Kind.PERIODIC) if c.kind is Kind.PERIODIC else BAD, save_interval=10)
     assert choice.checkpoint is not None and choice.checkpoint.step == 10  # the gasp at 17 lowered the target to 10
     assert choice.rollback is not None and (choice.rollback.origin, choice.rollback.target) == (27, 10)
+    assert (choice.rollback.save_interval, choice.rollback.why) == (10, "flipped")
     without = choose(ranked, lambda c: Judgement(True) if c.kind is Kind.PERIODIC else BAD)
     assert without.rollback is None
+
+
+def test_a_periodic_one_that_is_damaged_sends_nobody_back_to_the_save_interval() -> None:
+    choice = choose(rank([checkpoint(27), checkpoint(25)]), lambda c: Judgement(c.step == 25), save_interval=10)
+    assert choice.checkpoint is not None and choice.checkpoint.step == 25 and choice.rollback is None
+
+
+def test_after_a_dying_save_another_one_may_lie_above_the_target() -> None:
+    ranked = [checkpoint(s, kind=Kind.DYING_GASP) for s in (27, 25)]
+    choice = choose(ranked, lambda c: Judgement(c.step == 25), save_interval=10)
+    assert choice.checkpoint is ranked[1] and choice.rollback is not None and choice.rollback.target == 25
+
+
+def test_what_does_not_tell_its_step_is_not_known_to_lie_below_the_target() -> None:
+    gasp, untold, below = checkpoint(27, kind=Kind.DYING_GASP), replace(checkpoint(1), step=None), checkpoint(20)
+    choice = choose([gasp, untold, below], lambda c: Judgement(c is not gasp), save_interval=10)
+    assert choice.checkpoint is below and [r.checkpoint for r in choice.rejected] == [gasp]
+    dying = replace(gasp, step=None)
+    choice = choose([gasp, dying], lambda c: Judgement(c is dying), save_interval=10)
+    assert choice.checkpoint is dying and choice.rollback is None
+
+
+@pytest.mark.parametrize(("said", "why"), [((), "not resumable"), (("a",), "a"), (("a", "b", "c"), "a; b")])
+def test_a_rollback_tells_why(said: tuple[str, ...], why: str) -> None:
+    lost = Judgement(False, tuple(finding("crc-mismatch", text) for text in said))
+    gasp, below = checkpoint(27, kind=Kind.DYING_GASP), checkpoint(20)
+    choice = choose([gasp, below], lambda c: Judgement(True) if c is below else lost, save_interval=10)
+    assert choice.rollback is not None and choice.rollback.why == why
 
 
 def test_no_fallback_stops_at_the_newest() -> None:
