@@ -79,6 +79,14 @@ def other(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Break()
 
 
+def hints(tree: ast.AST) -> Iterator[ast.AST]:
+    """What is said of types, which no test can notice."""
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if (hint := getattr(node, name, None)) is not None:
+                yield hint
+
+
 def changes(source: str) -> Iterator[Change]:
     """Every change of a module, below its functions and classes: what stands at its top is there to be named."""
     count = sum(1 for _ in ast.walk(ast.parse(source)))
@@ -91,6 +99,7 @@ def changes(source: str) -> Iterator[Change]:
                 if isinstance(top, (ast.FunctionDef, ast.ClassDef))
                 for n in ast.walk(top)
             }
+            inside -= {id(n) for hint in hints(tree) for n in ast.walk(hint)}
             place = next(node for at, node in enumerate(ast.walk(tree)) if at == number)
             found = list(other(place)) if id(place) in inside else []
             if which >= len(found):

@@ -377,14 +377,13 @@ def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
 
 
 def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, began = Decisions.now, set[int]()
+    began = set[int]()
 
-    def noted(self: Decisions) -> float:
+    def noted() -> float:
         began.add(threading.get_ident())
-        return now(self)
+        return time.time()
 
-    monkeypatch.setattr(Decisions, "now", noted)
-    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"), now=noted)
     tried: list[int] = []
 
     def fail() -> Any:

@@ -90,6 +90,9 @@ def test_attempts_count_only_candidates_whose_bodies_were_read() -> None:
     choice = choose(ranked, lambda c: BAD if (c.step or 0) % 2 else cheap, max_attempts=5)
     assert choice.exhausted and choice.attempts == 5 and len(choice.rejected) > 5
     assert not choose(ranked, lambda c: cheap, max_attempts=5).exhausted
+    assert choose(ranked[:1], lambda c: BAD).attempts == 1
+    assert choose(ranked[:1], lambda c: Judgement(False)).attempts == 0
+    assert choose(ranked, lambda c: BAD).attempts == 5
 
 
 def test_rollback_goes_to_the_save_interval_and_skips_what_lies_above() -> None:
