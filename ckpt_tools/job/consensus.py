@@ -338,7 +338,7 @@ class _Node:
         told = Judgement(answer["ok"], tuple(wire.untold(f) for f in answer["findings"]), answer["read"])
         if told.usable:
             taken[id(asked)] = c
-            told = Judgement(True, mine.findings, answer["read"])
+            told = replace(mine, read=answer["read"])
         return told
 
     def _judged(self, answer: Value, mine: Judgement) -> Value:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import chain
 from typing import NamedTuple
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 
 
@@ -34,6 +36,34 @@ class FileLoad:
     substituted: bool = False
     node: str | None = None
     reason: str = ""
+
+
+@frozen
+class Load:
+    """A part that is chosen for a rank, before it is known what verification saw of it."""
+
+    part: Part
+    substituted: bool = False
+    reason: str = ""
+
+
+@frozen
+class Assignment:
+    """Which parts every rank would load, by rank, and which all of them do (``shared``).
+
+    ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a group.
+    """
+
+    loads: Mapping[int, Sequence[Load]] = field(default_factory=dict)
+    shared: Sequence[Load] = ()
+    findings: tuple[Finding, ...] = ()
+    groupless: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every part that some rank loads, once."""
+        loads = chain(self.shared, *self.loads.values())
+        return list({load.part.path: load.part for load in loads}.values())
 
 
 @frozen
@@ -105,13 +135,17 @@ class Rejected:
 
 @frozen
 class Choice:
-    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost."""
+    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost.
+
+    ``assignment`` is what each rank would load of it.
+    """
 
     checkpoint: Checkpoint | None
     rejected: tuple[Rejected, ...] = ()
     attempts: int = 0
     exhausted: bool = False
     rollback: Rollback | None = None
+    assignment: Assignment | None = None
 
 
 @frozen

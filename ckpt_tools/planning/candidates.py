@@ -32,6 +32,7 @@ from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
 from ckpt_tools.planning.tracker_order import from_tracker
 from ckpt_tools.reading.opening import open_session
@@ -130,10 +131,15 @@ class Candidates:
         self.ranked = self._best_first(candidates)
         self.topology, self.saved, notes = find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
-        self.judge = Judge(
-            s, self.checkpoints, self.topology, self.saved, selection, self.expected, candidates
+        run = Run(
+            checkpoints=self.checkpoints,
+            candidates=candidates,
+            unfinished=self.unfinished,
+            expected=self.expected,
+            topology=self.topology,
+            saved=self.saved,
         )
-        self.judge.begun = self.unfinished
+        self.judge = Judge(s, selection, run)
 
     def _best_first(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
         """In the order that the caller named, else in the one that tells the newest."""
@@ -240,7 +246,7 @@ class Candidates:
         c = self.ranked[0]
         piece = BY_NAME[c.layout].piece(c.parts[0].piece)
         group = Groups(self.topology, self.selection).of(rank, piece)
-        return [r for r in group[0] if r != rank] if group else []
+        return [r for r in group.ranks if r != rank] if group else []
 
     def ranks_of(self, part: Part) -> Sequence[int]:
         """The ranks that load a part: the one in its name, or those at its coordinates."""

@@ -8,16 +8,17 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import Choice, Rejected, Rollback
+from ckpt_tools.model.plan import Assignment, Choice, Rejected, Rollback
 
 
 @frozen
 class Judgement:
-    """What the judge says of one candidate: usable or not, why, and whether file bodies had to be read for it."""
+    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it, and what each rank would load."""
 
     usable: bool
     findings: tuple[Finding, ...] = ()
     read: bool = False
+    assignment: Assignment | None = None
 
 
 Judge = Callable[[Checkpoint], Judgement]
@@ -98,7 +99,9 @@ def choose(
                 if origin is not None and to is not None
                 else None
             )
-            return Choice(candidate, tuple(rejected), attempts, rollback=rollback)
+            return Choice(
+                candidate, tuple(rejected), attempts, rollback=rollback, assignment=judgement.assignment
+            )
         rejected.append(Rejected(candidate, judgement.findings))
         if not fallback and i == 0:
             return Choice(None, tuple(rejected), attempts)

@@ -1,10 +1,11 @@
-"""From a root and a question to a load plan: candidates, topology, the judge that reads files, and the words that explain it."""
+"""From a root and a selection to a load plan: candidates, topology, the judge that reads files, and what to say about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.trackers import tracker_findings
@@ -20,19 +21,40 @@ from ckpt_tools.errors import (
 )
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.plan import Choice, FileLoad, LoadPlan, RankLoad, Resume
-from ckpt_tools.model.report import Report
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import (
+    Assignment,
+    Choice,
+    FileLoad,
+    Known,
+    Load,
+    LoadPlan,
+    RankLoad,
+    Resume,
+    Rollback,
+)
 from ckpt_tools.planning import choice_warnings, other_writers, shrunk
-from ckpt_tools.planning.assign import Assignment, files, fingerprint
 from ckpt_tools.planning.candidates import Candidates, number
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.judge import Judge
+from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
 from ckpt_tools.reading.unseen import HINT, Answer, told, weigh
+
+_TELLING = 8
+"""Files at most that are asked for the step and the epoch."""
+
+
+class _Worlds(NamedTuple):
+    """How many ranks load a checkpoint and how many saved it, as far as that is known, and who says so."""
+
+    now: int | None
+    saved: int | None
+    topology: Mapping[str, Known]
 
 
 class Planner(Candidates):
@@ -71,33 +93,35 @@ class Planner(Candidates):
         )
 
     def _weighed(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
-        """Warnings about what could not be looked at. Raises CannotLook where it could change the answer; ``otherwise`` is what would be said without it."""
-        rejected = [r.checkpoint for r in made.rejected] if made else []
+        """Warnings about what could not be looked at.
+
+        Raises CannotLook where it could change the answer; ``otherwise`` is what would be said without it.
+        """
+        selection, rejected = self.selection, [r.checkpoint for r in made.rejected] if made else []
         answer = Answer(
-            made.checkpoint if made else None,
-            rejected,
-            getattr(self, "checkpoints", None),
-            self.selection.skip_unreadable,
+            chosen=made.checkpoint if made else None,
+            rejected=rejected,
+            candidates=getattr(self, "checkpoints", None),
+            skip=selection.skip_unreadable,
         )
         blocking, warnings = weigh(self.session, answer)
         if not blocking:
             return warnings
-        row, more = blocking[0], f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
-        found = tuple(told(row, self.root) for row in blocking)
+        first = blocking[0]
+        text = (
+            first.path + (f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else "") + f": {first.why}"
+        )
+        text += f"; without it: {otherwise}" if otherwise else ""
+        unseen = (told(row, self.root) for row in blocking)
         plan = replace(
             made or self.nothing(),
-            warnings=(*(made.warnings if made else ()), *found),
+            warnings=(*(made.warnings if made else ()), *unseen),
             checkpoint=None,
             resume=Resume(None),
             ranks=(),
             shared=(),
         )
-        else_ = f"; without it: {otherwise}" if otherwise else ""
-        raise CannotLook(
-            f"{row.path}{more}: {row.why}{else_}",
-            HINT if not self.selection.skip_unreadable else "make it readable",
-            plan=plan,
-        )
+        raise CannotLook(text, "make it readable" if selection.skip_unreadable else HINT, plan=plan)
 
     def _plan(self) -> LoadPlan:
         ranked = self.candidates()
@@ -111,39 +135,44 @@ class Planner(Candidates):
         return self.finish(choice, choice.checkpoint)
 
     def _ask_how_many(self, choice: Choice) -> None:
-        """Raises UsageError where the choice is older only because a still older save had more ranks, and nothing tells whether the job still has them."""
+        """Raises UsageError where the choice is older only because a still older save had more ranks.
+
+        Nothing tells then whether the job still has them.
+        """
         chosen, world = choice.checkpoint, self.topology.world_size
         if chosen is self.ranked[0] or self.topology.provenance["world_size"].provenance != HIGHEST:
             return
-        saves = ordered(
-            self.checkpoints,
-            "step" if self.selection.resume_from == "tracker" else self.order,
-            self.selection.prefer,
-        )
-        newer = {id(c) for c in takewhile(lambda c: c is not chosen, saves)} & {id(c) for c in self.ranked}
+        saves = ordered(self.checkpoints, self._by, self.selection.prefer)
+        ranked = {c.key for c in self.ranked}
+        newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
         for size, mine in shrunk.readings(saves, world):
             judge = self._judge_of(size)
-            asked = [c for c in mine if id(c) in newer][: self.selection.max_attempts] if judge else []
-            if judge and (newest := next((c for c in asked if judge.judge(c).usable), None)):
-                raise shrunk.question(size, mine, world, newest, chosen)
+            if judge is None:
+                continue
+            asked = [c for c in mine if c.key in newer][: self.selection.max_attempts]
+            newest = next((c for c in asked if judge.judge(c).usable), None)
+            if newest is not None:
+                raise shrunk.question(size, mine, world, mine=newest, other=chosen)
+
+    @property
+    def _by(self) -> str:
+        """What the order of the candidates goes by."""
+        return "step" if self.selection.resume_from == "tracker" else self.order
 
     def _judge_of(self, size: int) -> Judge | None:
         """The judge for a job of ``size`` ranks; none where what the caller says rules such a job out."""
-        if not shrunk.possible(size, self.selection, self.topology.sizes):
+        selection = self.selection
+        if not shrunk.possible(size, selection, self.topology.sizes):
             return None
         topology = replace(self.topology, world_size=size)
-        if self.selection.strategy_dir is not None:
+        if selection.strategy_dir is not None:
             from ckpt_tools.planning.strategy import strategy_groups
 
             try:
-                topology = replace(topology, strategy=strategy_groups(self.selection.strategy_dir, size))
+                topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, size))
             except UsageError:
                 return None
-        judge = Judge(
-            self.session, self.checkpoints, topology, self.saved, self.selection, self.expected, self.ranked
-        )
-        judge.begun = self.unfinished
-        return judge
+        return Judge(self.session, selection, replace(self.judge.run, topology=topology))
 
     def _with_lost(self, choice: Choice) -> Choice:
         """The choice and what would have gone before it had it not been lost. Raises NotNewest where the caller wants the newest or nothing."""
@@ -155,27 +184,24 @@ class Planner(Candidates):
             raise NotNewest(before[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
         return choice
 
-    def _choice(self, ranked: list[Checkpoint]) -> Choice:
-        """The choice; where neither time nor step is to be believed, the one that both lead to, or that a witness decides. Raises UsageError where none does."""
-        judged: dict[int, Judgement] = {}
+    def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
+        """The choice; where neither time nor step is to be believed, the one that both lead to, or that a witness decides.
+
+        Raises UsageError where none does.
+        """
+        judged: dict[CheckpointKey, Judgement] = {}
 
         def judge(c: Checkpoint) -> Judgement:
-            if id(c) not in judged:
-                judged[id(c)] = self.judge.judge(c)
-            return judged[id(c)]
+            if c.key not in judged:
+                judged[c.key] = self.judge.judge(c)
+            return judged[c.key]
 
         choice = self._chosen(ranked, judge)
         if self.times is Times.IN_STEP or self.times.mute:
             return choice
         one = choice.checkpoint or ranked[0]
         by_step = ordered(ranked, "step", self.selection.prefer)
-        if (
-            self.times.believed
-            and choice_warnings.witnesses(
-                self.session, self.times, one, choice_warnings.heads(in_order(by_step), self.expected)[1]
-            ).verdict
-            == "mtime"
-        ):
+        if self.times.believed and self._witnesses_agree(one, by_step):
             return choice
         other = self._chosen(by_step, judge)
         same = choice.checkpoint is other.checkpoint
@@ -183,6 +209,12 @@ class Planner(Candidates):
             return choice
         self.order, self.ranked = "step", by_step
         return other
+
+    def _witnesses_agree(self, newest: Checkpoint, by_step: Sequence[Checkpoint]) -> bool:
+        """Whether what else tells the newest checkpoint sides with the one that is newest by time."""
+        _, highest = choice_warnings.heads(in_order(by_step), self.expected)
+        said = choice_warnings.witnesses(self.session, self.times, newest, highest)
+        return said.verdict == "mtime"
 
     def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
         """The first of those ranked that is usable."""
@@ -197,108 +229,137 @@ class Planner(Candidates):
         )
 
     def failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        """Why there is no checkpoint to resume from, although some exist."""
         plan = self.empty(choice)
         if choice.exhausted:
-            read = (
-                "the one checkpoint that was read is not usable"
-                if choice.attempts == 1
-                else f"none of {choice.attempts} checkpoints that were read is usable"
-            )
+            read = f"none of {choice.attempts} checkpoints that were read is usable"
+            if choice.attempts == 1:
+                read = "the one checkpoint that was read is not usable"
             text = f"{read}; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
             return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
-        reasons = "; ".join(
-            dict.fromkeys(f.code for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR)
-        )
+        errors = (f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR)
+        reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
         return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", plan=plan)
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
-        s, a, reports = self.session, self.judge.assignments[id(c)], self.session.reports
-        layout = BY_NAME[c.layout]
-        ranks = tuple(RankLoad(r, self._resolved(files(a.loads[r], reports))) for r in sorted(a.loads))
-        told = self._told(c, a, reports)
-        told = replace(told, path=s.found.resolved(told.path))
-        shared = self._resolved(files(a.shared, reports))
+        """The plan that loads ``c``, which is the choice as this machine has found it. Raises CannotLook where a file has changed."""
+        assignment = choice.assignment
+        assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
+        ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
+        shared = self._files(assignment.shared)
         loaded = [*shared, *(f for r in ranks for f in r.files)]
+        chosen = self._as_told(c, assignment.parts)
         other_writers.require_unchanged(loaded)
         paths = {f.path for f in loaded}
-        resume = layout.resume(told, paths.pop() if len(paths) == 1 else None)
-        run = [o for o in self.checkpoints if o.layout == c.layout and o.run == c.run]
-
-        def lost() -> set[str]:
-            """Paths of checkpoints that cannot be resumed from, as far as that is known."""
-            homes = {
-                r.checkpoint.path
-                for r in choice.rejected
-                if r.checkpoint.parts and r.checkpoint.parts[0].home
-            }
-            return homes | {o.path for o in run if completeness.missing(o, self.expected)}
-
-        planned = [
-            replace(f, path=f.path or p.path)
-            for p in a.parts
-            for f in reports[p.path].findings
-            if f.severity is Severity.WARNING
-        ]
-        below = [p for p in a.parts if reports[p.path].level < self.selection.level]
-        unread = [p for p in a.parts if p.path in s.reader.unread]
-        rollback = choice.rollback
-        if rollback:
-            rollback = replace(
-                rollback,
-                why=f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {rollback.origin - rollback.target} steps are lost",
-            )
-        order = "step" if self.selection.resume_from == "tracker" else self.order
-        warnings = [
-            *self.warnings,
-            *a.findings,
-            *planned,
-            *completeness.losses(c, self.expected),
-            *tracker_findings(s, run, lost),
-            *choice_warnings.unfinished(self.unfinished, c, order, self.root, self.under_way),
-            *unfinished.torn_lately(s, choice.rejected, self._usual),
-            *self.other_writers(c),
-        ]
-        if unread:
-            text = f"the budget of {self.selection.budget:g} s was over before {len(unread)} of the {len(a.parts)} files to load, {sum(p.size for p in unread):,} bytes,"
-            warnings.append(
-                finding(
-                    "budget-spent",
-                    f"{text} were read as deeply as --level {self.selection.level} asks",
-                    path=self.root,
-                )
-            )
-        if others := len(below) - sum(p in unread for p in below):
-            text = f"{others} files were looked at less deeply than --level {self.selection.level}"
-            warnings.append(finding("below-level", text, path=self.root))
-        known = dict(self.topology.provenance)
-        world: int | None = self.topology.world_size
-        saved = self.saved
-        if not ranks and known["world_size"].provenance == ALONE:  # a set that any number of ranks may load
-            world = saved = None
-            del known["world_size"]
+        worlds = self._worlds(by_rank=bool(ranks))
+        warnings = tuple(dict.fromkeys(self._warnings(choice, c, assignment)))
         return LoadPlan(
-            self.root, told, resume, ranks, shared, world, saved, known, rollback, choice.rejected,
-            tuple(o for o in self.checkpoints if o is not c and o.order > c.order), choice.attempts, s.reader.bytes_verified,
-            tuple(dict.fromkeys(warnings)), fingerprint(self.root, ranks, shared), tuple(self.ranked), budget=self.selection.budget, below_level=len(below), excluded=len(s.found.hidden.paths),
-        )  # fmt: skip
+            root=self.root,
+            checkpoint=chosen,
+            resume=BY_NAME[c.layout].resume(chosen, paths.pop() if len(paths) == 1 else None),
+            ranks=ranks,
+            shared=shared,
+            world_size=worlds.now,
+            saved_world_size=worlds.saved,
+            topology=worlds.topology,
+            rollback=_in_words(choice.rollback),
+            rejected=choice.rejected,
+            ahead=tuple(o for o in self.checkpoints if o.key != c.key and o.order > c.order),
+            attempts=choice.attempts,
+            bytes_verified=self.session.reader.bytes_verified,
+            warnings=warnings,
+            fingerprint=fingerprint(self.root, ranks, shared),
+            candidates=tuple(self.ranked),
+            budget=self.selection.budget,
+            below_level=len(self._below_level(assignment.parts)),
+            excluded=len(self.session.found.hidden.paths),
+        )
 
-    def _resolved(self, loads: tuple[FileLoad, ...]) -> tuple[FileLoad, ...]:
-        """The same files without a link to a directory below the root: it could lead elsewhere when they are loaded."""
-        found = self.session.found
+    def _files(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
+        """What verification saw of files, under names without a link to a directory below the root.
+
+        Such a link could lead elsewhere when they are loaded.
+        """
+        found, rows = self.session.found, file_loads(loads, self.session.reports)
         if not any(links.outside or links.followed for links in found.links):
-            return loads
-        return tuple(replace(f, path=found.resolved(f.path)) for f in loads)
+            return rows
+        return tuple(replace(f, path=found.resolved(f.path)) for f in rows)
 
-    def _told(self, c: Checkpoint, a: Assignment, reports: Mapping[str, Report]) -> Checkpoint:
-        """The checkpoint with the step and epoch that its planned files tell."""
+    def _as_told(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
+        """The checkpoint by its real path, with the step and epoch that its planned files tell.
+
+        Its other files come last: they may be those that were replaced.
+        """
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = BY_NAME[c.layout]
-        for p in a.parts[:8]:
-            said = layout.steps(p, reports[p.path].metadata)
-            step, epoch = (step if step is not None else said[0]), (epoch if epoch is not None else said[1])
-        return replace(
-            c, step=self.step(c) if step is None else step, epoch=epoch
-        )  # its other files come last: they may be those that were replaced
+        for p in parts[:_TELLING]:
+            told = layout.steps(p, self.session.reports[p.path].metadata)
+            step = told[0] if step is None else step
+            epoch = told[1] if epoch is None else epoch
+        path = self.session.found.resolved(c.path)
+        return replace(c, step=self.step(c) if step is None else step, epoch=epoch, path=path)
+
+    def _worlds(self, *, by_rank: bool) -> _Worlds:
+        """How many ranks load and saved it; unknown for a set without ranks, that any number of them may load."""
+        known = dict(self.topology.provenance)
+        if by_rank or known["world_size"].provenance != ALONE:
+            return _Worlds(self.topology.world_size, self.saved, known)
+        del known["world_size"]
+        return _Worlds(None, None, known)
+
+    def _warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
+        """What the caller should know about the choice, although it can be used."""
+        parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
+        yield from self.warnings
+        yield from assignment.findings
+        yield from self._warnings_of_files(parts)
+        yield from completeness.losses(c, self.expected)
+        yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
+        yield from choice_warnings.unfinished(self.unfinished, c, self._by, self.root, self.under_way)
+        yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
+        yield from self.other_writers(c)
+        yield from self._warnings_of_depth(parts)
+
+    def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[str]:
+        """Paths of checkpoints that cannot be resumed from, as far as that is known."""
+        rejected = (r.checkpoint for r in choice.rejected)
+        lost = {o.path for o in rejected if o.parts and o.parts[0].home}
+        return lost | {o.path for o in run if completeness.missing(o, self.expected)}
+
+    def _warnings_of_files(self, parts: Sequence[Part]) -> Iterator[Finding]:
+        for p in parts:
+            for f in self.session.reports[p.path].findings:
+                if f.severity is Severity.WARNING:
+                    yield replace(f, path=f.path or p.path)
+
+    def _below_level(self, parts: Sequence[Part]) -> list[Part]:
+        """The files that were not looked at as deeply as asked."""
+        return [p for p in parts if self.session.reports[p.path].level < self.selection.level]
+
+    def _warnings_of_depth(self, parts: Sequence[Part]) -> Iterator[Finding]:
+        """What the level or the budget left out."""
+        level, not_read = self.selection.level, self.session.reader.unread
+        unread = [p for p in parts if p.path in not_read]
+        if unread:
+            size = sum(p.size for p in unread)
+            text = (
+                f"the budget of {self.selection.budget:g} s was over before {len(unread)} of the {len(parts)} "
+                f"files to load, {size:,} bytes, were read as deeply as --level {level} asks"
+            )
+            yield finding("budget-spent", text, path=self.root)
+        others = [p for p in self._below_level(parts) if p.path not in not_read]
+        if others:
+            text = f"{len(others)} files were looked at less deeply than --level {level}"
+            yield finding("below-level", text, path=self.root)
+
+
+def _in_words(rollback: Rollback | None) -> Rollback | None:
+    """A rollback that says in a sentence why training goes back, and how far."""
+    if rollback is None:
+        return None
+    steps = rollback.origin - rollback.target
+    why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {steps} steps are lost"
+    return replace(rollback, why=why)

@@ -138,9 +138,9 @@ def find_topology(
         text = f"the files were written in rank order {order}, which the plan follows"
         warnings.append(finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE))
     if selection.strategy_dir is not None:
-        from ckpt_tools.planning.strategy import believed, strategy_groups
+        from ckpt_tools.planning.strategy import require_trusted, strategy_groups
 
-        believed(selection.strategy_dir, session.root, selection.trust)
+        require_trusted(selection.strategy_dir, session.root, selection.trust)
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
     # with shards, how many ranks shared them cannot be seen from the grid of their names
     unshared = not any(layout.piece(p.piece).sharded for p in first.parts)

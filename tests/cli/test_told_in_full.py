@@ -27,6 +27,8 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import story, table
 from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.substitutes import Evidence, Tensors
 
 WORLD = 1024
 _LIST = re.compile(r"\brank (\d+)|[\d,]+ of 1,024 ranks: ([\d–, ]*\d)")
@@ -73,7 +75,7 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
     findings = completeness.missing(c, completeness.expected([save(everyone), c], WORLD))
     assert list(answers(c, findings)) == [missing] * 5
-    planned = assign(c, Topology(WORLD), Selection(), {}, lambda p: "", lambda r, p: []).findings
+    planned = assign(c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])).findings
     assert list(answers(c, planned)) == [missing] * 5
 
 

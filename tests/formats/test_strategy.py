@@ -20,13 +20,13 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
 from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
+from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups
 from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
 from ckpt_tools.formats.mindspore.strategy_proto import read
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.strategy import strategy_groups
 from ckpt_tools.storage import BytesSource, ShortRead
 
 GOOD = FORMAT_FILES / "mindspore_strategy" / "good"

@@ -19,7 +19,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import judge
+from ckpt_tools.planning import contradictions
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)
@@ -106,7 +106,7 @@ def cost(root: Path, settle: float) -> int:
 @pytest.mark.parametrize("name", TREES)
 def test_a_plan_grows_as_the_directory_does(name: str, settle: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that ended long ago, and of one that may still be written."""
-    monkeypatch.setattr(judge, "_ELSEWHERE", 8)  # what is compared with each candidate has an end, and these trees are small
+    monkeypatch.setattr(contradictions, "_SIZES_COMPARED", 8)  # what is compared with each candidate has an end, and these trees are small
     counted = []
     for size in (1, SMALL, 4 * SMALL):  # the first one imports what is imported once
         TREES[name](tmp_path / str(size), size)

@@ -16,7 +16,7 @@ from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import judge
+from ckpt_tools.planning import evidence
 from ckpt_tools.storage.rate import Rate
 
 DAY = 1_700_000_000
@@ -260,7 +260,7 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(replicas: Pat
     took: list[int] = []
     seen: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Rate, "took", lambda self, n: took.append(n))
-    real = judge.tensor_digests
+    real = evidence.tensor_digests
 
     def spied(path: str, anatomy: Any, progress: Any, *, jobs: int, io: str) -> dict[str, str]:
         before = len(took)
@@ -268,7 +268,7 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(replicas: Pat
         seen.append((os.path.basename(path), sum(took[before:]), sum(t.nbytes for t in anatomy.tensors), jobs, io))
         return found
 
-    monkeypatch.setattr(judge, "tensor_digests", spied)
+    monkeypatch.setattr(evidence, "tensor_digests", spied)
     plan(str(replicas), Selection(prove_replicas=True, fault_ranks=frozenset({2}), jobs=3, io="direct", limit_rate=1e9, **GROUPS))
     assert {name for name, *_ in seen} >= {"model_optim_rng_0.pt", "model_optim_rng_2.pt"}
     assert all(slowed == size > 0 and (jobs, io) == (3, "direct") for _, slowed, size, jobs, io in seen)

@@ -16,9 +16,13 @@ from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.assign import Assignment, assign, mismatched
+from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.saved_world import mismatched
+from ckpt_tools.planning.substitutes import Evidence, OwnFile, Tensors
 from ckpt_tools.planning.topology import find_topology
 
 
@@ -31,20 +35,18 @@ def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PE
 def run(c: Checkpoint, world: int, selection: Selection, bad: set[int] = frozenset(), signatures: dict[int, str] | None = None) -> Assignment:  # type: ignore[assignment]
     found = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank in bad}
     known = signatures or {}
-    return assign(
-        c,
-        Topology(world),
-        selection,
-        found,
-        lambda p: known.get(p.rank or 0, ""),
-        lambda rank, part: [("its file at step 5", known[rank])] if rank in known else [],
+    evidence = Evidence(
+        lambda p: Tensors(known.get(p.rank or 0, "")),
+        lambda rank, part: [OwnFile("its file at step 5", known[rank])] if rank in known else [],
     )
+    return assign(c, Groups(Topology(world), selection), found, evidence)
 
 
 def whose(a: Assignment) -> dict[int, int | None]:
     return {rank: loads[0].part.rank for rank, loads in a.loads.items()}
 
 
+SILENT = Evidence(lambda p: Tensors(""), lambda rank, part: [])
 PAIRS = Selection(replica_groups={"": ((0, 2), (1, 3))})
 
 
@@ -86,7 +88,7 @@ def test_fault_ranks_are_ineligible_in_dying_gasps_and_only_disliked_elsewhere()
 
 def test_a_committed_layout_asks_for_groups_instead_of_falling_back() -> None:
     a = run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, Selection())
-    assert a.groupless == [0, 3] and a.findings[0].code == "replica-groups-needed"
+    assert a.groupless == (0, 3) and a.findings[0].code == "replica-groups-needed"
     assert not run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, PAIRS).groupless
 
 
@@ -97,7 +99,7 @@ def test_the_layout_may_say_that_all_ranks_are_replicas() -> None:
 def test_a_flag_never_replicates_a_sharded_piece() -> None:
     part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
     c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
-    a = assign(c, Topology(2, {"tp": 1}), Selection(replicas_all=True), {}, lambda p: "", lambda r, p: [])
+    a = assign(c, Groups(Topology(2, {"tp": 1}), Selection(replicas_all=True)), {}, SILENT)
     assert whose(a) == {0: None} and [f.code for f in a.findings] == ["missing-rank"]
 
 
@@ -219,7 +221,7 @@ def test_the_order_of_sources_of_replica_groups() -> None:
         c = checkpoint([0, 1, 2, 3], layout)
         gone = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank == 3}
         t = Topology(4, selection.sizes, strategy=strategy)
-        return whose(assign(c, t, selection, gone, lambda p: "", lambda rank, part: [])).get(3)
+        return whose(assign(c, Groups(t, selection), gone, SILENT)).get(3)
 
     assert whose_is_3(Selection(strategy_dir="d")) == 0
     assert whose_is_3(Selection(strategy_dir="d", replicas_all=True)) == 0
@@ -231,7 +233,7 @@ def test_the_order_of_sources_of_replica_groups() -> None:
 def test_strategy_files_never_replicate_a_sharded_piece() -> None:
     part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
     c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
-    a = assign(c, Topology(2, {"tp": 1}, strategy=((0, 1),)), Selection(strategy_dir="d"), {}, lambda p: "", lambda r, p: [])
+    a = assign(c, Groups(Topology(2, {"tp": 1}, strategy=((0, 1),)), Selection(strategy_dir="d")), {}, SILENT)
     assert whose(a) == {0: None}
 
 

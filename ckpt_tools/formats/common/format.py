@@ -89,6 +89,9 @@ class Anatomy:
         self.unlisted += (u for u in inner.unlisted if u.name not in have)
 
 
+RankGroups = tuple[tuple[int, ...], ...]
+"""Ranks that hold the same state, group by group; every rank is in exactly one."""
+
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
 
@@ -117,6 +120,7 @@ class Format:
     other files that the format keeps in a directory of its index files. ``final_mode`` are the permission bits that the framework
     gives a finished file. ``hides_cuts``: a file cut between two of its records looks whole.
     ``names_its_save``: the bytes hold an id or the path of the save, so two saves of one state are never equal.
+    ``rank_groups`` reads a directory of such files, which tell the ranks of a job of that size that hold the same state. It raises CkptError.
     """
 
     name: str
@@ -138,6 +142,7 @@ class Format:
     final_mode: int | None = None
     hides_cuts: bool = False
     names_its_save: bool = False
+    rank_groups: Callable[[str, int], RankGroups] | None = None
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format, RankGroups
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore.strategy_groups import KEYS, Strategy, from_json, uneven
@@ -94,6 +94,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "strategy and group files carry no checksum")
 
 
+def _rank_groups(directory: str, world_size: int) -> RankGroups:
+    from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups  # which looks at all formats
+
+    return strategy_groups(directory, world_size)
+
+
 FORMAT = Format(
     name="mindspore_strategy",
     suffixes=(".ckpt",),
@@ -110,4 +116,5 @@ FORMAT = Format(
     ),
     reference="MindSpore 2.10: node_strategy.proto, strategy_checkpoint_info.cc, mindspore/parallel/_parallel_serialization.py",
     loader=None,
+    rank_groups=_rank_groups,
 )

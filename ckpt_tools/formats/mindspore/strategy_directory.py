@@ -1,0 +1,193 @@
+"""A directory of MindSpore strategy files in, groups of ranks with the same state out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.formats import FORMATS, HEAD, Damage
+from ckpt_tools.formats.common.format import RankGroups
+from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
+from ckpt_tools.formats.mindspore.strategy_groups import Strategy, from_json, stage_groups
+from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, read
+from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import patiently
+
+_RANK_IN_NAME = re.compile(r"(?:rank|src_strategy)_(\d{1,9})\.\w+$")
+_FIT = "say --world-size N, or name the directory of this run"
+_ONE_RUN = "keep the files of one run only"
+_WHICH = "name the directory that holds src_strategy_0.ckpt and its siblings"
+_JSON_KEY = b'"parallel_layout_item"'
+
+
+def strategy_groups(directory: str, world_size: int) -> RankGroups:
+    """Groups of ranks that hold the same state, every rank in exactly one.
+
+    Each file is of one pipeline stage, whose ranks all write the same; a merged file is of several. Raises UsageError when the files
+    are damaged, contradict each other or do not fit the number of ranks, CannotLook when they cannot be read.
+    """
+    files = list(_files(directory))
+    if not files:
+        raise _wrong(directory, "there is no MindSpore strategy file", _WHICH)
+    count = _devices_of_a_stage(directory, files)
+    stages, left = divmod(world_size, count)
+    if left or not stages:
+        raise _wrong(directory, f"a stage has {count} devices, which {world_size} ranks do not fill", _FIT)
+    by_stage = _by_stage(directory, files, count, stages)
+    for stage in range(stages):
+        if stage not in by_stage:
+            first, last = stage * count, stage * count + count - 1
+            raise _wrong(
+                directory,
+                f"no file is of pipeline stage {stage} (ranks {first} to {last})",
+                "copy the file of one of these ranks there, or say --replica-groups instead",
+            )
+    return tuple(
+        tuple(stage * count + rank for rank in group) for stage in range(stages) for group in by_stage[stage]
+    )
+
+
+class _File(NamedTuple):
+    """A strategy file: its name, the digest of its bytes, and what it says."""
+
+    name: str
+    digest: str
+    strategy: Strategy
+
+
+class _Told(NamedTuple):
+    """The groups of ranks within one pipeline stage, and the file that tells them; ``stage`` is None where it does not say."""
+
+    name: str
+    stage: int | None
+    groups: RankGroups
+
+
+def _devices_of_a_stage(directory: str, files: Sequence[_File]) -> int:
+    """How many devices each pipeline stage has."""
+    sizes = {prod(layout.devices): file.name for file in files for layout in file.strategy.layouts}
+    if len(sizes) > 1:
+        told = " and ".join(f"{size} devices ({name})" for size, name in list(sizes.items())[:2])
+        raise _wrong(directory, f"there are stages of {told}", _ONE_RUN)
+    return next(iter(sizes))
+
+
+def _by_stage(directory: str, files: Sequence[_File], count: int, stages: int) -> Mapping[int, RankGroups]:
+    """The groups within each stage, in which all its files agree. ``count`` is the number of devices in each of the ``stages``."""
+    first_of = dict[int, _Told]()
+    for told in _told(files):
+        stage = _stage_by_name(told.name, count, stages) if told.stage is None else told.stage
+        if stage is None:
+            raise _wrong(
+                directory,
+                f"{told.name} does not say which pipeline stage it is of",
+                "call it src_strategy_RANK.ckpt, after one of its ranks",
+            )
+        if stage >= stages:
+            ranks = f"{count * stages} ranks in stages of {count} devices"
+            raise _wrong(directory, f"{told.name} is of stage {stage}, which {ranks} do not have", _FIT)
+        first = first_of.setdefault(stage, told)
+        if first.groups != told.groups:
+            both = f"{first.name} and {told.name}"
+            raise _wrong(directory, f"{both} group the ranks of stage {stage} differently", _ONE_RUN)
+    return {stage: told.groups for stage, told in first_of.items()}
+
+
+def _told(files: Sequence[_File]) -> list[_Told]:
+    """What each file tells about each stage, worked out once for files with the same bytes."""
+    known: dict[str, Mapping[int | None, RankGroups]] = {}
+    for file in files:
+        if file.digest not in known:
+            stages = file.strategy.by_stage().items()
+            known[file.digest] = {stage: stage_groups(layouts) for stage, layouts in stages}
+    return [_Told(file.name, stage, groups) for file in files for stage, groups in known[file.digest].items()]
+
+
+def _stage_by_name(name: str, count: int, stages: int) -> int | None:
+    """The stage of a file that does not say it: that of the rank in its name, or the only one."""
+    rank = _RANK_IN_NAME.search(name)
+    if rank:
+        return int(rank[1]) // count
+    return 0 if stages == 1 else None
+
+
+def _wrong(directory: str, what: str, hint: str) -> UsageError:
+    return UsageError(f"--strategy-dir {directory}: {what}", hint)
+
+
+def _files(directory: str) -> Iterator[_File]:
+    """Each strategy file; ranks of a stage mostly write the same bytes, which are parsed once."""
+    import xxhash
+
+    known: dict[str, Strategy] = {}
+    for entry in _entries(directory):
+        try:
+            data = _content(entry.path)
+            if data is None:
+                continue
+            digest = xxhash.xxh3_128_hexdigest(data)
+            if digest not in known:
+                known[digest] = _parsed(entry.name, data)
+        except OSError as e:
+            raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
+        except (Damage, ShortRead, ValueError) as e:
+            raise _wrong(
+                directory,
+                f"{entry.name} is damaged or no strategy file: {e}",
+                "remove it if another rank of its stage has a whole one, or say --replica-groups instead",
+            ) from e
+        yield _File(entry.name, digest, known[digest])
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """The files of the directory."""
+    try:
+        return [entry for entry in entries_of(directory) if patiently(entry.is_file)]
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise _wrong(directory, "there is no such directory", _WHICH) from e
+    except OSError as e:
+        raise CannotLook(f"--strategy-dir {directory}: {e.strerror or e}") from e
+
+
+def _content(path: str) -> bytes | None:
+    """The bytes of a strategy file; None for any other file.
+
+    A .ckpt that is called a strategy file and is nothing else must be one.
+    """
+    is_json = path.endswith(".json")  # MindSpore takes only *.json for JSON
+    with LocalSource(path) as source:
+        if not (source.size <= MAX_SIZE if is_json else _may_be_binary(path, source)):
+            return None
+        if source.size > MAX_SIZE:
+            raise ValueError(f"it has {source.size} bytes")
+        data = source.read(0, source.size)
+        if source.changed():
+            raise ValueError("it changed while it was read")
+    return None if is_json and _JSON_KEY not in data else data
+
+
+def _may_be_binary(path: str, source: LocalSource) -> bool:
+    """Whether a file begins as a strategy file does, which a file of groups does not, or is called one and is nothing else."""
+    head = source.read(0, min(HEAD, source.size))
+    if head[:1] == b"\x08" and FORMAT.magic(head):
+        return True
+    name = os.path.basename(path)
+    called_so = "strategy" in name.lower() and name.endswith(FORMAT.suffixes)
+    return called_so and not any(f.magic(head) for f in FORMATS)
+
+
+def _parsed(name: str, data: bytes) -> Strategy:
+    """What the bytes of a strategy file say. Raises Damage, ShortRead or ValueError."""
+    import json
+
+    if not name.endswith(".json"):
+        return read(BytesSource(data), operators=False)[1]
+    try:
+        return from_json(json.loads(data))
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e

@@ -1,0 +1,82 @@
+"""What only the caller can answer about a candidate that would be used otherwise: each raises UsageError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from shlex import quote
+
+from ckpt_tools.crosscheck import attempts
+from ckpt_tools.discovery import completeness
+from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.pickles import unlisted
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Assignment
+from ckpt_tools.model.report import Report
+from ckpt_tools.planning.newest import UNKNOWN
+from ckpt_tools.planning.run import Run
+
+_SIBLINGS = 100_000
+"""Files of other checkpoints, nearest in time first, whose times are compared: enough of them show what is usual."""
+
+
+def require_groups(c: Checkpoint, assignment: Assignment) -> None:
+    """Whose state ranks need that have neither a file nor a replica group."""
+    if not assignment.groupless:
+        return
+    texts = (f.message for f in assignment.findings if f.code == "replica-groups-needed")
+    raise UsageError(
+        f"{'; '.join(texts)} ({c.path})",
+        "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
+    )
+
+
+def require_trust(parts: Sequence[Part], reports: Mapping[str, Report]) -> None:
+    """Whose code a file names that its framework would unpickle without asking, where no list has the name."""
+    for part in parts:
+        report = reports[part.path]
+        if any(f.code == "unknown-global" for f in report.findings):
+            raise UsageError(*unlisted.question(part.path, report.unlisted))
+
+
+def two_attempts(
+    c: Checkpoint, planned: Sequence[Part], run: Run, same_save: Sequence[str], root: str
+) -> Finding | None:
+    """Why files that would be loaded together are of two saves of the step.
+
+    Raises UsageError where only their times say so, because a restored file looks the same.
+    """
+    pieces = {p.piece for p in planned}
+    others = [[p for p in o.parts if p.piece in pieces] for o in _siblings(c, run)]
+    begun = [o.parts for o in run.unfinished if o.order != c.order]
+    found = attempts.apart(planned, others, begun)
+    if found is None:
+        return None
+    sides = found.sides(root)
+    text = f"{completeness.label(c)} joins files of two attempts to save it: {sides}; {found.why}"
+    if found.restarted:
+        return finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR)
+    name = c.parts[0].home or found.newer[0].path
+    declared = {os.path.realpath(path) for path in same_save}
+    if declared.isdisjoint(os.path.realpath(path) for path in (name, *(p.path for p in c.parts))):
+        raise UsageError(
+            text,
+            "if they are of one save, and some were only restored or copied: "
+            f"--same-save {quote(name)}; else move it out of ROOT",
+        )
+    return None
+
+
+def _siblings(c: Checkpoint, run: Run) -> list[Checkpoint]:
+    """The run's other checkpoints, nearest in time first; a file that does not tell its step may be of this very one."""
+    others, files = list[Checkpoint](), 0
+    for o in sorted(run.checkpoints, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
+        if files >= _SIBLINGS:
+            break
+        if o.order not in (c.order, UNKNOWN) and (o.layout, o.run) == (c.layout, c.run):
+            others.append(o)
+            files += len(o.parts)
+    return others

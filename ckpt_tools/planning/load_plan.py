@@ -1,0 +1,46 @@
+"""The rows of a load plan: each file with what verification saw of it, and the fingerprint of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from ckpt_tools.model.plan import FileLoad, Load, RankLoad
+from ckpt_tools.model.report import Level, Report
+
+
+def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
+    """The loads of one rank with what verification saw of each file."""
+    return tuple(_file_load(load, reports.get(load.part.path)) for load in loads)
+
+
+def _file_load(load: Load, report: Report | None) -> FileLoad:
+    p = load.part
+    return FileLoad(
+        role=p.role,
+        path=p.path,
+        size=p.size,
+        mtime_ns=p.mtime_ns,
+        level=report.level if report else Level.PRESENCE,
+        coverage=report.coverage if report else 0.0,
+        source_rank=p.rank,
+        substituted=load.substituted and p.rank is not None,
+        reason=load.reason,
+    )
+
+
+def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
+    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the planned files and the rank map."""
+    import xxhash
+
+    def name(f: FileLoad) -> str:
+        return f.path.removeprefix(root).lstrip("/")
+
+    digest = xxhash.xxh3_128()
+    planned = chain(shared, chain.from_iterable(r.files for r in ranks))
+    for path, size, mtime_ns in sorted({(name(f), f.size, f.mtime_ns) for f in planned}):
+        digest.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for r in ranks:
+        names = "\0".join(map(name, r.files))
+        digest.update(f"{r.rank}\0{names}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

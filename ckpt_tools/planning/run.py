@@ -1,0 +1,33 @@
+"""What is known of a run while its checkpoints are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt_tools.discovery.completeness import Expected
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.frozen import frozen
+
+
+@frozen
+class Run:
+    """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides.
+
+    ``unfinished`` are saves that never finished, ``saved`` is how many ranks wrote its files, where these or their names tell.
+    """
+
+    checkpoints: Sequence[Checkpoint]
+    candidates: Sequence[Checkpoint]
+    unfinished: Sequence[Checkpoint]
+    expected: Expected
+    topology: Topology
+    saved: int | None
+
+
+@frozen
+class Candidate:
+    """A checkpoint under judgement: as its ``named`` files show it, and ``whole`` with what its indexes add."""
+
+    named: Checkpoint
+    whole: Checkpoint
