@@ -81,7 +81,7 @@ def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
         tuple(findings),
         len(s.found.bare),
         s.found.unrecognised,
-        len(s.found.hidden.paths),
+        len(s.found.excluded.paths),
     )
 
 
@@ -91,7 +91,7 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
     from ckpt_tools.planning.choose import rank
     from ckpt_tools.planning.filters import belongs
 
-    everything, most = grouping.group(s.parts, selection.save_interval), selection.max_step
+    everything, most = grouping.group(s.parts, s.layouts, selection.save_interval), selection.max_step
 
     def wanted(c: Checkpoint) -> bool:
         if not belongs(c, selection) or selection.kind not in (None, c.kind):
@@ -166,7 +166,7 @@ def verify(
         ):
             s = open_session(root, replace(options, budget=asked.seconds if asked else None), cache=kept)
             s.add_members()
-            s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b[1]) for b in s.found.bare)
+            s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             if asked is not None:
                 from ckpt_tools.reading.sampling import Sampling
 
@@ -267,7 +267,7 @@ def show(
     """One file and what is in it, read together with the indexes beside it."""
     path = one(path, "path")
     s = open_session(path, ReadOptions(key_file=key_file, explain=explain, trust=trust))
-    seen = next((p.findings for p in s.parts), next((b[3] for b in s.found.bare), ()))
+    seen = next((p.findings for p in s.parts), next((b.findings for b in s.found.bare), ()))
     return s.inspect(os.path.abspath(path), level, seen)
 
 

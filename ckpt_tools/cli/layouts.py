@@ -96,7 +96,7 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
             "there is no layout of your own to check",
             "add [[layout]] to ckpt.toml, or name one with --layout",
         )
-    rows = check_layouts(root, chosen)
+    rows = check_layouts(root, chosen, active())
     entries: list[dict[str, object]] = [
         {
             "layout": row.layout,

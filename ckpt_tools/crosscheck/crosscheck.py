@@ -70,7 +70,7 @@ def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list
     """Findings over several files, run by run; those about one file are added to its report."""
     out = [*_incomplete_tensors(s), *_beside_indexes(s)] if whole_tree else []
     judged = {f.path for f in out}
-    for checkpoints in s.runs(grouping.group(s.parts)).values():
+    for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree, level)
         for of_files in _OF_FILES:
             for path, f in list(of_files(run)):

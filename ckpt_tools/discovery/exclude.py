@@ -1,4 +1,6 @@
-"""What --exclude hides: entries of the root that are neither looked at nor a reason for anything, and counted."""
+"""What --exclude leaves out: entries of the root that are neither looked at nor a reason for anything, and
+counted.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from functools import cached_property
 
 
 @dataclass
-class Hidden:
-    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for any number of directories.
+class Excluded:
+    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for any
+    number of directories.
 
-    ``paths`` are the entries that were hidden; what lies below a directory among them was not listed.
+    ``paths`` are the entries that were left out; what lies below a directory among them was not listed.
     """
 
     globs: Sequence[str] = ()
@@ -24,7 +27,7 @@ class Hidden:
         return re.compile("|".join(map(_expression, self.globs)), re.DOTALL) if self.globs else None
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """The entries of one directory at or below ``root`` that are not hidden."""
+        """The entries of one directory at or below ``root`` that are not left out."""
         if self._pattern is None or not entries:
             return entries
         start = len(root.rstrip("/")) + 1

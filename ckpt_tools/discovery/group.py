@@ -1,12 +1,13 @@
-"""Parts in, checkpoints out, with what is missing from each. Pure: names, sizes, times and reports are all it sees."""
+"""Parts in, checkpoints out. Pure: names, sizes, times and reports are all it sees."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from ckpt_tools.layouts import BY_NAME, Layout
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
@@ -14,48 +15,222 @@ from ckpt_tools.model.report import Report
 Reports = Mapping[str, Report]
 
 
-def with_content_steps(parts: Iterable[Part], reports: Reports) -> list[Part]:
-    """Parts whose piece reads its step from the content get it from their reports; those whose report has none keep null."""
+def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> list[Part]:
+    """Parts whose piece reads its step from the content get it from their reports; those whose report has none
+    keep null.
+    """
     parts = parts if isinstance(parts, list) else list(parts)
-    if not any(
-        BY_NAME[layout].piece(name).step_from == "content"
-        for layout, name in {(p.layout, p.piece) for p in parts}
-    ):
+    pieces = {(p.layout, p.piece) for p in parts}
+    silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
+    if not silent:
         return parts
     out = []
     for p in parts:
-        if BY_NAME[p.layout].piece(p.piece).step_from == "content" and (report := reports.get(p.path)):
-            step, epoch, inside = BY_NAME[p.layout].steps(p, report.metadata)
+        if (p.layout, p.piece) in silent and (report := reports.get(p.path)):
+            step, epoch, inside = layouts.of(p).steps(p, report.metadata)
             out.append(p._replace(step=step, epoch=epoch, step_in_epoch=inside))
         else:
             out.append(p)
     return out
 
 
-_Told = tuple[int | None, int | None, int | None]
+_Progress = tuple["int | None", "int | None", "int | None"]
+"""Step, epoch and step in the epoch, as names tell them. A bare tuple: every part has one."""
+_UNTOLD: _Progress = (None, None, None)
 
 
-def _told(p: Part) -> _Told:
-    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check() tells where they disagree."""
+def _progress(p: Part) -> _Progress:
+    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check() tells
+    where they disagree.
+    """
     return (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
 
 
+def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
+    """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
+
+    A set of which every rank saves its own file is a dying gasp when ranks that other iterations have are missing
+    from it, or when its iteration is no multiple of ``save_interval``.
+    """
+    runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for p in parts:
+        runs[p.layout, p.run].append(p)
+    out = list[Checkpoint]()
+    for members in runs.values():
+        most_ranks = len({p.rank for p in members})
+        out += (_checkpoint(same, most_ranks, save_interval, layouts) for same in _saved_together(members))
+    return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
+
+
+def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
+    """The parts of one run, by the save that wrote them."""
+    restarted = any(p.generation for p in members)
+    restarts = _Restarts(members if restarted else [])
+    saves: dict[object, list[Part]] = defaultdict(list)
+    for p in members:
+        progress, unnamed = _progress(p), ""
+        counted = restarts.counted(p, progress)
+        if not p.home and progress == _UNTOLD and p.generation is None:
+            unnamed = p.prefix or p.path.rpartition("/")[2]
+        saves[p.kind, p.home, progress, counted, p.unfinished, unnamed].append(p)
+    for same in saves.values():
+        if restarted and not same[0].home and len(same) > 1:
+            yield from _attempts(same)
+        else:
+            yield same
+
+
+# ---- restarts
+
+
+class _Session(NamedTuple):
+    """What one process wrote between two restarts."""
+
+    rank: int | None
+    generation: int
+
+
+class _Span(NamedTuple):
+    """When a session saved: the times of its first and last file, in nanoseconds."""
+
+    first: int
+    last: int
+
+
+class _Restarts:
+    """Which restart of a run a part was written after. Its own counter says so where all ranks agree on it; else
+    the times do, as far as they can.
+    """
+
+    def __init__(self, members: list[Part]) -> None:
+        self._agreed = _agreed(members)
+        self._by_time = _restarts_by_time(members)
+
+    def counted(self, p: Part, progress: _Progress) -> int | None:
+        """What tells the part's save from those of the same step after another restart; None where _attempts()
+        has to weigh it.
+        """
+        if self._by_time and p.generation is not None:
+            restart = self._by_time.get((p.piece, p.rank, p.generation))
+            if restart is not None:
+                return -1 - restart  # below every counter
+        return p.generation if p.home or p.generation in self._agreed or progress == _UNTOLD else None
+
+
 def _agreed(members: Iterable[Part]) -> set[int]:
-    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank is ever two saves ahead of another.)"""
-    steps: dict[int, dict[int | None, set[_Told]]] = defaultdict(lambda: defaultdict(set))
+    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank is
+    ever two saves ahead of another.)
+    """
+    steps: dict[int, dict[int | None, set[_Progress]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
         if p.generation is not None and not p.home:
-            steps[p.generation][p.rank].add(_told(p))
+            steps[p.generation][p.rank].add(_progress(p))
     everyone = {rank for ranks in steps.values() for rank in ranks}
+    if len(everyone) < 2:
+        return set()
     return {
         k
         for k, ranks in steps.items()
-        if len(everyone) > 1 and ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1
+        if ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1
     }
 
 
-def _cuts(keys: Sequence[object], pauses: Sequence[tuple[int, bool]]) -> Iterator[int]:
-    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time at the longest pause between the two."""
+def _restarts_by_time(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]:
+    """(piece, rank, generation) -> a number that sessions of one restart share, as far as the times tell; empty where they
+    do not (a tree copied without them).
+    """
+    pieces: dict[str, dict[_Session, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for p in members:
+        if p.generation is not None and not p.home and _progress(p) != _UNTOLD:
+            pieces[p.piece][_Session(p.rank, p.generation)].append(p)
+    return {
+        (piece, session.rank, session.generation): number
+        for piece, sessions in pieces.items()
+        for session, number in _numbered(sessions)
+    }
+
+
+def _numbered(sessions: Mapping[_Session, Sequence[Part]]) -> Iterator[tuple[_Session, int]]:
+    """Sessions with the number of their restart; one that stands alone in time goes by its own counter, and is
+    left out.
+
+    A process has one session per restart, so where a rank appears twice in the order of time a restart lies
+    between, at the longest pause; and wherever the pause is as long. Sessions of one restart share steps.
+    """
+    if len({session.rank for session in sessions}) < 2:
+        return
+    spans = {
+        session: _Span(min(p.mtime_ns for p in parts), max(p.mtime_ns for p in parts))
+        for session, parts in sessions.items()
+    }
+    ordered = sorted(spans, key=lambda s: (spans[s], -1 if s.rank is None else s.rank, s.generation))
+    pauses, end = [0], spans[ordered[0]].last
+    for session in ordered[1:]:
+        pauses.append(spans[session].first - end)
+        end = max(end, spans[session].last)
+    cuts = [pauses[at] for at in _cuts([session.rank for session in ordered], pauses)]
+    if cuts and min(cuts) <= 0:
+        return
+    restarts: list[list[_Session]] = [[]]
+    for session, pause in zip(ordered, pauses, strict=True):
+        if cuts and pause >= min(cuts):
+            restarts.append([])
+        restarts[-1].append(session)
+    for number, together in enumerate(restarts):
+        if len(together) > 1 and _share_steps(together, sessions, spans):
+            yield from ((session, number) for session in together)
+
+
+def _share_steps(
+    together: Sequence[_Session],
+    sessions: Mapping[_Session, Sequence[Part]],
+    spans: Mapping[_Session, _Span],
+) -> bool:
+    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one job
+    save together.
+    """
+    steps = {session: {_progress(p) for p in sessions[session]} for session in together}
+    long = [spans[session] for session in together if len(steps[session]) > 1]
+    shared = sum(map(len, steps.values())) > len(set[_Progress]().union(*steps.values()))
+    return shared and (not long or max(span.first for span in long) <= min(span.last for span in long))
+
+
+# ---- attempts
+
+
+class _Pause(NamedTuple):
+    """Nanoseconds between two files, and whether the counter of restarts changes between them."""
+
+    nanoseconds: int
+    restarted: bool
+
+
+def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
+    """The files of one step, apart by the attempts that wrote them.
+
+    Where restarts (K) are counted per directory, the ranks' counters differ after a crash in the middle of a
+    save. What holds is that a rank writes a step once per attempt, and that two attempts are a restart apart in
+    time.
+    """
+    ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
+    if len(parts) in (len(ranks), len(places)):
+        yield parts
+        return
+    ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
+    pauses = [_Pause(0, restarted=False)]
+    for a, b in pairwise(ordered):
+        pauses.append(_Pause(b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0)))
+    start = 0
+    for at in _cuts([(p.rank, p.piece, p.coords) for p in ordered], pauses):
+        yield ordered[start:at]
+        start = at
+    yield ordered[start:]
+
+
+def _cuts(keys: Sequence[object], pauses: Sequence[int] | Sequence[_Pause]) -> Iterator[int]:
+    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time at
+    the longest pause between the two.
+    """
     start, seen = 0, dict[object, int]()
     for i, key in enumerate(keys):
         before = seen.get(key, -1)
@@ -65,146 +240,45 @@ def _cuts(keys: Sequence[object], pauses: Sequence[tuple[int, bool]]) -> Iterato
         seen[key] = i
 
 
-def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """The files of one step, apart by the attempts that wrote them.
-
-    MindSpore counts restarts (K) per directory, so after a crash in the middle of a save the ranks' counters differ. What holds is that a rank writes
-    a step once per attempt, and that two attempts are a restart apart in time.
-    """
-    if len(parts) == len({p.rank for p in parts}) or len(parts) == len(
-        {(p.rank, p.piece, p.coords) for p in parts}
-    ):
-        yield parts
-        return
-    ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
-    pauses = [
-        (0, False),
-        *(
-            (b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0))
-            for a, b in pairwise(ordered)
-        ),
-    ]
-    start = 0
-    for at in _cuts([(p.rank, p.piece, p.coords) for p in ordered], pauses):
-        yield ordered[start:at]
-        start = at
-    yield ordered[start:]
+# ---- one checkpoint
 
 
-_Session = tuple[int | None, int]
-"""(rank, K): what one process wrote between two restarts."""
-
-
-def _restarts(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]:
-    """(piece, rank, K) -> a number that sessions of one restart share, as far as the times tell; empty where they do not (a tree copied without them).
-
-    A process has one session per restart, so where a rank appears twice in the order of time a restart lies between, at the longest pause; and wherever
-    the pause is as long. Sessions of one restart share steps.
-    """
-    pieces: dict[str, dict[_Session, list[Part]]] = defaultdict(lambda: defaultdict(list))
-    for p in members:
-        if p.generation is not None and not p.home and _told(p) != (None, None, None):
-            pieces[p.piece][p.rank, p.generation].append(p)
-    out: dict[tuple[str, int | None, int], int] = {}
-    for piece, sessions in pieces.items():
-        if len({rank for rank, _ in sessions}) < 2:
-            continue
-        spans = {
-            key: (min(times), max(times))
-            for key, ps in sessions.items()
-            if (times := [p.mtime_ns for p in ps])
-        }
-        keys = sorted(spans, key=lambda key: (spans[key], -1 if key[0] is None else key[0], key[1]))
-        pauses, end = [(0, False)], spans[keys[0]][1]
-        for key in keys[1:]:
-            pauses.append((spans[key][0] - end, False))
-            end = max(end, spans[key][1])
-        shortest = min((pauses[at][0] for at in _cuts([rank for rank, _ in keys], pauses)), default=1 << 63)
-        if shortest <= 0:
-            continue
-        n, together = 0, defaultdict[int, list[_Session]](list)
-        for key, (pause, _) in zip(keys, pauses, strict=True):
-            n += pause >= shortest
-            together[n].append(key)
-        for number, mine in together.items():  # a session that stands alone in time goes by its own number
-            if len(mine) > 1 and _concurrent(mine, sessions, spans):
-                out.update(((piece, rank, k), number) for rank, k in mine)
-    return out
-
-
-def _concurrent(
-    keys: Sequence[_Session],
-    sessions: Mapping[_Session, Sequence[Part]],
-    spans: Mapping[_Session, tuple[int, int]],
-) -> bool:
-    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one job save together."""
-    steps = {key: {_told(p) for p in sessions[key]} for key in keys}
-    long = [spans[key] for key in keys if len(steps[key]) > 1]
-    shared = sum(map(len, steps.values())) > len(set[_Told]().union(*steps.values()))
-    return shared and (not long or max(first for first, _ in long) <= min(last for _, last in long))
-
-
-def group(parts: Sequence[Part], save_interval: int | None = None) -> list[Checkpoint]:
-    """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
-
-    A Megatron per-rank set is a dying gasp when ranks that other iterations have are missing from it, or when its
-    iteration is no multiple of ``save_interval``.
-    """
-    runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
-    for p in parts:
-        runs[p.layout, p.run].append(p)
-    out: list[Checkpoint] = []
-    for members in runs.values():
-        joined: dict[object, list[Part]] = defaultdict(list)
-        restarted = any(p.generation for p in members)
-        agreed = _agreed(members) if restarted else set[int]()
-        told_by_time = _restarts(members) if restarted else {}
-        for p in members:
-            home, generation = p.home, p.generation
-            told = _told(p)
-            unnamed, counted = "", generation
-            if not home and told == (None, None, None):
-                unnamed = (p.prefix or p.path.rpartition("/")[2]) if generation is None else ""
-            elif not home and generation not in agreed:
-                counted = None  # _attempts() weighs it
-            if (
-                restarted
-                and (n := told_by_time.get((p.piece, p.rank, -1 if p.generation is None else p.generation)))
-                is not None
-            ):
-                counted = -1 - n
-            # id: an enum member's own hash is a Python call, and this is the inner loop over a million parts
-            joined[id(p.kind), home, told, counted, p.unfinished, unnamed].append(p)
-        most = len({p.rank for p in members})
-        for same in joined.values():
-            split = _attempts(same) if restarted and not same[0].home and len(same) > 1 else (same,)
-            out += [_checkpoint(attempt, most, save_interval) for attempt in split]
-    return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
-
-
-def _checkpoint(parts: list[Part], most_ranks: int, save_interval: int | None) -> Checkpoint:
+def _checkpoint(
+    parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts
+) -> Checkpoint:
     first = parts[0]
-    layout = BY_NAME[first.layout]
-    kind = first.kind
-    if layout.piece(first.piece).everyone_saves and kind is Kind.PERIODIC:
-        partial = len({p.rank for p in parts}) < most_ranks
-        off = bool(save_interval and first.step is not None and first.step % save_interval)
-        kind = Kind.DYING_GASP if partial or off else kind
-    required = essential(parts)
+    layout = layouts.of(first)
+    times = sorted(p.mtime_ns for p in essential(parts, layout))
     generations = {p.generation for p in parts}
     uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
-    path = first.home or (first.path if len(parts) == 1 else _together(parts, layout) or first.base)
     return Checkpoint(
-        first.layout, first.run, kind, tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))), path,
-        sorted(p.mtime_ns for p in required)[len(required) // 2], first.step, first.epoch, layout.epoch_base, first.step_in_epoch,
-        generations.pop() if len(generations) == 1 else None, first.unfinished or uncommitted,
-    )  # fmt: skip
+        layout=first.layout,
+        run=first.run,
+        kind=_kind(parts, layout, most_ranks, save_interval),
+        parts=tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))),
+        path=first.home or (first.path if len(parts) == 1 else _common_path(parts, layout) or first.base),
+        mtime_ns=times[len(times) // 2],
+        step=first.step,
+        epoch=first.epoch,
+        epoch_base=layout.epoch_base,
+        step_in_epoch=first.step_in_epoch,
+        generation=generations.pop() if len(generations) == 1 else None,
+        unfinished=first.unfinished or uncommitted,
+    )
 
 
-def essential(parts: Sequence[Part]) -> Sequence[Part]:
+def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
+    first = parts[0]
+    if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).everyone_saves:
+        return first.kind
+    partial = len({p.rank for p in parts}) < most_ranks
+    off = bool(save_interval and first.step is not None and first.step % save_interval)
+    return Kind.DYING_GASP if partial or off else first.kind
+
+
+def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     """The parts of a checkpoint whose times are its time: those that resuming needs."""
-    layout = BY_NAME[parts[0].layout]
-    optional = {piece.name for piece in layout.pieces if not piece.required or not piece.loaded}
+    optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     return (
         [p for p in parts if p.piece not in optional]
         or [p for p in parts if not layout.piece(p.piece).described]
@@ -212,8 +286,10 @@ def essential(parts: Sequence[Part]) -> Sequence[Part]:
     )
 
 
-def _together(parts: Sequence[Part], layout: Layout) -> str:
-    """What names a set of files that share a directory with those of other steps: the file that others are copies of, or what the names have in common."""
+def _common_path(parts: Sequence[Part], layout: Layout) -> str:
+    """What names a set of files that share a directory with those of other steps: the file that others are
+    copies of, or what the names have in common.
+    """
     pieces = [layout.piece(p.piece) for p in parts]
     if not all(piece.shared for piece in pieces):
         return ""

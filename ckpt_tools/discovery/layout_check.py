@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.near_miss import Miss, near_miss
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.walk import walk
@@ -27,6 +27,10 @@ class Checked:
     example: str = ""
     misses: list[Miss] = field(default_factory=list)
 
+    def add(self, miss: Miss) -> None:
+        """Keep the nearest misses."""
+        self.misses = sorted((*self.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
+
 
 class _Entries(list["os.DirEntry[str]"]):
     """The entries of a directory; only their names count."""
@@ -35,43 +39,37 @@ class _Entries(list["os.DirEntry[str]"]):
         return ()
 
 
-def check_layouts(root: str, layouts: Sequence[Layout]) -> list[Checked]:
-    """Try the templates of ``layouts`` on everything below ``root``. Raises CannotLook when it cannot be listed."""
+def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
+    """Try the templates of the ``chosen`` ones among ``layouts`` on everything below ``root``. Raises CannotLook
+    when it cannot be listed.
+    """
     root = os.path.abspath(root)
-    out = {
-        (layout.name, piece.name): Checked(layout.name, piece.name, piece.template)
-        for layout in layouts
-        for piece in layout.pieces
-    }
-    found = discover(root)
+    pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
+    out = {(name, piece.name): Checked(name, piece.name, piece.template) for name, piece in pieces}
     taken = set()
-    for part in found.parts:
+    for part in discover(root, layouts).parts:
         if entry := out.get((part.layout, part.piece)):
             taken.add(part.path)
             entry.matched += 1
             entry.example = entry.example or os.path.relpath(part.path, root)
-    for at, entries in walk(root, lambda _, entries: _Entries(entries)):
-        if isinstance(entries, OSError):
-            if isinstance(entries, ABSENT):
-                continue  # a file after all, or gone meanwhile
-            raise CannotLook(f"cannot list {at}: {entries.strerror}") from entries
-        for e in entries:
-            if e.path in taken or is_directory(e):
-                continue
-            path = os.path.relpath(e.path, root)
-            misses = {
-                (one.name, piece.name): miss
-                for one in layouts
-                for piece in one.pieces
-                if (miss := near_miss(piece, path))
-            }
-            nearest = max(
-                (len(miss.fits) for miss in misses.values()), default=0
-            )  # a directory alone fits the templates of its other files as well
-            for key, miss in misses.items():
-                if len(miss.fits) == nearest:
-                    rows = out[key].misses
-                    rows.append(miss)
-                    rows.sort(key=lambda m: -len(m.fits))
-                    del rows[_SHOWN:]
+    for path in _files(root):
+        if path in taken:
+            continue
+        seen = os.path.relpath(path, root)
+        misses = [(name, piece.name, near_miss(piece, seen)) for name, piece in pieces]
+        nearest = max((len(miss.fits) for _, _, miss in misses if miss), default=0)
+        for name, piece_name, miss in misses:
+            # a directory alone fits the templates of its other files as well
+            if miss and len(miss.fits) == nearest:
+                out[name, piece_name].add(miss)
     return list(out.values())
+
+
+def _files(root: str) -> Iterator[str]:
+    """Everything below the root that is no directory."""
+    for at, entries in walk(root, lambda _, entries: _Entries(entries)):
+        if isinstance(entries, ABSENT):
+            continue  # a file after all, or gone meanwhile
+        if isinstance(entries, OSError):
+            raise CannotLook(f"cannot list {at}: {entries.strerror}") from entries
+        yield from (e.path for e in entries if not is_directory(e))

@@ -7,125 +7,175 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from os.path import basename, relpath
+from typing import NamedTuple
 
+from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import Place, Places, Told, read_name
+from ckpt_tools.layouts import NameFields, Place, read_name
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 
-Row = tuple[Place, Told, str, int, int, "tuple[Finding, ...]", Places]
-"""place, what the name tells, path, size, mtime_ns, findings, all pieces at home in the directory"""
+
+def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
+    """Files that are parts, and the others, whose names say too little: companions without their layout, and
+    weak names in directories that other names explain.
+    """
+    if all(file.place.sure for file in files):
+        return files, []
+    settling = _Settling(files)
+    weak = settling.decide(list(files), weak=False)
+    # weak names are asked once it is known which directories the others explain
+    settling.explained = {at for file in settling.kept for at in _explained(file)}
+    settling.decide(weak, weak=True)
+    return settling.kept[::-1], settling.others
 
 
-def settled(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows that are parts, and the others, whose names say too little: companions without their layout, and weak names in directories that other names explain."""
-    if all(row[0].sure for row in rows):
-        return rows, []
-    sure = [row[0] for row in rows if row[0].sure]
-    at_home, homes = (
-        {(place.layout.name, place.base) for place in sure},
-        {(place.layout.name, place.home) for place in sure},
-    )
-    explained: set[str] = set()
-    kept, others, left = list[Row](), list[Row](), rows
+def _explained(file: NamedFile) -> tuple[str, ...]:
+    """The directories in which a file leaves nothing to be explained by a weak name."""
+    place = file.place
+    return () if place.piece.described else (place.base, place.home, file.path.rpartition("/")[0])
 
-    def stays(place: Place) -> bool:
-        if place.piece.weak:
-            return place.base not in explained
-        if place.piece.described:
-            return (place.layout.name, place.home) in homes
-        return not place.piece.companion or (place.layout.name, place.base) in at_home
 
-    for weak in (False, True):  # weak names are asked once it is known which directories the others explain
-        waiting, left = left, []
+class _Settling:
+    """Which files are parts, as far as it was decided: they are ``kept``."""
+
+    def __init__(self, files: list[NamedFile]) -> None:
+        sure = [file.place for file in files if file.place.sure]
+        self._bases = {(place.layout.name, place.base) for place in sure}
+        self._homes = {(place.layout.name, place.home) for place in sure}
+        self.explained: set[str] = set()
+        self.kept: list[NamedFile] = []
+        self.others: list[NamedFile] = []
+
+    def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
+        """Decide about the files; those of weak names are left, and returned, unless they are meant."""
+        left = []
         while waiting:
-            row = waiting.pop()
-            place, told, path, size, mtime_ns, findings, at = row
-            if place.piece.weak and not weak:
-                left.append(row)
-            elif stays(place):
-                kept.append(row)
-            elif again := read_name(path.rpartition("/")[2], at.pieces, told[0]):
-                waiting.append((at[again[0]], again, path, size, mtime_ns, findings, at))
+            file = waiting.pop()
+            if file.place.piece.weak and not weak:
+                left.append(file)
+            elif self._stays(file.place):
+                self.kept.append(file)
+            elif again := read_name(basename(file.path), file.places.pieces, file.name.piece):
+                waiting.append(file._replace(place=file.places[again.piece], name=again))
             else:
-                others.append(row)
-        explained = {
-            at
-            for row in kept
-            if not row[0].piece.described
-            for at in (row[0].base, row[0].home, row[2].rpartition("/")[0])
-        }
-    return kept[::-1], others
+                self.others.append(file)
+        return left
+
+    def _stays(self, place: Place) -> bool:
+        if place.piece.weak:
+            return place.base not in self.explained
+        if place.piece.described:
+            return (place.layout.name, place.home) in self._homes
+        return not place.piece.companion or (place.layout.name, place.base) in self._bases
 
 
-def _families(rows: list[Row]) -> dict[str, dict[str, int]]:
-    """What numbered directories are called without their number -> directory -> number, where it may be that of a rank."""
+class _RankDirectory(NamedTuple):
+    """A directory that holds the files of one rank: what it is called without its number, and the rank."""
+
+    stem: str
+    rank: int
+
+
+def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
+    """What numbered directories are called without their number -> directory -> number, where it may be that of
+    a rank.
+    """
     families: dict[str, dict[str, int]] = defaultdict(dict)
-    for base in {row[0].base for row in rows if row[0].rank is None and row[0].layout.name == "mindspore"}:
+    bases = {
+        file.place.base for file in files if file.place.rank is None and file.place.layout.rank_directories
+    }
+    for base in bases:
         if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
             families[m[1]][base] = int(m[2])
     return families
 
 
-def _numbered_siblings(rows: list[Row]) -> dict[str, tuple[str, int]]:
-    """Directory -> (what it is called without its rank, rank): ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they
-    count from 0 without a gap; a lone ``exp_3`` is just a name.
+def _rank_directories(files: list[NamedFile]) -> dict[str, _RankDirectory]:
+    """``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they count from 0 without a gap; a
+    lone ``exp_3`` is just a name.
     """
-    whole = {
-        stem: bases
-        for stem, bases in _families(rows).items()
+    return {
+        base: _RankDirectory(stem, rank)
+        for stem, bases in _families(files).items()
         if sorted(bases.values()) == list(range(len(bases)))
+        for base, rank in bases.items()
     }
-    return {b: (stem, r) for stem, bases in whole.items() for b, r in bases.items()}
 
 
-def lone_numbers(rows: list[Row], above: str) -> Iterator[Finding]:
-    """Directories below ``above`` that read like those of ranks, but for the first: ``ckpt_1`` without ``ckpt_0``."""
-    for stem, bases in sorted(_families(rows).items()):
+def lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
+    """Directories below ``above`` that read like those of ranks, but for the first: ``ckpt_1`` without
+    ``ckpt_0``.
+    """
+    for stem, bases in sorted(_families(files).items()):
         first = min(bases, key=lambda base: bases[base])
         if bases[first] == 1 and first.startswith(f"{above}/"):
-            text = f"it reads like the directory of rank 1, but there is no {basename(stem)}_0: it is taken for a run of its own"
+            text = (
+                f"it reads like the directory of rank 1, but there is no {basename(stem)}_0:"
+                " it is taken for a run of its own"
+            )
             yield finding("lone-number", text, path=first)
 
 
 _RESTARTS = "{prefix}[_{generation}]"
 """In a template: a number behind the prefix may count restarts. Elsewhere a generation counts saves."""
-Prefixed = tuple[str, str, int]
-"""Directory, prefix, restart counter."""
 
 
-def _own_prefixes(rows: list[Row], moved: dict[str, tuple[str, int]]) -> frozenset[Prefixed]:
-    """Those whose counter belongs to the prefix: ``net_50`` where ``net_50_1`` exists as well, and ``bert_2`` where there is neither ``bert`` nor ``bert_1``."""
+class _Prefixed(NamedTuple):
+    """A prefix in a directory, with the number behind it."""
+
+    base: str
+    prefix: str
+    counter: int
+
+
+class _OfRank(NamedTuple):
+    """A prefix in a directory, as one rank has it."""
+
+    base: str
+    rank: int | None
+    prefix: str
+
+
+def _own_prefixes(files: list[NamedFile], ranks: dict[str, _RankDirectory]) -> frozenset[_Prefixed]:
+    """Those whose number belongs to the prefix: ``net_50`` where ``net_50_1`` exists as well, and ``bert_2``
+    where there is neither ``bert`` nor ``bert_1``.
+    """
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
-    ranked = set[Prefixed]()
-    for row in rows:
-        place, (_, own, prefix, generation, *_) = row[0], row[1]
-        if prefix and _RESTARTS in place.piece.template:
-            base = (
-                moved.get(place.base, (place.base, 0))[0]
-                if place.rank is None and own is None
-                else place.base
-            )
-            counters[base, prefix].add(generation or 0)
-            if (
-                generation
-                and prefix.endswith("rank")
-                and generation == (own if place.rank is None else place.rank)
-            ):
-                ranked.add((base, prefix, generation))  # MindFormers' prefix_rank_R-E_S.ckpt
-    out = set[Prefixed]()
-    for (base, prefix), found in counters.items():
-        for k in found - {0}:
-            if (base, f"{prefix}_{k}") in counters or (
-                found.isdisjoint((0, 1)) and (base, prefix, k) not in ranked
-            ):
-                out.add((base, prefix, k))
-    return frozenset(out)
+    ranked = set[_Prefixed]()
+    for file in files:
+        place, name = file.place, file.name
+        if not name.prefix or _RESTARTS not in place.piece.template:
+            continue
+        base, _ = _base_and_rank(place, name, ranks)
+        counters[base, name.prefix].add(name.generation or 0)
+        written = place.rank if place.rank is not None else name.rank
+        if name.generation and name.prefix.endswith("rank") and name.generation == written:
+            ranked.add(_Prefixed(base, name.prefix, name.generation))  # prefix_rank_R-E_S.ckpt counts ranks
+    return frozenset(
+        _Prefixed(base, prefix, n)
+        for (base, prefix), found in counters.items()
+        for n in found - {0}
+        if (base, f"{prefix}_{n}") in counters
+        or (found.isdisjoint((0, 1)) and _Prefixed(base, prefix, n) not in ranked)
+    )
 
 
-def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """(base, rank, prefix) -> the prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1`` (``net_rank_0``)."""
-    joined: dict[tuple[str, int | None, str], str] = {}
+def _base_and_rank(
+    place: Place, name: NameFields, ranks: dict[str, _RankDirectory]
+) -> tuple[str, int | None]:
+    """The directory of a file's run, and whose file it is as far as its path tells."""
+    rank = place.rank if place.rank is not None else name.rank
+    if rank is None and (directory := ranks.get(place.base)):
+        return directory
+    return place.base, rank
+
+
+def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[_OfRank, str]:
+    """The prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1``
+    (``net_rank_0``). ``seen`` maps a directory to the (rank, prefix) in it.
+    """
+    joined: dict[_OfRank, str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
         for rank, prefix in pairs:
@@ -133,76 +183,94 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple
             if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
                 stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
         for stem, members in stems.items():
-            if len(members) > 1 and len({prefix for _, prefix in members}) == len(
-                {rank for rank, _ in members}
-            ) == len(members):
-                joined.update({(base, rank, prefix): stem for rank, prefix in members})
+            prefixes, ranks = {prefix for _, prefix in members}, {rank for rank, _ in members}
+            if len(members) > 1 and len(prefixes) == len(ranks) == len(members):
+                joined.update((_OfRank(base, rank, prefix), stem) for rank, prefix in members)
     return joined
 
 
-def name_parts(rows: list[Row], above: str) -> Iterator[Part]:
-    """Rows become parts once all their siblings are known. Runs are named as seen from ``above``.
+def name_parts(files: list[NamedFile], above: str) -> list[Part]:
+    """Files become parts once all their siblings are known. Runs are named as seen from ``above``.
 
-    The rows are used up, so that a million files are not in memory twice.
+    The files are used up, so that a million of them are not in memory twice.
     """
-    moved = _numbered_siblings(rows)
-    own_prefixes = _own_prefixes(rows, moved)
-    seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
-    for row in rows:
-        if prefix := row[1][2]:
-            place, k = row[0], row[1][3]
-            base, rank = (
-                moved.get(place.base, (place.base, row[1][1]))
-                if place.rank is None
-                else (place.base, place.rank)
-            )
-            seen[base].add((rank, f"{prefix}_{k}" if (base, prefix, k) in own_prefixes else prefix))
-    joined = _common_prefixes(seen)
-    bases = {row[0].base for row in rows} | {base for base, _ in moved.values()}
-    above_of = {base: relpath(base, above) for base in bases}
-    above_of = {
-        base: basename(base) if run.startswith("..") else run for base, run in above_of.items()
-    }  # ROOT lies inside the run
-    runs: dict[tuple[str, str], str] = {}
-    make: Callable[[tuple[object, ...]], Part] = partial(
-        tuple.__new__, Part
-    )  # not by keyword through Python: this is the inner loop over a million files
-    rows.reverse()
-    while rows:
-        place, told, path, size, mtime_ns, findings, _ = rows.pop()
-        _, own, prefix, generation, step, epoch, inside, tmp, coords = told
-        if not prefix:  # what the directory tells
-            prefix = place.prefix
-        base, rank, piece = place.base, place.rank, place.piece
-        if rank is None:
-            rank = own
-            if rank is None and base in moved:
-                base, rank = moved[base]
-        if generation is None:
-            generation = place.generation
-        if generation and (base, prefix, generation) in own_prefixes:
-            prefix, generation = f"{prefix}_{generation}", 0
-        if joined:
-            prefix = joined.get((base, rank, prefix), prefix)
-        if own is not None and own != rank:
-            findings += (
-                finding("rank-mismatch", f"{path.rpartition('/')[2]} lies in the directory of rank {rank}"),
-            )
+    naming, parts = _Naming(files, above), list[Part]()
+    files.reverse()
+    while files:
+        parts.append(naming.part(files.pop()))
+    return parts
+
+
+# not by keyword through Python: this is the inner loop over a million files
+_part: Callable[[tuple[object, ...]], Part] = partial(tuple.__new__, Part)
+
+
+class _Naming:
+    """What the files of a directory tell together of each: its rank, its prefix and its run."""
+
+    def __init__(self, files: list[NamedFile], above: str) -> None:
+        self._above = above
+        self._ranks = _rank_directories(files)
+        self._own_prefixes = _own_prefixes(files, self._ranks)
+        self._joined = _common_prefixes(self._prefixes(files))
+        self._runs: dict[tuple[str, str], str] = {}
+
+    def _prefixes(self, files: list[NamedFile]) -> dict[str, set[tuple[int | None, str]]]:
+        """Directory -> (rank, prefix) of the files in it."""
+        seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
+        for file in files:
+            place, name = file.place, file.name
+            if not name.prefix:
+                continue
+            base, rank = place.base, place.rank
+            if rank is None:
+                base, rank = self._ranks.get(base, (base, name.rank))
+            own = (base, name.prefix, name.generation) in self._own_prefixes
+            seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
+        return seen
+
+    def part(self, file: NamedFile) -> Part:
+        place, name, path, size, mtime_ns, findings, _ = file
+        base, rank = _base_and_rank(place, name, self._ranks)
+        prefix, generation = self._prefix(place, name, base, rank)
+        piece, step = place.piece, name.step
         if step is None:
             step = place.step
-        elif place.step not in (None, step):
-            findings += (
-                finding(
-                    "step-mismatch", f"{path.rpartition('/')[2]} lies in the directory of step {place.step}"
-                ),
-            )
-        run = runs.get((base, prefix))
-        if run is None:
-            above_here = above_of[base]
-            run = above_here if not prefix else prefix if above_here == "." else f"{above_here}/{prefix}"
-            runs[base, prefix] = run
-        yield make((
-            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank, place.coords + coords,
-            step, place.epoch if epoch is None else epoch, place.inside if inside is None else inside,
-            generation, place.tmp or tmp, size, mtime_ns, findings,
+        if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
+            findings += _contradictions(file, rank)
+        run = self._runs.get((base, prefix)) or self._run(base, prefix)
+        return _part((
+            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank,
+            place.coords + name.coords, step, place.epoch if name.epoch is None else name.epoch,
+            place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
+            generation, place.unfinished or name.unfinished, size, mtime_ns, findings,
         ))  # fmt: skip
+
+    def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
+        """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does not."""
+        prefix = name.prefix or place.prefix
+        generation = place.generation if name.generation is None else name.generation
+        if generation and (base, prefix, generation) in self._own_prefixes:
+            prefix, generation = f"{prefix}_{generation}", 0
+        if self._joined:
+            prefix = self._joined.get(_OfRank(base, rank, prefix), prefix)
+        return prefix, generation
+
+    def _run(self, base: str, prefix: str) -> str:
+        seen = relpath(base, self._above)
+        if seen.startswith(".."):
+            seen = basename(base)  # ROOT lies inside the run
+        run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"
+        self._runs[base, prefix] = run
+        return run
+
+
+def _contradictions(file: NamedFile, rank: int | None) -> tuple[Finding, ...]:
+    """What a file's name tells otherwise than its directory."""
+    place, name, called = file.place, file.name, basename(file.path)
+    out = list[Finding]()
+    if name.rank is not None and name.rank != rank:
+        out.append(finding("rank-mismatch", f"{called} lies in the directory of rank {rank}"))
+    if name.step is not None and place.step not in (None, name.step):
+        out.append(finding("step-mismatch", f"{called} lies in the directory of step {place.step}"))
+    return tuple(out)

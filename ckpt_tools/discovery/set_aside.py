@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import LAYOUTS, active
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage import LocalSource, ShortRead
 
 if TYPE_CHECKING:
-    from ckpt_tools.discovery.walk import Discovery
+    from ckpt_tools.discovery.found import Discovery
 
 _COMPARED = 8
 """Files of a directory whose bytes are compared with its original's; the sizes of all are."""
@@ -25,10 +25,10 @@ _BLOCK = 1 << 20
 """From the start and the end of each of them; smaller files are compared whole."""
 
 
-def set_aside(found: Discovery, root: str) -> list[Finding]:
+def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     """Takes the copies out of what was found, and says which they are: nobody looks into them who is not asked to."""
     unread = dict[str, str]()
-    named = _named(found, root, unread)
+    named = _named(found, root, layouts, unread)
     _take_out(named, found)
     alike = list(_unnamed(found, unread))
     _take_out(alike, found)
@@ -42,16 +42,16 @@ def set_aside(found: Discovery, root: str) -> list[Finding]:
 
 def _sizes(found: Discovery) -> dict[str, int]:
     """The size of every file that is, or may be, one of a checkpoint. As large as the tree: made only where something may be a copy."""
-    return {p.path: p.size for p in found.parts} | {path: size for path, size, _, _ in found.bare}
+    return {p.path: p.size for p in found.parts} | {file.path: file.size for file in found.bare}
 
 
-def _named(found: Discovery, root: str, unread: dict[str, str]) -> list[list[Found]]:
+def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]) -> list[list[Found]]:
     """What names call copies, by the highest such name, where that is believed. Adds to ``unread`` as ``_same`` does."""
     below = len(root if found.tree else root.rpartition("/")[0])
-    files = chain((p.path for p in found.parts), (row[0] for row in found.bare), found.copies)
+    files = chain((p.path for p in found.parts), (file.path for file in found.bare), found.copies)
     if not any(suspected(path[below:]) for path in files):
         return []
-    own = "/".join(piece.template for layout in active() if layout not in LAYOUTS for piece in layout.pieces)
+    own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     sizes = _sizes(found)
     by_top: dict[str, list[Found]] = defaultdict(list)
     for one in copies([*sizes, *found.copies], root, lambda name: name in own):
@@ -64,7 +64,7 @@ def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
         return
     gone, tops = {one.path for rows in copied for one in rows}, tuple(f"{rows[0].top}/" for rows in copied)
     found.parts = [p for p in found.parts if p.path not in gone]
-    found.bare = [row for row in found.bare if row[0] not in gone]
+    found.bare = [file for file in found.bare if file.path not in gone]
     for paths in (found.unfinished, found.indexes, found.unneeded):
         paths[:] = [path for path in paths if path not in gone and not path.startswith(tops)]
     found.trackers = {key: path for key, path in found.trackers.items() if not path.startswith(tops)}

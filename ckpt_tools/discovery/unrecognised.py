@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.walk import Discovery
+from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.storage import LocalSource
 from ckpt_tools.storage.listing import entries_of
@@ -66,7 +66,7 @@ def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
     """
     left = _OPENED
     for directory in found.strange:
-        entries = entries_of(directory, partial(found.hidden.keep, root))
+        entries = entries_of(directory, partial(found.excluded.keep, root))
         indexes = {e.name: e.path for e in entries if e.name.endswith(".idx")}
         for e in entries:
             if formats.names.known(e.name) or (_OTHERS.fullmatch(e.name) and not _ARCHIVES.fullmatch(e.name)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ckpt_tools.discovery.walk import roots
+from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_swap import put
 from ckpt_tools.job.view_tree import Tree

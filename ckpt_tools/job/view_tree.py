@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ckpt_tools.discovery.walk import _TEMPORARY, discover
+from ckpt_tools.discovery.directory import TEMPORARY
+from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import BY_NAME, Layout
@@ -184,7 +185,7 @@ class Tree:
             name = f"{above}{e.name}"
             if (
                 e.name == MARKER
-                or _TEMPORARY.search(e.name)
+                or TEMPORARY.search(e.name)
                 or (own and e.name in (self.layout.tracker, *self.layout.records))
             ):
                 continue

@@ -113,6 +113,7 @@ LAYOUT = Layout(
     write_tracker=_write_tracker,
     tracked=prefix,
     beside=_beside,
+    unneeded=((".meta", ".index"),),  # the graph of TensorFlow 1 beside its bundle
     commit="index",
     reshardable=True,
     compare_steps=False,

@@ -16,6 +16,8 @@ class Kind(str, Enum):
     RELEASE = "release"
     BEST = "best"
 
+    __hash__ = str.__hash__  # that of other enums is a Python call, and a million parts are grouped by it
+
     def __str__(self) -> str:
         return self.value
 

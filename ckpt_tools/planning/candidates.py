@@ -15,7 +15,7 @@ from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.walk import absent
+from ckpt_tools.discovery.roots import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BY_NAME
@@ -81,7 +81,7 @@ class Candidates:
             self._require_leave_for_no_root(error)
             return []
         self.warnings += (replace(f, severity=Severity.WARNING) for f in self.session.notes)
-        everything = grouping.group(self.session.parts, self.selection.save_interval)
+        everything = grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         requested = [c for c in everything if filters.requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]
@@ -298,5 +298,5 @@ class Candidates:
             warnings=(*self.warnings, *saves, *torn, *self.other_writers()),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
-            excluded=len(session.found.hidden.paths) if session else 0,
+            excluded=len(session.found.excluded.paths) if session else 0,
         )

@@ -44,7 +44,7 @@ def times_of(candidates: Sequence[Checkpoint], now: int) -> Times:
 
 
 def _saved(c: Checkpoint) -> Saved:
-    written = [p.mtime_ns for p in essential(c.parts) if p.size >= 0] or [c.mtime_ns]
+    written = [p.mtime_ns for p in essential(c.parts, BY_NAME[c.layout]) if p.size >= 0] or [c.mtime_ns]
     return Saved(
         c.order,
         min(p.path for p in c.parts),

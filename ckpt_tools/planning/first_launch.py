@@ -72,7 +72,7 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
     begun = len(unfinished) + len(session.found.unfinished)
     only_begun = f"{session.root} holds only unfinished saves ({begun})"
     text = only_begun if begun else f"there is no checkpoint in {session.root}"
-    hidden = len(session.found.hidden.paths)
+    hidden = len(session.found.excluded.paths)
     return NoCheckpoint(f"{text} (hidden by --exclude: {hidden:,})" if hidden else text)
 
 

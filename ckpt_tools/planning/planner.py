@@ -275,7 +275,7 @@ class Planner(Candidates):
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
             below_level=len(self._below_level(assignment.parts)),
-            excluded=len(self.session.found.hidden.paths),
+            excluded=len(self.session.found.excluded.paths),
         )
 
     def _files(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:

@@ -15,5 +15,5 @@ def open_session(
     """What is below the root, and the way to its files. Raises CannotLook."""
     s = Session(root, options, cache=cache, listing=listing)
     settle_ambiguous_names(s)
-    s.parts = grouping.with_content_steps(s.found.parts, s.reports)
+    s.parts = grouping.with_content_steps(s.found.parts, s.reports, s.layouts)
     return s

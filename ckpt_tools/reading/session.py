@@ -10,17 +10,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.discovery.exclude import Hidden
+from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.file_stat import stat_of
+from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.set_aside import set_aside
 from ckpt_tools.discovery.sidecars import read_key, read_tracker
-from ckpt_tools.discovery.walk import Discovery, discover, stat_of
+from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BY_NAME, Layouts, active
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part, Unseen
@@ -63,11 +65,12 @@ class Session:
     ) -> None:
         self.root = os.path.abspath(root)
         self.options = options = replace(options, require=names(options.require))
+        self.layouts = active()
         # Before anything is listed: what is younger was written by somebody else meanwhile.
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None
         self.reader = Reader(options, key, cache, self._advance)
-        self.found: Discovery = _discovered(root, listing, Hidden(options.exclude))
+        self.found: Discovery = _discovered(root, self.layouts, listing, Excluded(options.exclude))
         self.indexes = Indexes(self.found.indexes)
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
@@ -77,7 +80,7 @@ class Session:
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
-        self.aside = set_aside(self.found, self.root)
+        self.aside = set_aside(self.found, self.root, self.layouts)
         self.parts: list[Part] = self.found.parts
 
     @property
@@ -90,16 +93,16 @@ class Session:
         report = self.reports.pop(part.path, None)
         if report is not None and report.verdict is Verdict.UNKNOWN:
             self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-        self.found.bare.append((part.path, part.size, part.mtime_ns, part.findings))
+        self.found.bare.append(BareFile(part.path, part.size, part.mtime_ns, part.findings))
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
         """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
-        known = {p.path for p in self.parts} | {b[0] for b in self.found.bare}
+        known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         for path in self.indexes.members(None if self.found.tree else known):
             if path not in known:
                 known.add(path)
-                self.found.bare.append((path, *stat_of(path)))
+                self.found.bare.append(BareFile(path, *stat_of(path)))
                 self.found.unrecognised = max(
                     0, self.found.unrecognised - self.found.tree
                 )  # its name had said nothing
@@ -301,10 +304,10 @@ def _from_listing(part: Part, level: Level) -> Report | None:
     )
 
 
-def _discovered(root: str, listing: bool, hidden: Hidden) -> Discovery:
+def _discovered(root: str, layouts: Layouts, listing: bool, excluded: Excluded) -> Discovery:
     """What is below the root. Raises CannotLook."""
     try:
-        return away(discover, root, listing, THREADS, hidden)
+        return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.layouts import BY_NAME, active
+from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -67,7 +67,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     }
     blocking, warnings = list[Unseen](), list[Finding]()
     for row in _rows(s, answer):
-        step = step_in_path(row.path, s.root, active(), stepped) if row.step is None else row.step
+        step = step_in_path(row.path, s.root, s.layouts.in_order, stepped) if row.step is None else row.step
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):

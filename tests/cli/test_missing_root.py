@@ -15,7 +15,7 @@ from places import DOCS, ROOT
 import ckpt_tools
 from ckpt_tools import Selection, errors
 from ckpt_tools.cli import execute
-from ckpt_tools.discovery.walk import absent
+from ckpt_tools.discovery.roots import absent
 
 ALLOWED = ("--allow-none",)
 ASK: dict[str, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ from run_helpers import megatron, sparse
 
 from ckpt_tools import cli, errors
 from ckpt_tools.api import plan, scan
-from ckpt_tools.discovery.exclude import Hidden
+from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -44,8 +44,8 @@ def test_patterns(glob: str, hidden: set[str], tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     for threads in (1, 4):
-        found = discover(str(tmp_path), threads=threads, hidden=Hidden([glob]))
-        assert {str(Path(p).relative_to(tmp_path)) for p in found.hidden.paths} == hidden
+        found = discover(str(tmp_path), threads=threads, excluded=Excluded([glob]))
+        assert {str(Path(p).relative_to(tmp_path)) for p in found.excluded.paths} == hidden
 
 
 @pytest.mark.parametrize("glob", ["*", "**", "**/*", "?*", "", "/data/x", "~/x", "../x", "a/../b", "a//b", ".", "./a"])

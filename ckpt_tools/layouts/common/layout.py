@@ -217,6 +217,9 @@ class Layout:
     ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece that every save writes anew.
     ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck`` compares the
     finished checkpoints of one run with the framework's own notes beside them.
+    ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the file
+    beside it) of those that hold none where that file is there. ``rank_directories``: directories of its files
+    that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     """
 
     name: str
@@ -252,6 +255,9 @@ class Layout:
     compared_by_role: bool = False
     crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
     renewed: str = ""
+    stateless: tuple[str, ...] = ()
+    unneeded: tuple[tuple[str, str], ...] = ()
+    rank_directories: bool = False
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""

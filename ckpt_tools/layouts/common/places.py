@@ -1,24 +1,40 @@
-"""Which pieces are at home in one directory: its path is matched once, so that each file in it costs one look at its name."""
+"""Which pieces are at home in one directory: its path is matched once, so that each file in it costs one test
+of its name.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece
 
-Told = tuple[
-    int, int | None, str, int | None, int | None, int | None, int | None, bool, tuple[tuple[str, int], ...]
-]
-"""What a file's name tells: index of the place, rank, prefix, generation, step, epoch, step_in_epoch, unfinished, other coordinates."""
-
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
+Fields = dict[str, "str | None"]
+"""What the groups of a template's expression matched."""
+
+
+class NameFields(NamedTuple):
+    """What a file's name tells; ``piece`` is the index of its piece among those at home in its directory."""
+
+    piece: int
+    rank: int | None
+    prefix: str
+    generation: int | None
+    step: int | None
+    epoch: int | None
+    step_in_epoch: int | None
+    unfinished: bool
+    coords: tuple[tuple[str, int], ...]
 
 
 class Place:
-    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file of that piece in it."""
+    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file of
+    that piece in it.
+    """
 
     __slots__ = (
         "base",
@@ -26,113 +42,173 @@ class Place:
         "epoch",
         "generation",
         "home",
-        "inside",
         "layout",
         "piece",
         "prefix",
         "rank",
         "step",
+        "step_in_epoch",
         "sure",
-        "tmp",
+        "unfinished",
     )
 
-    def __init__(
-        self, layout: Layout, piece: Piece, fields: dict[str, str | None], base: str, home: str
-    ) -> None:
+    def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
         self.sure = not (piece.weak or piece.companion or piece.described)
-        self.step, self.epoch, self.inside, self.rank, self.generation = (
-            int(v) if (v := fields.get(k)) else None
-            for k in ("step", "epoch", "step_in_epoch", "rank", "generation")
-        )
-        self.prefix, self.tmp = (
-            fields.get("prefix") or fields.get("run") or "",
-            piece.unfinished or bool(fields.get("tmp")),
-        )
-        self.coords = tuple((k, int(v)) for k, v in fields.items() if k in _COORDS and v)
+        self.rank = _number(fields, "rank")
+        self.generation = _number(fields, "generation")
+        self.step = _number(fields, "step")
+        self.epoch = _number(fields, "epoch")
+        self.step_in_epoch = _number(fields, "step_in_epoch")
+        self.prefix = fields.get("prefix") or fields.get("run") or ""
+        self.unfinished = piece.unfinished or bool(fields.get("tmp"))
+        self.coords = _coords(fields)
 
 
-def read_name(name: str, pieces: Sequence[Piece], after: int = -1) -> Told | None:
-    """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells. Rank directories repeat names, so callers keep the answers."""
+def _number(fields: Fields, name: str) -> int | None:
+    digits = fields.get(name)
+    return int(digits) if digits else None
+
+
+def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
+    return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
+
+
+def read_name(name: str, pieces: Sequence[Piece], after: int = -1) -> NameFields | None:
+    """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells. Rank
+    directories repeat names, so callers keep the answers.
+    """
     for i, piece in enumerate(pieces[after + 1 :], after + 1):
         if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
-            g = m.groupdict()
-            rank, generation, step, epoch, inside = (
-                int(v) if (v := g.get(k)) else None
-                for k in ("rank", "generation", "step", "epoch", "step_in_epoch")
-            )
-            if generation is None and "generation" in g:
-                generation = 0
-            coords = tuple((k, int(v)) for k, v in g.items() if k in _COORDS and v)
-            prefix = "" if piece.weak else g.get("prefix") or g.get("run") or ""
-            return i, rank, prefix, generation, step, epoch, inside, bool(g.get("tmp")), coords
+            return _fields_of(m.groupdict(), i, piece)
     return None
 
 
-class _Plan:
-    """All layouts' pieces by the directories they may be at home in: ``groups`` are (depth, expression for the end of the path, [(order, layout, piece)]),
-    ``flat`` those at home anywhere.
+def _fields_of(fields: Fields, index: int, piece: Piece) -> NameFields:
+    generation = _number(fields, "generation")
+    if generation is None and "generation" in fields:
+        generation = 0
+    return NameFields(
+        index,
+        _number(fields, "rank"),
+        "" if piece.weak else fields.get("prefix") or fields.get("run") or "",
+        generation,
+        _number(fields, "step"),
+        _number(fields, "epoch"),
+        _number(fields, "step_in_epoch"),
+        bool(fields.get("tmp")),
+        _coords(fields),
+    )
+
+
+class _Ordered(NamedTuple):
+    """A piece, and where it comes among those of all layouts."""
+
+    order: int
+    layout: Layout
+    piece: Piece
+
+
+class _Directory(NamedTuple):
+    """Pieces that share the template of a directory: ``pattern`` fits the last ``depth`` names of its path."""
+
+    depth: int
+    pattern: re.Pattern[str]
+    pieces: list[_Ordered]
+
+
+class _AtHome(NamedTuple):
+    """A piece that is at home in a directory; ``match`` is the index of the match that says so, -1 for a piece
+    that is at home anywhere.
     """
 
-    def __init__(self, layouts: tuple[Layout, ...], listing: bool) -> None:
-        self.flat: list[tuple[Layout, Piece]] = []
-        self.groups: list[tuple[int, re.Pattern[str], list[tuple[int, Layout, Piece]]]] = []
-        self._arranged: dict[tuple[int, ...], tuple[list[tuple[int, Layout, Piece]], list[Piece]]] = {}
-        homes: dict[tuple[int, str], list[tuple[int, Layout, Piece]]] = {}
-        for order, (layout, piece) in enumerate(
-            (one, piece) for one in layouts for piece in one.pieces if listing or not piece.described
-        ):
-            if piece.depth:
-                homes.setdefault((piece.depth, piece.directory.pattern), []).append((order, layout, piece))
-            else:
-                self.flat.append((layout, piece))
-        self.groups = [
-            (depth, re.compile(pattern), entries)
-            for (depth, pattern), entries in sorted(homes.items(), key=lambda row: row[0][0])
-        ]
+    match: int
+    layout: Layout
+    piece: Piece
 
-    def arranged(self, matched: tuple[int, ...]) -> tuple[list[tuple[int, Layout, Piece]], list[Piece]]:
-        """(index in ``matched`` or -1, layout, piece) in the order in which names are tried where these groups match, and the pieces; the same lists each time."""
+
+class _Match(NamedTuple):
+    """What the last ``depth`` names of a directory's path tell."""
+
+    depth: int
+    fields: Fields
+
+
+class Templates:
+    """All layouts' pieces by the directories they may be at home in. Only for a ``listing`` the described ones
+    are among them.
+    """
+
+    def __init__(self, layouts: tuple[Layout, ...], listing: bool = False) -> None:
+        self._anywhere: list[_AtHome] = []
+        self._directories: list[_Directory] = []
+        self._arranged: dict[tuple[int, ...], tuple[list[_AtHome], list[Piece]]] = {}
+        directories: dict[tuple[int, str], list[_Ordered]] = {}
+        pieces = ((one, p) for one in layouts for p in one.pieces if listing or not p.described)
+        for order, (layout, piece) in enumerate(pieces):
+            if piece.depth:
+                key = piece.depth, piece.directory.pattern
+                directories.setdefault(key, []).append(_Ordered(order, layout, piece))
+            else:
+                self._anywhere.append(_AtHome(-1, layout, piece))
+        for (depth, pattern), ordered in sorted(directories.items(), key=lambda row: row[0][0]):
+            self._directories.append(_Directory(depth, re.compile(pattern), ordered))
+
+    def places(self, path: str) -> Places:
+        """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
+        at home anywhere come last.
+        """
+        names, end, end_depth = path.split("/"), "", 0
+        matched, matches = list[int](), list[_Match]()
+        for i, (depth, pattern, _) in enumerate(self._directories):
+            if depth >= len(names):
+                break
+            if depth != end_depth:
+                end, end_depth = "/".join(names[-depth:]), depth
+            if m := pattern.fullmatch(end):
+                matched.append(i)
+                matches.append(_Match(depth, m.groupdict()))
+        return Places(path, tuple(matched), *self._in_order(tuple(matched)), matches)
+
+    def _in_order(self, matched: tuple[int, ...]) -> tuple[list[_AtHome], list[Piece]]:
+        """The pieces in the order in which names are tried where these directories match."""
         known = self._arranged.get(matched)
         if known is None:
             deep = sorted(
-                (
-                    (order, at, layout, piece)
-                    for at, group in enumerate(matched)
-                    for order, layout, piece in self.groups[group][2]
-                ),
-                key=lambda row: row[0],
+                (one.order, at, one.layout, one.piece)
+                for at, i in enumerate(matched)
+                for one in self._directories[i].pieces
             )
-            out = [
-                *((at, layout, piece) for _, at, layout, piece in deep),
-                *((-1, layout, piece) for layout, piece in self.flat),
-            ]
-            out.sort(
-                key=lambda row: (row[2].described, row[2].weak)
-            )  # a name that says little is what is left when no other fits
-            known = self._arranged.setdefault(matched, (out, [row[2] for row in out]))
+            at_home = [*(_AtHome(at, layout, piece) for _, at, layout, piece in deep), *self._anywhere]
+            # a name that says little is what is left when no other fits
+            at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
+            known = self._arranged.setdefault(matched, (at_home, [one.piece for one in at_home]))
         return known
 
 
-_plan = lru_cache(8)(_Plan)
+templates_of = lru_cache(8)(Templates)
+"""Templates of (layouts, listing), made once: compiling them takes longer than listing a small tree."""
 
 
 class Places(Sequence[Place]):
-    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when it has a file: a directory has files of few of them.
+    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when it
+    has a file: a directory has files of few of them.
 
-    ``pieces`` is the same list for all directories where the same templates match.
+    ``matched`` says which templates of directories fit its path: where it is the same, so are ``pieces``.
     """
 
-    __slots__ = ("_arranged", "_made", "_matches", "path", "pieces")
+    __slots__ = ("_at_home", "_made", "_matches", "matched", "path", "pieces")
 
     def __init__(
         self,
         path: str,
-        arranged: list[tuple[int, Layout, Piece]],
+        matched: tuple[int, ...],
+        at_home: list[_AtHome],
         pieces: list[Piece],
-        matches: list[tuple[int, dict[str, str | None]]],
+        matches: list[_Match],
     ) -> None:
-        self.path, self.pieces, self._arranged, self._matches = path, pieces, arranged, matches
+        self.path, self.matched, self.pieces = path, matched, pieces
+        self._at_home, self._matches = at_home, matches
         self._made: dict[int, Place] = {}
 
     def __len__(self) -> int:
@@ -141,38 +217,14 @@ class Places(Sequence[Place]):
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
         made = self._made.get(i)
         if made is None:
-            at, layout, piece = self._arranged[i]
-            if at < 0:
-                made = Place(layout, piece, {}, self.path, self.path if piece.here else "")
-            else:
-                depth, fields = self._matches[at]
-                comps = self.path.split("/")
-                home = (
-                    "/".join(comps[: len(comps) - depth + piece.home])
-                    if piece.home
-                    else self.path
-                    if piece.here
-                    else ""
-                )
-                made = Place(layout, piece, fields, "/".join(comps[:-depth]), home)
-            self._made[i] = made
+            made = self._made[i] = self._place(self._at_home[i])
         return made
 
-
-def places(path: str, layouts: tuple[Layout, ...], listing: bool = False) -> Places:
-    """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those at home anywhere come last.
-
-    Only for a ``listing`` the described ones are among them.
-    """
-    plan = _plan(layouts, listing)
-    comps, tail, tailed = path.split("/"), "", 0
-    matched, matches = list[int](), list[tuple[int, dict[str, str | None]]]()
-    for i, (depth, pattern, _) in enumerate(plan.groups):
-        if depth >= len(comps):
-            break
-        if depth != tailed:
-            tail, tailed = "/".join(comps[-depth:]), depth
-        if m := pattern.fullmatch(tail):
-            matched.append(i)
-            matches.append((depth, m.groupdict()))
-    return Places(path, *plan.arranged(tuple(matched)), matches)
+    def _place(self, one: _AtHome) -> Place:
+        piece, here = one.piece, self.path if one.piece.here else ""
+        if one.match < 0:
+            return Place(one.layout, piece, {}, self.path, here)
+        depth, fields = self._matches[one.match]
+        names = self.path.split("/")
+        home = "/".join(names[: len(names) - depth + piece.home]) if piece.home else here
+        return Place(one.layout, piece, fields, "/".join(names[:-depth]), home)

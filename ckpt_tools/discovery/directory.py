@@ -1,0 +1,191 @@
+"""One directory: what the names in it tell, and what its listing adds to what was found."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from ckpt_tools import formats
+from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, surely_directory
+from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
+from ckpt_tools.layouts import Layouts, NameFields, Piece, Places, read_name
+from ckpt_tools.layouts.common.copies import copy
+from ckpt_tools.model.part import Unseen
+from ckpt_tools.storage.retry import ABSENT, patiently
+
+TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
+"""Names of files that a save has not finished yet."""
+_NAMES = 100_000
+"""Names remembered at most: a bound on memory, not on what is found."""
+_VANISHED = "it vanished while its directory was listed"
+# not through the constructor of the named tuple, which is a Python call: a tree has a million files
+_named_file = partial(tuple.__new__, NamedFile)
+
+
+class _Reading(NamedTuple):
+    """What one name tells. ``describes``: it may be that of an index; ``doubtful``: it says so little that the entry
+    itself, and those beside it, count as well.
+    """
+
+    fields: NameFields | None
+    describes: bool
+    doubtful: bool
+
+
+class DirectoryNames:
+    """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout knows."""
+
+    __slots__ = ("indexes", "layouts", "mine", "others", "path", "places", "unneeded")
+
+    def __init__(self, path: str, places: Places, layouts: Layouts) -> None:
+        self.path, self.places, self.layouts = path, places, layouts
+        self.mine: list[tuple[os.DirEntry[str], NameFields]] = []
+        self.others: list[os.DirEntry[str]] = []
+        self.indexes: list[str] = []
+        self.unneeded: list[str] = []
+
+    def to_stat(self) -> Iterator[os.DirEntry[str]]:
+        """The entries whose size and time will be asked for."""
+        notes = self.layouts.note_names
+        yield from (e for e, _ in self.mine)
+        yield from (e for e in self.others if formats.names.known(e.name) and e.name not in notes)
+
+
+class NameReader:
+    """What names tell, each read once: a million files have few distinct ones. For a ``listing`` also the names
+    of files that an index describes.
+    """
+
+    def __init__(self, layouts: Layouts, listing: bool) -> None:
+        self.layouts = layouts
+        self._templates = layouts.templates(listing)
+        self._known: dict[tuple[int, ...], dict[str, _Reading]] = {}
+
+    def inspect(self, path: str, entries: list[os.DirEntry[str]]) -> DirectoryNames:
+        """What the names in a directory tell; no file is asked about."""
+        places = self._templates.places(path)
+        here, known = DirectoryNames(path, places, self.layouts), self._known.setdefault(places.matched, {})
+        beside = set[str]()
+        for e in entries:
+            fields, describes, doubtful = known.get(e.name) or self._read(e.name, places.pieces, known)
+            if doubtful and e.name.endswith(self.layouts.unneeded_endings):
+                beside = beside or {other.name for other in entries}
+                if self._is_unneeded(e.name, beside):
+                    here.unneeded.append(e.path)
+                    continue
+            if describes:
+                here.indexes.append(e.path)
+            if fields is None or (doubtful and self._is_no_file(e, places.pieces[fields.piece])):
+                here.others.append(e)
+            else:
+                here.mine.append((e, fields))
+        return here
+
+    def _read(self, name: str, pieces: list[Piece], known: dict[str, _Reading]) -> _Reading:
+        fields = read_name(name, pieces)
+        piece = None if fields is None else pieces[fields.piece]
+        doubtful = piece is not None and (piece.weak or piece.described)
+        doubtful = doubtful or name.endswith(self.layouts.unneeded_endings)
+        reading = _Reading(fields, formats.names.may_be_index(name), doubtful)
+        if len(known) < _NAMES:
+            known[name] = reading
+        return reading
+
+    def _is_unneeded(self, name: str, beside: set[str]) -> bool:
+        """Whether it is a file without state that its framework writes beside another of the same name."""
+        return any(
+            name.endswith(ending) and name.removesuffix(ending) + of in beside
+            for ending, of in self.layouts.unneeded
+        )
+
+    def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
+        """Whether an entry is not what a name of little meaning makes it: some frameworks save into a directory
+        called x.ckpt; data that is only described has any name.
+        """
+        if piece.described and (
+            TEMPORARY.search(e.name)
+            or e.name in self.layouts.note_names
+            or e.name.endswith(self.layouts.stateless)
+        ):
+            return True
+        return (piece.weak or piece.described) and surely_directory(e)
+
+
+class Listing:
+    """What listings of directories showed so far: the ``files`` that some layout knows, and everything else in
+    ``found``.
+    """
+
+    def __init__(self, found: Discovery, files: list[NamedFile]) -> None:
+        self.found, self.files = found, files
+
+    def add(self, here: DirectoryNames, alone: bool = False) -> None:
+        """Add one directory, asking for sizes and times; ``alone``: the caller named a file in it."""
+        places, files = here.places, self.files
+        self.found.indexes += here.indexes
+        self.found.unneeded += here.unneeded
+        for e, name in here.mine:
+            try:
+                st = patiently(e.stat)
+            except OSError as why:
+                self._add_odd(e, name, here, why)
+                continue
+            if stat.S_IFMT(st.st_mode) == stat.S_IFREG:  # nearly all: this is the inner loop
+                row = places[name.piece], name, e.path, st.st_size, st.st_mtime_ns, (), places
+                files.append(_named_file(row))
+            else:
+                self._add_odd(e, name, here)
+        for e in here.others:
+            self._add_other(e, here, alone)
+
+    def _add_odd(
+        self, e: os.DirEntry[str], name: NameFields, here: DirectoryNames, why: OSError | None = None
+    ) -> None:
+        """An entry with the name of a part that is no regular file, or that cannot be asked about."""
+        place = here.places[name.piece]
+        if isinstance(why, ABSENT) and not is_link(e):
+            step = place.step if name.step is None else name.step
+            self.found.unseen.append(Unseen(e.path, _VANISHED, step, 0))
+            return
+        size, mtime_ns, findings = stat_of(e)
+        if size < 0 and holds_something(e):
+            here.others.append(e)
+        else:
+            self.files.append(NamedFile(place, name, e.path, size, mtime_ns, findings, here.places))
+
+    def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
+        """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
+        name, found = e.name, self.found
+        if name in here.layouts.note_names:
+            found.trackers[name, here.path] = e.path
+        elif formats.names.known(name) or alone:
+            file = BareFile(e.path, *stat_of(e))
+            if file.size >= 0 or not holds_something(e):
+                found.bare.append(file)
+        elif surely_directory(e) or name.endswith(here.layouts.stateless):
+            pass
+        elif TEMPORARY.search(name):
+            found.unfinished.append(e.path)
+        else:
+            found.unrecognised += 1
+            found.strange[here.path] = None
+            if copy(name):
+                found.copies.append(e.path)
+
+    def add_unlisted(self, path: str, why: OSError) -> None:
+        """A directory that could not be listed, or an entry of which nobody can say whether it is one."""
+        if isinstance(why, NotADirectoryError):
+            return  # a file after all: its directory has it
+        if isinstance(why, FileNotFoundError):
+            self.found.unseen.append(Unseen(path, _VANISHED, mtime_ns=0))
+            return
+        try:
+            mtime_ns = patiently(os.stat, path).st_mtime_ns
+        except OSError:
+            mtime_ns = None
+        text = f"cannot list the directory: {why.strerror}"
+        self.found.unseen.append(Unseen(path, text, mtime_ns=mtime_ns))

@@ -1,0 +1,69 @@
+"""What the listings of a root show: its parts, and everything else that says something about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.layouts import NameFields, Place, Places
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part, Unseen
+from ckpt_tools.storage.links import Links
+
+
+class NamedFile(NamedTuple):
+    """A file whose name some layout knows, before those beside it have been considered. ``places`` are all
+    pieces that are at home in its directory.
+    """
+
+    place: Place
+    name: NameFields
+    path: str
+    size: int
+    mtime_ns: int
+    findings: tuple[Finding, ...]
+    places: Places
+
+
+class BareFile(NamedTuple):
+    """A file that only a format's suffix recognises."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass
+class Discovery:
+    """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers`` maps
+    (name, directory) to the path of a file that some layout calls its tracker or one of its records;
+    ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
+    describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files whose
+    names call them copies. ``links`` is what leads to directories, ``lone`` says which numbered directories lack
+    their first, ``strange`` are the directories of files that nothing recognises, ``unseen`` is what could not be
+    listed, and what vanished meanwhile. ``tree``: ROOT is a directory; ``alone``: it is one file.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    bare: list[BareFile] = field(default_factory=list)
+    trackers: dict[tuple[str, str], str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+    indexes: list[str] = field(default_factory=list)
+    unseen: list[Unseen] = field(default_factory=list)
+    unneeded: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
+    links: list[Links] = field(default_factory=list)
+    lone: list[Finding] = field(default_factory=list)
+    unrecognised: int = 0
+    strange: dict[str, None] = field(default_factory=dict)
+    excluded: Excluded = field(default_factory=Excluded)
+    tree: bool = False
+    alone: bool = False
+
+    def resolved(self, path: str) -> str:
+        """The path without a link to a directory below ROOT."""
+        for links in self.links:
+            path = links.resolved(path)
+        return path

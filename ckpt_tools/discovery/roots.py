@@ -1,0 +1,65 @@
+"""What the caller named: a directory, one file, or what the names of several have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ckpt_tools import formats
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import ABSENT, is_directory, patiently, there
+
+
+def roots(root: str) -> list[str]:
+    """``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for ``output/ckpt_0``).
+    Raises CannotLook when there is neither.
+    """
+    path = os.path.abspath(root)
+    try:
+        patiently(os.stat, path)
+        return [path]
+    except ABSENT:
+        pass
+    except OSError as e:
+        raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
+    parent, name = os.path.split(path)
+    try:
+        siblings = [e for e in entries_of(parent) if _numbered(name, e.name)]
+        found = [e.path for e in siblings if is_directory(e)]
+        # or it is what the files of one checkpoint have in common
+        found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
+    except ABSENT:
+        found = []
+    except OSError as e:
+        raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
+    if not found:
+        raise CannotLook(f"{root} does not exist", "check the path and that its file system is mounted")
+    return found
+
+
+def _numbered(name: str, sibling: str) -> bool:
+    return re.fullmatch(re.escape(name) + r"_?\d+", sibling) is not None
+
+
+def absent(root: str) -> bool:
+    """Whether there certainly is nothing at ``root``, nor any directory or file that it is a prefix of, in a
+    directory that is there and could be listed.
+    """
+    path = os.path.abspath(root)
+    parent, name = os.path.split(path)
+    indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
+    try:
+        if there(path):
+            return False
+        return not any(e.name in indexes or _numbered(name, e.name) for e in entries_of(parent))
+    except OSError:
+        return False
+
+
+def is_tree(top: str) -> bool:
+    """Whether it is a directory. Raises CannotLook."""
+    try:
+        return is_directory(top)
+    except OSError as e:
+        raise CannotLook(f"cannot look at {top}: {e.strerror}") from e
