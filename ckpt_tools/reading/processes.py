@@ -5,6 +5,7 @@ The copies know what this process knows, so nothing is sent to them but numbers;
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import struct
@@ -21,6 +22,8 @@ LARGE = 32 << 20
 _BATCHES = 1000
 """Tickets at most: they must fit into a pipe, however small the system makes it."""
 _FRAME, _TICKET = struct.Struct("=QQ"), struct.Struct("=I")
+_COLLECTED = 50_000
+"""Objects that a copy makes, and has not let go of, before it looks for circles among them: a file makes thousands, without any."""
 _LOOK = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
 
@@ -62,6 +65,8 @@ def crowd(count: int, jobs: int, answer: Answer, beat: Callable[[], object]) -> 
 
 def _serve(tickets: int, out: int, count: int, most: int, answer: Answer) -> None:
     stalls.unlimited()
+    gc.freeze()  # what this process was given lives as long as it does
+    gc.set_threshold(_COLLECTED)
     while len(ticket := os.read(tickets, _TICKET.size)) == _TICKET.size:
         (start,) = _TICKET.unpack(ticket)
         for i in range(start, min(count, start + most)):

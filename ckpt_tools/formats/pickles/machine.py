@@ -108,16 +108,16 @@ class Machine:
         After NeedMore it goes on where it was, once it was fed.
         """
         data, size, memo, metastack, at = self.data, len(self.data), self.memo, self.metastack, self.pos
-        stack = self.stack
+        stack, frame = self.stack, self.frame
         try:
             for _ in self.ticks:
                 if at >= size:
                     raise NeedMore(at + 1, self.base + at)
-                if 0 <= self.frame <= at:
-                    if at > self.frame:
+                if 0 <= frame <= at:
+                    if at > frame:
                         self.op = at
                         raise self.bad("an opcode crosses the end of its frame")
-                    self.frame = -1
+                    frame = self.frame = -1
                 op = data[at]
                 # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out they take a third of the time of a call.
                 if op == 0x72 and at + 4 < size:  # LONG_BINPUT
@@ -137,6 +137,14 @@ class Machine:
                 elif op == 0x71 and at + 1 < size:  # BINPUT
                     memo.append(stack[-1]) if data[at + 1] == len(memo) else self.put(data[at + 1], stack[-1])
                     at += 2
+                elif (
+                    op == 0x58
+                    and at + 4 < size
+                    and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little"))
+                    <= min(size, at + LONG)
+                ):  # BINUNICODE
+                    stack.append(self.string(data[at + 5 : end]))
+                    at = end
                 elif op == 0x94:  # MEMOIZE
                     self.put(len(memo) - self.holes + len(self.far), stack[-1])
                     at += 1
@@ -160,21 +168,13 @@ class Machine:
                 elif op == 0x86:  # TUPLE2
                     stack[-2:] = [(stack[-2], stack[-1])]
                     at += 1
-                elif (
-                    op == 0x58
-                    and at + 4 < size
-                    and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little"))
-                    <= min(size, at + LONG)
-                ):  # BINUNICODE
-                    stack.append(self.string(data[at + 5 : end]))
-                    at = end
                 else:
                     self.op, self.pos, self.stack = at, at + 1, stack
                     step = steps[op]
                     if step is None:
                         return self.stop(op)
                     step(self)
-                    at, stack = self.pos, self.stack
+                    at, stack, frame = self.pos, self.stack, self.frame
         finally:
             self.op, self.stack = at, stack
         raise self.complex()
