@@ -139,7 +139,7 @@ def config_seeds() -> list[bytes]:
 def config() -> Target:
     from ckpt_tools.errors import CkptError
     from ckpt_tools.formats import names
-    from ckpt_tools.layouts import places_of, use, user
+    from ckpt_tools.layouts import use, user
     from ckpt_tools.settings import resolve as configuration
 
     place = scratch()
@@ -152,10 +152,9 @@ def config() -> Target:
         try:
             found = configuration.resolve(flags, env={}, cwd=str(place))
             found.selection()
-            if found.layouts is not None:
+            if found.layout_tables is not None:
                 with contextlib.suppress(ValueError):
-                    user.load(found.layouts, names.order)
-                    places_of("/runs/step_5")
+                    user.load(found.layout_tables, names.order).templates().places("/runs/step_5")
         except CkptError:
             return
         finally:
@@ -176,14 +175,14 @@ def template_seeds() -> list[bytes]:
 
 
 def template() -> Target:
-    from ckpt_tools.layouts import places_of, read_name, use, user
+    from ckpt_tools.layouts import read_name, use, user
 
     def run(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")
         made, _, path = text.partition("\n")
         try:
             with contextlib.suppress(ValueError):
-                user.load(
+                theirs = user.load(
                     [
                         {
                             "name": "theirs",
@@ -193,9 +192,9 @@ def template() -> Target:
                     ["torch_zip"],
                 )
                 directory, _, name = path.rpartition("/")
-                found = places_of(f"/{directory}")
+                found = theirs.templates().places(f"/{directory}")
                 if told := read_name(name[:255], found.pieces):
-                    assert found[told[0]].layout.name
+                    assert found[told.piece].layout.name
         finally:
             use(())
 

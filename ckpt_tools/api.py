@@ -17,6 +17,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
@@ -123,6 +124,7 @@ def verify(
     max_duration: float | None = None,
     engine: Engine | None = None,
     trust: Trust = OURS,
+    layouts: Layouts | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of every checkpoint and run.
 
@@ -132,6 +134,7 @@ def verify(
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
     With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is read, the least recently checked first: that is remembered with ``cache``.
     ``trust`` says whose key file and cache count beside this user's own.
+    ``layouts`` are those that names are compared with, None for those that are built in.
     With an ``engine`` (``ckpt_tools.reading.engines``) its workers read, who must see the files under the same paths; the answer is the same.
     Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError for no path at all, and when a part of the contents
     is asked for at another level.
@@ -152,6 +155,7 @@ def verify(
         trust=trust,
         progress=progress,
         note=note,
+        layouts=layouts,
     )
     partial = set[str]()
     files: list[FileReport] = []
@@ -263,10 +267,11 @@ def show(
     key_file: str | None = None,
     explain: bool = False,
     trust: Trust = OURS,
+    layouts: Layouts | None = None,
 ) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
     path = one(path, "path")
-    s = open_session(path, ReadOptions(key_file=key_file, explain=explain, trust=trust))
+    s = open_session(path, ReadOptions(key_file=key_file, explain=explain, trust=trust, layouts=layouts))
     seen = next((p.findings for p in s.parts), next((b.findings for b in s.found.bare), ()))
     return s.inspect(os.path.abspath(path), level, seen)
 

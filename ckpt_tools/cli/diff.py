@@ -74,6 +74,7 @@ def diff(
             jobs=found.get("jobs", 0),
             key_file=found.get("key-file"),
             trust=said.trust,
+            layouts=said.layouts,
             progress=meter,
         )
     from ckpt_tools.output import difference as emit

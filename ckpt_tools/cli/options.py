@@ -159,12 +159,12 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
             console.problem("note", note)
         if found.refused:
             console.problem("warning", str(found.refused), found.refused.hint)
-    if found.layouts is not None:
+    if found.layout_tables is not None:
         from ckpt_tools.formats import names
         from ckpt_tools.layouts import user
 
         try:
-            user.load(found.layouts, names.order)
+            found = replace(found, layouts=user.load(found.layout_tables, names.order))
         except ValueError as e:
             raise UsageError(
                 f"{found.file}: {e}", "'ckpt layouts --check ROOT' shows what each template matches"

@@ -49,7 +49,12 @@ def show(
 
     level_ = values["level"] if level is not None else Level.STRUCTURE
     report, parts = examine(
-        file, level_, key_file=values.get("key-file"), explain=explain_bytes, trust=found.trust
+        file,
+        level_,
+        key_file=values.get("key-file"),
+        explain=explain_bytes,
+        trust=found.trust,
+        layouts=found.layouts,
     )
     known_globals = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
     if to.format == "json":

@@ -68,6 +68,7 @@ def verify(
             settle=values.get("settle", 120.0),
             key_file=values.get("key-file"),
             trust=found.trust,
+            layouts=found.layouts,
             explain=explain_bytes,
             cache=not values.get("no-cache", False),
             max_age=values.get("max-age", 0.0),

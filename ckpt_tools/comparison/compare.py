@@ -15,7 +15,7 @@ from ckpt_tools.comparison.pairs import File, Pair, files, match
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
@@ -63,7 +63,7 @@ class _Reader:
         return compare(name, a, b, self.level, described=described)
 
     def examine(self, s: Session, f: File) -> Side:
-        piece = BY_NAME[f.part.layout].piece(f.part.piece) if f.part else None
+        piece = s.layouts.piece_of(f.part) if f.part else None
         side = Side(
             *s.inspect(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats)
         )
@@ -137,6 +137,7 @@ def diff(
     key_file: str | None = None,
     progress: Progress | None = None,
     trust: Trust = OURS,
+    layouts: Layouts | None = None,
 ) -> Difference:
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
@@ -148,7 +149,7 @@ def diff(
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")
     _sides(a, b)
-    options = ReadOptions(jobs=jobs, key_file=key_file, trust=trust)
+    options = ReadOptions(jobs=jobs, key_file=key_file, trust=trust, layouts=layouts)
     first, second = (open_session(root, options) for root in (a, b))
     found = files(first), files(second)
     for side, root in zip(found, (a, b), strict=True):

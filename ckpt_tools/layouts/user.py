@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import LAYOUTS, use
+from ckpt_tools.layouts import LAYOUTS, Layouts, use
 from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -29,8 +29,10 @@ _TOLD = ("{path}", "{base}", "{step}", "{epoch}")
 _ARGUMENT = re.compile(r"(?<!\$)\{\w+\}")  # ${HOME} is the shell's
 
 
-def load(tables: object, known_formats: Sequence[str] = ()) -> tuple[Layout, ...]:
-    """Layouts from ``[[layout]]`` tables, and their use from now on. Raises ValueError that says which key of which table is wrong."""
+def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
+    """The layouts with those of ``[[layout]]`` tables before the built-in ones. Raises ValueError that says which
+    key of which table is wrong.
+    """
     if not isinstance(tables, list):
         raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
     own = tuple(_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
@@ -38,7 +40,7 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> tuple[Layout, ...
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ValueError(f"there are two layouts called {twice!r}: choose another name")
     use(own)
-    return own
+    return Layouts(own)
 
 
 def _keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, Any]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
+
+if TYPE_CHECKING:
+    from ckpt_tools.layouts import Layouts
 
 
 @frozen
@@ -31,6 +35,7 @@ class ReadOptions:
     With ``cache`` verdicts are kept for later runs, and those not older than ``max_age`` seconds are used; ``note`` is told in one sentence why they cannot be.
     ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn file younger than ``settle`` seconds may still be written.
     ``require`` names entries that must be in every file, ``key_file`` holds the key of encrypted ones, and pickles may name what ``trust_global`` has patterns of.
+    ``layouts`` are those that names are compared with, None for those that are built in.
     ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this user's own.
     ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread.
     """
@@ -50,6 +55,7 @@ class ReadOptions:
     trust: Trust = Trust()
     progress: Callable[[int, int], None] | None = None
     note: Callable[[str], object] | None = None
+    layouts: Layouts | None = None
 
 
 @frozen
@@ -71,6 +77,7 @@ class Selection:
     ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list of what frameworks write has them.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
+    ``layouts`` are those that names are compared with, None for those that are built in.
     """
 
     rank: int | None = None
@@ -115,6 +122,7 @@ class Selection:
     world_from: str = "--world-size"
     ranks: range | None = None
     trust: Trust = Trust()
+    layouts: Layouts | None = None
 
     def read_options(
         self,
@@ -137,4 +145,5 @@ class Selection:
             trust=self.trust,
             progress=progress,
             note=note,
+            layouts=self.layouts,
         )

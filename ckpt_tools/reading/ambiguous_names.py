@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.layouts import BY_NAME, Piece, Place, places_of
+from ckpt_tools.layouts import Piece, Place
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -17,17 +17,18 @@ from ckpt_tools.reading.session import Session
 
 def settle_ambiguous_names(s: Session) -> None:
     """Give each file whose name does not tell what it is its place by its structure; what is no piece of a checkpoint becomes a bare file."""
-    pieces = [(BY_NAME[layout], name) for layout, name in {(p.layout, p.piece) for p in s.found.parts}]
+    names = {(p.layout, p.piece) for p in s.found.parts}
+    pieces = [(s.layouts[layout], name) for layout, name in names]
     if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
         return
-    by_crowd(s, [p for p in s.found.parts if _piece(p).step_from == "content"], Level.STRUCTURE)
+    by_crowd(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
     placed, damaged = _place_by_content(s)
     placed += _place_by_siblings(s, damaged, {(p.layout, p.base) for p in placed})
-    known = [p for p in placed if not BY_NAME[p.layout].last_resort]
+    known = [p for p in placed if not s.layouts.of(p).last_resort]
     s.found.parts = known or placed
     if known:
         for part in placed:
-            if BY_NAME[part.layout].last_resort:
+            if s.layouts.of(part).last_resort:
                 s.make_bare(part)
     elif placed:
         settle_bare_files(s)
@@ -37,7 +38,7 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
     """The parts as their structure tells, and those with an ambiguous name that it says nothing about: they are damaged."""
     placed, damaged = list[Part](), list[Part]()
     for part in s.found.parts:
-        piece = _piece(part)
+        piece = s.layouts.piece_of(part)
         if piece.step_from != "content" or part.size < 0:
             placed.append(part)
             continue
@@ -49,30 +50,27 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
         elif fits(piece, report):
             placed.append(part)
         else:
-            placed += _moved(s, part, next((p for p in _places(part) if fits(p.piece, report)), None))
+            placed += _moved(s, part, next((p for p in _places(s, part) if fits(p.piece, report)), None))
     return placed, damaged
 
 
 def _place_by_siblings(s: Session, damaged: Sequence[Part], homes: set[tuple[str, str]]) -> Iterator[Part]:
     """A damaged file is what the others beside it are; ``homes`` are the layouts and directories of those."""
     for part in damaged:
-        places = list(_places(part))
+        places = list(_places(s, part))
         beside = next((p for p in places if (p.layout.name, p.base) in homes), None)
         yield from _moved(s, part, beside or next((p for p in places if p.layout.last_resort), None))
-
-
-def _piece(part: Part) -> Piece:
-    return BY_NAME[part.layout].piece(part.piece)
 
 
 def _unseen(report: Report) -> bool:
     return report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
 
 
-def _places(part: Part) -> Iterator[Place]:
+def _places(s: Session, part: Part) -> Iterator[Place]:
     """What else an ambiguous name may stand for."""
     name = part.path.rpartition("/")[2]
-    return (p for p in places_of(os.path.dirname(part.path)) if p.piece.weak and p.piece.file.fullmatch(name))
+    at_home = s.layouts.templates().places(os.path.dirname(part.path))
+    return (p for p in at_home if p.piece.weak and p.piece.file.fullmatch(name))
 
 
 def _moved(s: Session, part: Part, to: Place | None) -> Iterator[Part]:

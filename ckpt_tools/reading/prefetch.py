@@ -11,7 +11,6 @@ from ckpt_tools.cache.codec import Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.checksum import default_jobs
 from ckpt_tools.inspection.check import cut_short, look
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
@@ -40,7 +39,7 @@ class _File(NamedTuple):
 def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
     """Those of the parts and, after them, of the bare files that nobody has looked at so deeply yet."""
     for p in parts:
-        piece, have = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
+        piece, have = s.layouts.piece_of(p), s.reports.get(p.path)
         deeper = have is None or (
             have.level < level and have.format is not None and not cut_short(have.findings, have.size)
         )
@@ -50,7 +49,7 @@ def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
                 p.size,
                 p.mtime_ns,
                 p.findings,
-                formats_allowed(p),
+                formats_allowed(p, piece),
                 p,
             )
 

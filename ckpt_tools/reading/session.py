@@ -22,7 +22,7 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import BY_NAME, Layouts, active
+from ckpt_tools.layouts import Layouts, Piece, active
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part, Unseen
@@ -65,7 +65,7 @@ class Session:
     ) -> None:
         self.root = os.path.abspath(root)
         self.options = options = replace(options, require=names(options.require))
-        self.layouts = active()
+        self.layouts = options.layouts or active()
         # Before anything is listed: what is younger was written by somebody else meanwhile.
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None
@@ -126,14 +126,14 @@ class Session:
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
         have = self.reports.get(part.path)
-        if have is None and (have := _from_listing(part, level)) is not None:
+        if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
             self.reports[part.path] = have
         if have is None or self._goes_deeper(have, level):
             new = self._read_part(part, level)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
             have = self.reports[part.path] = new
-        if have.unlisted and BY_NAME[part.layout].piece(part.piece).unasked:
+        if have.unlisted and self.layouts.piece_of(part).unasked:
             have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE:
             self._arrived(part.path)
@@ -141,9 +141,9 @@ class Session:
 
     def _read_part(self, part: Part, level: Level) -> Report | None:
         """None when the budget is spent."""
-        report = self._report_file(part.path, level, part.findings, formats_allowed(part))
-        formats = BY_NAME[part.layout].piece(part.piece).formats
-        if report is not None and report.format is None and not report.findings and not formats:
+        piece = self.layouts.piece_of(part)
+        report = self._report_file(part.path, level, part.findings, formats_allowed(part, piece))
+        if report is not None and report.format is None and not report.findings and not piece.formats:
             return replace(report, level=level, findings=(_NO_STATE,))
         return report
 
@@ -236,8 +236,8 @@ class Session:
     def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
         """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
         path, read = (
-            self.found.trackers.get((BY_NAME[layout].tracker or "", base)),
-            BY_NAME[layout].read_tracker,
+            self.found.trackers.get((self.layouts[layout].tracker or "", base)),
+            self.layouts[layout].read_tracker,
         )
         if path is None or read is None:
             return None
@@ -255,7 +255,7 @@ class Session:
         young = checkpoint is front.newest and age_ns < self.options.settle * 1e9
         if front.named is not None and checkpoint.order <= front.named:
             # The framework has declared it finished, however young it is.
-            return young and BY_NAME[checkpoint.layout].tracked_early
+            return young and self.layouts.of(checkpoint).tracked_early
         past = isinstance(front.tracker, int) and (checkpoint.step or 0) > front.tracker
         return (checkpoint is front.highest and (front.named is not None or past)) or young
 
@@ -264,7 +264,7 @@ class Session:
         if self._asked is None or self._asked[0] is not siblings:
             first = siblings[0]
             found = self.tracker(first.layout, first.parts[0].base)
-            says, tracked = (found[1] if found else None), BY_NAME[first.layout].tracked
+            says, tracked = (found[1] if found else None), self.layouts.of(first).tracked
             front = _Front(
                 newest=max(siblings, key=lambda c: c.mtime_ns),
                 highest=max(siblings, key=lambda c: c.order),
@@ -277,16 +277,15 @@ class Session:
         return self._asked[1]
 
 
-def formats_allowed(part: Part) -> Sequence[str]:
+def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
     """Those that a part's place in its layout allows; none where its name does not tell the place."""
-    piece = BY_NAME[part.layout].piece(part.piece)
     return () if piece.weak or part.role != piece.role else piece.formats
 
 
-def _from_listing(part: Part, level: Level) -> Report | None:
+def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
     """The report on a part that is not to be opened: an empty file that only marks something, and at presence every file."""
     findings, size = part.findings, part.size
-    if size == 0 and not findings and BY_NAME[part.layout].piece(part.piece).mark:
+    if size == 0 and not findings and piece.mark:
         findings = (_NO_STATE,)
     elif level is not Level.PRESENCE:
         return None

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -118,7 +117,7 @@ def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
         else {p.path for c in answer.candidates for p in c.parts if not c.unfinished}
     )
     rejected = () if answer.skip and answer.chosen is None else answer.rejected
-    lost = {p.path for c in rejected for p in c.parts if BY_NAME[p.layout].piece(p.piece).step_from == "name"}
+    lost = {p.path for c in rejected for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
     lost |= {p.path for p in answer.chosen.parts} if answer.chosen else set()
     for p, why in unread_:
         if p.path not in lost and (mine is None or p.path in mine):

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.frozen import frozen
@@ -17,6 +17,9 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
+if TYPE_CHECKING:
+    from ckpt_tools.layouts import Layouts
+
 __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
 
@@ -25,16 +28,18 @@ class Settings:
     """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user, and so is
     why a configuration file was ``refused``. ``trust`` says whose orders count.
 
-    ``layouts`` are the file's ``[[layout]]`` tables as they stand there.
+    ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller made of
+    them.
     """
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     file: str | None = None
     notes: tuple[str, ...] = ()
-    layouts: object = None
+    layout_tables: object = None
     refused: Untrusted | None = None
     trust: Trust = OURS
+    layouts: Layouts | None = None
 
     @property
     def root(self) -> str:
@@ -63,7 +68,11 @@ class Settings:
             )
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
         return Selection(
-            **given, sizes=sizes, replicas_all=self.values.get("replicas") == "all", trust=self.trust
+            **given,
+            sizes=sizes,
+            replicas_all=self.values.get("replicas") == "all",
+            trust=self.trust,
+            layouts=self.layouts,
         )
 
 

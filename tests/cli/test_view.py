@@ -136,7 +136,7 @@ OWN = user.load(
         {"name": "own", "tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]},
         {"name": "named", "tracker": "newest", "tracker_holds": "name", "piece": [{"template": "s{step}/r{rank}.pt"}]},
     ]
-)
+).own
 user.use(())  # for the tests of other modules
 
 

@@ -666,7 +666,7 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
 @given(templates(), st.sampled_from(["", "run/", "a/b/"]))
 def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
     template, path = made
-    (one,) = user.load([layout({"template": "{run}/" + template})])
+    (one,) = user.load([layout({"template": "{run}/" + template})]).own
     (piece,) = one.pieces
     directory, _, name = f"/data/{above}{path}".rpartition("/")
     mine = [place for place in places_of(directory) if place.layout is one]
