@@ -156,7 +156,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
     """What each checkpoint lacks, or has twice."""
     expected = completeness.expected(
         run.finished,
-        told=lambda c: saved_sizes(run.reports[p.path] for p in c.parts if p.path in run.reports),
+        sizes_in_files=lambda c: saved_sizes(run.reports[p.path] for p in c.parts if p.path in run.reports),
     )
     for c in run.checkpoints:
         if c.unfinished:

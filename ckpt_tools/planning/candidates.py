@@ -46,9 +46,10 @@ def number(checkpoints: Sequence[Checkpoint]) -> str:
 class Candidates:
     """The candidates of one question, best first, and what is known of their run.
 
-    ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them. Attributes that it fills in: ``session`` (what is below the
-    root), ``checkpoints`` (the finished ones of the run), ``unfinished`` (its saves that never finished), ``lost`` (what a tracker names and is
-    gone), ``expected`` (what each should have), ``ranked``, ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
+    ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them. Attributes that it fills
+    in: ``session`` (what is below the root), ``checkpoints`` (the finished ones of the run), ``unfinished``
+    (its saves that never finished), ``lost`` (what a tracker names and is gone), ``expected`` (what each
+    should have), ``ranked``, ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
     """
 
     session: Session
@@ -71,7 +72,9 @@ class Candidates:
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def candidates(self) -> list[Checkpoint]:
-        """The finished checkpoints of the run, best first; none where none exists and the question allows that."""
+        """The finished checkpoints of the run, best first; none where none exists and the question allows
+        that.
+        """
         self.steps.clear()
         try:
             self.session = self._session()
@@ -100,7 +103,9 @@ class Candidates:
         return [r for r in lost if filters.allows(self.selection, r.checkpoint)]
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:
-        """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone periodic one (as in ``_of_one_run``)."""
+        """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
+        periodic one (as in ``_of_one_run``).
+        """
         saves = [c for c in self.unfinished if trackers.declared(self.session, c) is None]
         runs = {c.run for c in self.checkpoints}
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
@@ -109,7 +114,9 @@ class Candidates:
         return [c for c in saves if c.run in runs]
 
     def _settle_steps_and_places(self) -> None:
-        """Steps where names of two layouts count them differently, and coordinates, as the contents tell them."""
+        """Steps where names of two layouts count them differently, and coordinates, as the contents tell
+        them.
+        """
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         self.checkpoints = expert_names(self.session, self.checkpoints, self.names)
@@ -176,7 +183,10 @@ class Candidates:
         return said.verdict
 
     def settled(self) -> None:
-        """For those who judge in one order only. Raises UsageError where it is in doubt which checkpoint is the newest."""
+        """For those who judge in one order only.
+
+        Raises UsageError where it is in doubt which checkpoint is the newest.
+        """
         if self.times is Times.IN_STEP or self.times.mute:
             return
         by_mtime, by_step = choice_warnings.heads(
@@ -191,7 +201,10 @@ class Candidates:
         return open_session(self.root, options, cache=self.cache)
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
-        """A root that is not there: a misspelt one looks like a first launch. Raises CannotLook unless the caller has said that it may be one."""
+        """A root that is not there: a misspelt one looks like a first launch.
+
+        Raises CannotLook unless the caller has said that it may be one.
+        """
         if self.selection.allow_none and self.selection.allow_missing:
             text = "it does not exist: this is taken for a first launch (--allow-missing)"
             self.warnings.append(finding("missing-root", text, path=self.root))
@@ -207,7 +220,10 @@ class Candidates:
         raise CannotLook(str(error), hint) from error
 
     def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
-        """Nothing that was asked for was ever finished. Raises CkptError unless the question allows that and nothing speaks against it."""
+        """Nothing that was asked for was ever finished.
+
+        Raises CkptError unless the question allows that and nothing speaks against it.
+        """
         if not everything and self.session.found.alone:
             text = f"{self.root} is a file that is no checkpoint ckpt knows"
             raise CannotLook(text, "name the directory of the checkpoints")
@@ -222,7 +238,8 @@ class Candidates:
     def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """Those that were asked for. Raises UsageError for several runs.
 
-        A lone run of dying gasps (as a fault-tolerance layer saves them) belongs to the lone periodic run beside it.
+        A lone run of dying gasps (as a fault-tolerance layer saves them) belongs to the lone periodic run
+        beside it.
         """
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished

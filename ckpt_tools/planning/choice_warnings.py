@@ -1,4 +1,6 @@
-"""What makes a choice doubtful although no file of it is damaged: clocks, orders that disagree, newer saves that never finished."""
+"""What makes a choice doubtful although no file of it is damaged: clocks, orders that disagree, newer saves
+that never finished.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from ckpt_tools.reading.session import Session
 _SKEW_NS = 5_000_000_000
 _CLOCKS = 3
 _SAVES = 5
-"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves hundreds."""
+"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
+hundreds.
+"""
 
 
 def heads(
@@ -58,7 +62,9 @@ def _saved(c: Checkpoint) -> Saved:
 def witnesses(
     session: Session, seen: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None
 ) -> Witnesses:
-    """What speaks for the newest by time, and what for the one of the highest step; ``log`` is what earlier starts say."""
+    """What speaks for the newest by time, and what for the one of the highest step; ``log`` is what earlier
+    starts say.
+    """
     return Witnesses(
         times="mtime" if seen.speaks else None,
         proven=seen.believed,
@@ -175,7 +181,8 @@ def unfinished(
     root: str,
     state: Callable[[Checkpoint], str],
 ) -> Iterator[Finding]:
-    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step; all where none is chosen. ``order`` is "mtime" or "step".
+    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step; all
+    where none is chosen. ``order`` is "mtime" or "step".
 
     ``state`` says of a save that may still be written how far it is.
     """

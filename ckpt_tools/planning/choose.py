@@ -1,4 +1,7 @@
-"""Checkpoints and a judge in, a choice out. Pure: the judge is called lazily, newest candidate first, and nothing older than the winner is judged."""
+"""Checkpoints and a judge in, a choice out.
+
+Pure: the judge is called lazily, newest candidate first, and nothing older than the winner is judged.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from ckpt_tools.model.plan import Assignment, Choice, Rejected, Rollback
 
 @frozen
 class Judgement:
-    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it, and what each rank would load."""
+    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it, and
+    what each rank would load.
+    """
 
     usable: bool
     findings: tuple[Finding, ...] = ()
@@ -29,10 +34,11 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 def rank(
     candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None
 ) -> list[Checkpoint]:
-    """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after every iteration.
+    """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after
+    every iteration.
 
-    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp and best, and is as new as they are; not so two
-    periodic ones of one step, which a rollback lies between.
+    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp and
+    best, and is as new as they are; not so two periodic ones of one step, which a rollback lies between.
     """
     lent: dict[tuple[str, str, tuple[int, int, int]], int] = {}
 
@@ -75,8 +81,9 @@ def choose(
 ) -> Choice:
     """The first candidate that the judge accepts, and why every better one lost.
 
-    ``max_attempts`` bounds the candidates whose bodies are read. When a dying-gasp candidate at step s is not usable and ``save_interval`` N
-    is given, only other dying-gasp candidates and periodic ones at or below s // N * N follow. Without ``fallback`` only the best is judged.
+    ``max_attempts`` bounds the candidates whose bodies are read. When a dying-gasp candidate at step s is not
+    usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or below s
+    // N * N follow. Without ``fallback`` only the best is judged.
     """
     rejected: list[Rejected] = []
     attempts, why = 0, ""

@@ -1,4 +1,7 @@
-"""What earlier starts resumed from, as the log of decisions tells. Every command that chooses reads it; those that decide for a job write it (job/decisions.py)."""
+"""What earlier starts resumed from, as the log of decisions tells.
+
+Every command that chooses reads it; those that decide for a job write it (job/decisions.py).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _AGES = 1e18
 
 
 def state_dir(env: Mapping[str, str]) -> str:
-    """Where decisions go unless --plan-dir says otherwise: it survives a reboot, so that a lost mount is not taken for a first launch."""
+    """Where decisions go unless --plan-dir says otherwise: it survives a reboot, so that a lost mount is not
+    taken for a first launch.
+    """
     home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "ckpt-tools", "decisions")
 
@@ -54,8 +59,8 @@ def place(plan_dir: str | None, root: str) -> str:
 def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
     """The last start that had a checkpoint, from the ``place`` of a root; None when there was none.
 
-    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch. Raises Untrusted when others
-    could have written it, or taken it away.
+    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch.
+    Raises Untrusted when others could have written it, or taken it away.
     """
     path = os.path.join(directory, LAST)
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
@@ -81,7 +86,9 @@ def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
 
 
 def _read(path: str, trusted: Trust) -> bytes | None:
-    """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it away."""
+    """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it
+    away.
+    """
     with trust.named(FLAG):
         try:
             return trust.read(path, MOST, trusted)
@@ -120,9 +127,11 @@ def _seconds(value: object) -> float:
 def sides_with(
     before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None
 ) -> str | None:
-    """Which of two checkpoints an earlier start speaks for, as newest.Witnesses has it; ``step`` is that of the newest by time.
+    """Which of two checkpoints an earlier start speaks for, as newest.Witnesses has it; ``step`` is that of
+    the newest by time.
 
-    It resumed from the one of the higher step; or it passed that one over, and the newest by time is what it resumed from or was saved since.
+    It resumed from the one of the higher step; or it passed that one over, and the newest by time is what it
+    resumed from or was saved since.
     """
     if before is None:
         return None
@@ -141,13 +150,18 @@ def _key(c: Checkpoint) -> tuple[str, float]:
 
 
 def earlier(root: str, selection: Selection) -> EarlierStart | None:
-    """The earlier start that forbids to take this one for a first launch. Raises CannotLook when that cannot be known."""
+    """The earlier start that forbids to take this one for a first launch.
+
+    Raises CannotLook when that cannot be known.
+    """
     before = None if selection.allow_fresh else last(place(selection.plan_dir, root), selection.trust)
     return before if before and not _another_run(before, selection) else None
 
 
 def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneUsable:
-    """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted looks like a first launch."""
+    """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted
+    looks like a first launch.
+    """
     text = f"there is no checkpoint in {root}, but an earlier start resumed from step {before.step} ({before.path})"
     return NoneUsable(
         text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan
@@ -161,6 +175,8 @@ def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None
 
 
 def _another_run(before: EarlierStart, selection: Selection) -> bool:
-    """Whether the earlier start was of another run in the same root: what it resumed from is still there, and the question is about one run."""
+    """Whether the earlier start was of another run in the same root: what it resumed from is still there, and
+    the question is about one run.
+    """
     narrowed = (selection.run, selection.prefix, selection.layout) != (None, None, None)
     return narrowed and os.path.lexists(before.path)

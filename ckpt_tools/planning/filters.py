@@ -36,12 +36,17 @@ def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
 
 
 def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:
-    """Whether --kind and --max-step leave a checkpoint. ``step_of`` may read files, and is called only where the step matters."""
+    """Whether --kind and --max-step leave a checkpoint.
+
+    ``step_of`` may read files, and is called only where the step matters.
+    """
     if selection.kind not in (None, c.kind):
         return False
     return selection.max_step is None or ((step := step_of(c)) is not None and step <= selection.max_step)
 
 
 def requested(c: Checkpoint, selection: Selection) -> bool:
-    """Whether a checkpoint belongs to what was asked for; of an unfinished save its name alone must tell kind and step."""
+    """Whether a checkpoint belongs to what was asked for; of an unfinished save its name alone must tell kind
+    and step.
+    """
     return belongs(c, selection) and (not c.unfinished or allows(selection, c))

@@ -48,7 +48,8 @@ def first_launch(
 ) -> Outcome:
     """Whether a job may start fresh where nothing that was asked for was ever finished.
 
-    ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were asked for.
+    ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were
+    asked for.
     """
     finished = [c for c in everything if not c.unfinished]
     if any(belongs(c, replace(selection, layout=None)) for c in finished):
@@ -101,7 +102,9 @@ def _anywhere(path: str) -> bool:
 
 
 def _inside(root: str, run: str, prefix: str, path: str) -> bool:
-    """Whether a path would belong to a run of that name: below a directory called so, or a file whose name starts with its prefix."""
+    """Whether a path would belong to a run of that name: below a directory called so, or a file whose name
+    starts with its prefix.
+    """
     above, _, name = f"/{os.path.relpath(path, root)}".rpartition("/")
     if run and f"/{run}/" not in f"{above}/":
         # the runs of one directory differ by the prefix of their files
@@ -246,7 +249,9 @@ def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Sc
 
 
 def _holds_state(session: Session, path: str) -> bool:
-    """Whether only a training run writes such a file: no configuration, no vocabulary, nothing from before the first step."""
+    """Whether only a training run writes such a file: no configuration, no vocabulary, nothing from before
+    the first step.
+    """
     name = os.path.basename(path)
     if formats.names.only_state(name):
         return True

@@ -1,4 +1,6 @@
-"""Whether modification times tell which checkpoint is the newest, or whether the step does. Pure: times, steps, names and witnesses in, a decision out.
+"""Whether modification times tell which checkpoint is the newest, or whether the step does.
+
+Pure: times, steps, names and witnesses in, a decision out.
 
 The table of cases stands in docs/design.md, section 5. Times are nanoseconds since the epoch.
 """
@@ -12,11 +14,14 @@ from itertools import pairwise
 from ckpt_tools.model.frozen import frozen
 
 Order = tuple[int, int, int]
-"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for what is not known."""
+"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for what is not
+known.
+"""
 
 _DAY_NS = 86_400 * 1_000_000_000
 _FIRST_NS = 3_655 * _DAY_NS
-"""1980-01-04: the first days that archives can write down, which is what they write when they keep no times."""
+"""1980-01-04: the first days that archives can write down, which is what they write when they keep no times.
+"""
 _SKEW_NS = 600 * 1_000_000_000
 """How far a clock may be ahead before its times count for nothing."""
 UNKNOWN: Order = (-1, -1, -1)
@@ -53,8 +58,8 @@ class Times(Enum):
 
 @frozen
 class Saved:
-    """One checkpoint: its progress, its ``name`` (a path), its time, when the ``first`` and the ``last`` of its files were written,
-    and whether a ``dying`` job wrote it.
+    """One checkpoint: its progress, its ``name`` (a path), its time, when the ``first`` and the ``last`` of
+    its files were written, and whether a ``dying`` job wrote it.
     """
 
     order: Order
@@ -67,7 +72,8 @@ class Saved:
 
 @frozen
 class Witnesses:
-    """What each witness calls the newer of two checkpoints: "mtime" for the newest by time, "step" for that of the highest step, None when it is silent.
+    """What each witness calls the newer of two checkpoints: "mtime" for the newest by time, "step" for that
+    of the highest step, None when it is silent.
 
     Times that are not ``proven`` do not decide alone, but others may not contradict them.
     """
@@ -80,7 +86,9 @@ class Witnesses:
 
     @property
     def verdict(self) -> str | None:
-        """The order that all who speak agree on; None where they contradict each other, where nobody speaks, or only times that prove nothing."""
+        """The order that all who speak agree on; None where they contradict each other, where nobody speaks,
+        or only times that prove nothing.
+        """
         others = {word for word in (self.generations, self.tracker, self.log) if word is not None}
         said = others | ({self.times} if self.times and (self.proven or others) else set())
         return said.pop() if len(said) == 1 else None
@@ -110,10 +118,12 @@ def times(saves: Sequence[Saved], now: int) -> Times:
 
 
 def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
-    """Whether every save took at least half the time that its steps take in this run; downtime may have come on top.
+    """Whether every save took at least half the time that its steps take in this run; downtime may have come
+    on top.
 
-    A step that is lower than the one before was trained from an earlier save of a lower step, which must be there: a file that was
-    touched or restored has none. Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace.
+    A step that is lower than the one before was trained from an earlier save of a lower step, which must be
+    there: a file that was touched or restored has none. Where the times could be those of a ``copied`` tree,
+    two pairs of saves in step must show the pace.
     """
     place = _places(by_time)
     if place is None or _interleaved(by_time):
@@ -138,7 +148,10 @@ def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
 
 
 def _interleaved(by_time: Sequence[Saved]) -> bool:
-    """Whether files of most saves were written between those of the next: several processes copied them. A single one may hold a file that was restored."""
+    """Whether files of most saves were written between those of the next: several processes copied them.
+
+    A single one may hold a file that was restored.
+    """
     pairs = [(a, b) for a, b in pairwise(by_time) if a.order != b.order]
     return 2 * sum(b.first < a.last for a, b in pairs) >= len(pairs) > 0
 

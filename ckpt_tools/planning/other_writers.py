@@ -1,4 +1,6 @@
-"""Whether somebody else writes below ROOT while a decision is made: what a killed launcher left running, or a second job."""
+"""Whether somebody else writes below ROOT while a decision is made: what a killed launcher left running, or a
+second job.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ from ckpt_tools.storage.retry import patiently
 from ckpt_tools.storage.walk import SLOW, THREADS
 
 STATS = 256
-"""Files of the newest checkpoints, and entries of a directory, that are asked about a second time, at most: those written last."""
+"""Files of the newest checkpoints, and entries of a directory, that are asked about a second time, at most:
+those written last.
+"""
 DIRECTORIES = 64
 SKEW_NS = 5_000_000_000
-"""How far the clock of a file server may be ahead; what lies beyond says that a clock is wrong, and nothing of a writer."""
+"""How far the clock of a file server may be ahead; what lies beyond says that a clock is wrong, and nothing
+of a writer.
+"""
 _NAMED = 8
 _TRIED = 7
 _CHANGED = "it has changed while ckpt looked"
@@ -33,7 +39,10 @@ Seen = tuple[int, int]
 
 
 def require_unchanged(planned: Iterable[FileLoad]) -> None:
-    """Whether what is to be loaded is still what was verified, by a stat of each file. Raises CannotLook when it is not."""
+    """Whether what is to be loaded is still what was verified, by a stat of each file.
+
+    Raises CannotLook when it is not.
+    """
     files = {f.path: f for f in planned}
     for path, now in _stats(list(files)):
         if isinstance(now, OSError):
@@ -47,7 +56,9 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
 
 
 class Inspection(NamedTuple):
-    """From when to when ROOT was looked at, in nanoseconds since the epoch; ``temporary`` are files of saves that never finished."""
+    """From when to when ROOT was looked at, in nanoseconds since the epoch; ``temporary`` are files of saves
+    that never finished.
+    """
 
     root: str
     started_ns: int
@@ -64,8 +75,8 @@ def other_writers(
 ) -> Iterator[Finding]:
     """What was written during the inspection in the run of ``checkpoints``, unfinished saves among them.
 
-    Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls
-    while nothing changes.
+    Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
+    or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
     said = dict(_young(((p.path, p.mtime_ns) for c in checkpoints for p in c.parts), look))
     blind = dict[str, OSError]()
@@ -115,7 +126,9 @@ def _hint(path: str) -> str:
 
 
 def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
-    """The files of the newest checkpoint by time and of the one with the highest step, those written last first."""
+    """The files of the newest checkpoint by time and of the one with the highest step, those written last
+    first.
+    """
     if not checkpoints:
         return []
     fronts = [max(checkpoints, key=lambda c: c.mtime_ns), max(checkpoints, key=lambda c: c.order)]
@@ -124,7 +137,9 @@ def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
 
 
 def _directories(checkpoints: Sequence[Checkpoint], chosen: Checkpoint | None, root: str) -> list[str]:
-    """The directories in which the next file of the run would appear: its own, and those of its newest checkpoints and of the chosen one."""
+    """The directories in which the next file of the run would appear: its own, and those of its newest
+    checkpoints and of the chosen one.
+    """
     bases = [c.parts[0].base for c in checkpoints if c.parts]
     parts = [*(chosen.parts if chosen else ()), *_newest(checkpoints)]
     homes = [directory for p in parts for directory in (p.home, os.path.dirname(p.path))]
@@ -138,7 +153,9 @@ def _young(files: Iterable[tuple[str, int]], look: Inspection) -> Iterator[tuple
 
 
 def _entered(directory: str, look: Inspection) -> dict[str, str]:
-    """Entries that appeared in a directory since then; the directory itself where only its own time tells that. Raises OSError."""
+    """Entries that appeared in a directory since then; the directory itself where only its own time tells
+    that. Raises OSError.
+    """
     if not look.young(patiently(os.stat, directory).st_mtime_ns):
         return {}
     times = list[tuple[str, int]]()
@@ -151,7 +168,9 @@ def _entered(directory: str, look: Inspection) -> dict[str, str]:
 
 
 def _stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
-    """Each path with its size and time, or why it has none: one after the other where the file system answers at once, else many at a time."""
+    """Each path with its size and time, or why it has none: one after the other where the file system answers
+    at once, else many at a time.
+    """
     started = perf_counter()
     yield from zip(paths, map(_stat, paths[:_TRIED]), strict=False)
     rest = paths[_TRIED:]

@@ -1,4 +1,6 @@
-"""Which candidates go behind the others however new they are: exports, halves, and what nothing places in the order of training."""
+"""Which candidates go behind the others however new they are: exports, halves, and what nothing places in the
+order of training.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ from ckpt_tools.planning.choose import rank
 
 
 def in_order(candidates: Sequence[Checkpoint], prefer: Kind | None = None) -> list[Checkpoint]:
-    """Those whose times and steps tell which is the newest: without what goes behind them in any case. All where the caller prefers a kind."""
+    """Those whose times and steps tell which is the newest: without what goes behind them in any case.
+
+    All where the caller prefers a kind.
+    """
     first = [c for c in candidates if not BY_NAME[c.layout].later(c, candidates)] if prefer is None else []
     return first or list(candidates)
 
 
 def ordered(candidates: Sequence[Checkpoint], order: str, prefer: Kind | None = None) -> list[Checkpoint]:
-    """Best first, and behind them what goes last. Apart, because at one step a periodic checkpoint counts as no older than the best so far, which may be a copy of it."""
+    """Best first, and behind them what goes last.
+
+    Apart, because at one step a periodic checkpoint counts as no older than the best so far, which may be a
+    copy of it.
+    """
     first = in_order(candidates, prefer)
     known = {c.key for c in first}
     behind = [c for c in candidates if c.key not in known]

@@ -45,7 +45,7 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Ma
 
 def _own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
     """What the files of a checkpoint say about the job that saved it; places that its names show are there, whatever they say."""
-    own = dict(run.expected.told(c))
+    own = dict(run.expected.sizes_in_files(c))
     for axis in _PLACES if own else ():
         highest = max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
         own[axis] = max(own.get(axis, 0), 1 + highest)

@@ -1,4 +1,6 @@
-"""Whether a job has fewer ranks than an older save of its, or has lost the files of some: names alone cannot tell, once it has saved twice without them. Pure."""
+"""Whether a job has fewer ranks than an older save of its, or has lost the files of some: names alone cannot
+tell, once it has saved twice without them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ _SAVES = 2
 
 
 def readings(saves: Sequence[Checkpoint], world: int) -> Iterator[tuple[int, list[Checkpoint]]]:
-    """(ranks of a smaller job, its saves newest first): no newer save has a file of a higher rank. ``saves`` are the run's, newest first."""
+    """(ranks of a smaller job, its saves newest first): no newer save has a file of a higher rank.
+
+    ``saves`` are the run's, newest first.
+    """
     rows = [(c, ranks) for c in saves if (ranks := completeness.ranks_of_its_own(c))]
     for size in sorted({len(ranks) for _, ranks in rows if max(ranks) + 1 == len(ranks) < world}):
         mine = list(_saves_of(size, rows))
@@ -31,7 +36,9 @@ def _saves_of(size: int, rows: Sequence[tuple[Checkpoint, set[int]]]) -> Iterato
 
 
 def possible(size: int, selection: Selection, sizes: Mapping[str, int]) -> bool:
-    """Whether a job may have that many ranks for all that the caller says: no replica group names another, and the parallel sizes divide it."""
+    """Whether a job may have that many ranks for all that the caller says: no replica group names another,
+    and the parallel sizes divide it.
+    """
     grid = prod(max(1, sizes.get(axis, 1)) for axis in ("tp", "cp", "pp")) * max(
         1, selection.sizes.get("dp", 1)
     )
@@ -42,7 +49,10 @@ def possible(size: int, selection: Selection, sizes: Mapping[str, int]) -> bool:
 def question(
     size: int, saves: Sequence[Checkpoint], world: int, mine: Checkpoint, other: Checkpoint | None
 ) -> UsageError:
-    """How many ranks the job has: what each answer resumes from. ``mine`` is the newest of a job of ``size``, ``other`` that of one of ``world``."""
+    """How many ranks the job has: what each answer resumes from.
+
+    ``mine`` is the newest of a job of ``size``, ``other`` that of one of ``world``.
+    """
     gone = ranges.ranks(ranges.gaps(range(size), world), world)
     of = "rank 0" if size == 1 else f"ranks 0–{size - 1}"
     text = (

@@ -1,4 +1,6 @@
-"""The order of ``--resume-from tracker``: the checkpoint that the tracker names, and behind it those of earlier steps."""
+"""The order of ``--resume-from tracker``: the checkpoint that the tracker names, and behind it those of
+earlier steps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _OTHER_ORDERS = "say --resume-from mtime or --resume-from step"
 def from_tracker(
     session: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint], prefer: Kind | None
 ) -> list[Checkpoint]:
-    """The candidates from the one that the tracker names on; ``run`` are all checkpoints, hidden ones among them.
+    """The candidates from the one that the tracker names on; ``run`` are all checkpoints, hidden ones among
+    them.
 
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
     """
