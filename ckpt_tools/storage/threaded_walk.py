@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from threading import Condition, Thread
 from typing import Generic
 
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage.listing import Entries, EntryFilter, Inspect, T, all_of, below, entries_of, stat
 from ckpt_tools.storage.retry import patiently
 
@@ -20,7 +20,7 @@ HELD = 20_000
 _CHUNK = 32  # files that one thread asks about in a row
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listed(Generic[T]):
     """What is known of one directory: its own stat, its entries, and what ``inspect`` made of them."""
 

@@ -509,6 +509,7 @@ HEAVY = (
     "importlib.metadata",
     "tomllib",
     "difflib",
+    "fractions",
     "safetensors",
     "cryptography",
     "pydantic",

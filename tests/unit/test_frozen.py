@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,10 @@ def test_wrong_arguments_are_told_as_ever(given):
         Ours(*given)
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         Ours("/a", other=1)  # type: ignore[call-arg]
+
+
+def test_frozen_values_of_the_package_are_made_by_it():
+    """One from the standard library costs half a millisecond at every start; where values are compared by identity it costs less."""
+    package = Path(frozen.__code__.co_filename).parent.parent
+    texts = {path: path.read_text() for path in package.rglob("*.py")}
+    assert not [path for path, text in texts.items() if re.search(r"@dataclass\(frozen=True(?!, eq=False)", text) and path.stem != "frozen"]
