@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.layouts import Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
@@ -42,12 +42,10 @@ class Apart:
         """Which files were written when."""
         return f"{_files(self.older, root)}, and {_files(self.newer, root)}"
 
-    @property
-    def restarted(self) -> bool:
+    def restarted(self, layout: Layout) -> bool:
         """Whether the restart counters in the names say so too: then nothing is left to ask."""
         first, second = ({p.generation for p in parts} for parts in (self.older, self.newer))
-        counted = BY_NAME[self.older[0].layout].counts_restarts
-        return counted and first.isdisjoint(second)
+        return layout.counts_restarts and first.isdisjoint(second)
 
 
 def _files(parts: Sequence[Part], root: str) -> str:

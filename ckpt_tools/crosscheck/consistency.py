@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -21,15 +21,15 @@ from ckpt_tools.model.report import Report
 Reports = Mapping[str, Report]
 
 
-def consistency(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[str, Finding]]:
+def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Iterator[tuple[str, Finding]]:
     """(path, finding) where names contradict contents, over the parts of one run that were read."""
     if not parts:
         return
-    layout = BY_NAME[parts[0].layout]
+    layout = layouts.of(parts[0])
     yield from layout.check([(p, r) for p in parts if (r := reports.get(p.path)) and r.format])
 
 
-def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, Part]]:
+def signatures(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Iterator[tuple[Part, Part]]:
     """(odd part, typical part) where a rank's tensors differ from those of most of its files in the run.
 
     Of two signatures that are equally frequent the one of the older file counts as usual.
@@ -37,8 +37,8 @@ def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, 
     series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p in parts:
         report = reports.get(p.path)
-        if report is not None and _comparable(p, report):
-            series[_series(p, report)].append((p, report))
+        if report is not None and _comparable(p, report, layouts.of(p)):
+            series[_series(p, report, layouts.of(p))].append((p, report))
     for same in series.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
         usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
@@ -46,17 +46,16 @@ def signatures(parts: Sequence[Part], reports: Reports) -> Iterator[tuple[Part, 
         yield from ((p, typical) for p, r in same if r.signature != usual)
 
 
-def _comparable(p: Part, report: Report) -> bool:
+def _comparable(p: Part, report: Report, layout: Layout) -> bool:
     """Whether a file's tensors should be those of the same rank's files at other steps."""
-    layout = BY_NAME[p.layout]
     if not report.tensors or not layout.compare_steps or layout.piece(p.piece).weak:
         return False
     return not any(f.code in ("truncated", "bad-header") for f in report.findings)
 
 
-def _series(p: Part, report: Report) -> object:
+def _series(p: Part, report: Report, layout: Layout) -> object:
     """What files have in common whose tensors are compared."""
-    what = p.role if BY_NAME[p.layout].compared_by_role else p.piece
+    what = p.role if layout.compared_by_role else p.piece
     release = p.kind is Kind.RELEASE
     return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
 
@@ -69,9 +68,8 @@ class Odd(NamedTuple):
     what: str
 
 
-def replicas(checkpoint: Checkpoint, reports: Reports) -> Iterator[Odd]:
+def replicas(checkpoint: Checkpoint, reports: Reports, layout: Layout) -> Iterator[Odd]:
     """Files that the layout says hold the same, with other tensors than most, or a size far from theirs."""
-    layout = BY_NAME[checkpoint.layout]
     groups: dict[object, list[Part]] = defaultdict(list)
     for p in checkpoint.parts:
         piece = layout.piece(p.piece)
@@ -127,7 +125,11 @@ def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, C
 
 
 def trackers(
-    checkpoints: Sequence[Checkpoint], said: int | str | None, path: str, incomplete: set[str]
+    checkpoints: Sequence[Checkpoint],
+    said: int | str | None,
+    path: str,
+    incomplete: set[str],
+    layout: Layout,
 ) -> Iterator[Finding]:
     """What the tracker at ``path`` gets wrong about the checkpoints of its directory.
 
@@ -136,10 +138,10 @@ def trackers(
     if said is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         return
-    tracked = BY_NAME[checkpoints[0].layout].tracked
+    tracked = layout.tracked
     named = [c for c in checkpoints if tracked(c) == said]
     if not named:
-        text = f"the tracker names {said}, which is not there{_overwritten(checkpoints, said)}"
+        text = f"the tracker names {said}, which is not there{_overwritten(checkpoints, said, layout)}"
         yield finding("dangling-tracker", text, path=path)
         return
     if all(c.path in incomplete for c in named):
@@ -155,14 +157,14 @@ def trackers(
         yield finding("stale-tracker", text, path=path)
 
 
-def _overwritten(checkpoints: Sequence[Checkpoint], said: int | str) -> str:
+def _overwritten(checkpoints: Sequence[Checkpoint], said: int | str, layout: Layout) -> str:
     """What explains a number that names nothing: 500 over 10000 leaves 50000 where the file is not cut off.
 
     MindIO ACP writes like that.
     """
     if not isinstance(said, int):
         return ""
-    tracked = BY_NAME[checkpoints[0].layout].tracked
+    tracked = layout.tracked
     begun = [c for c in checkpoints if (at := tracked(c)) is not None and str(said).startswith(str(at))]
     if not begun:
         return ""

@@ -23,7 +23,6 @@ from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats import names as format_names
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.saved_sizes import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -110,14 +109,17 @@ def _beside_indexes(s: Session) -> Iterator[Finding]:
 def _contradictions(run: _Run) -> Iterator[FileFinding]:
     """Files whose contents contradict their names, or the place of the rank that wrote them."""
     rows = [(p, run.reports[p.path]) for p in run.parts]
-    found = (*consistency.consistency(run.parts, run.reports), *contradictions(rows))
+    found = (
+        *consistency.consistency(run.parts, run.reports, run.session.layouts),
+        *contradictions(rows, run.session.layouts),
+    )
     run.contradicted |= {path for path, f in found if f.severity is Severity.ERROR}
     yield from found
 
 
 def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
     """Files with other tensors than the same rank's files of other steps."""
-    for odd, typical in consistency.signatures(run.parts, run.reports):
+    for odd, typical in consistency.signatures(run.parts, run.reports, run.session.layouts):
         yield odd.path, changed(odd, typical, run.session)
 
 
@@ -139,7 +141,7 @@ def _copied(run: _Run) -> Iterator[FileFinding]:
 def _unlike_replicas(run: _Run) -> Iterator[FileFinding]:
     """Files that the layout calls replicas, and that are not."""
     for c in run.finished:
-        for row in consistency.replicas(c, run.reports):
+        for row in consistency.replicas(c, run.reports, run.session.layouts.of(c)):
             odd, typical = row.odd, row.typical
             beside = f"rank {typical.rank}'s file ({typical.size:,} bytes)"
             other = typical.path.rpartition("/")[2] if typical.rank is None else beside
@@ -202,7 +204,7 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
     home = c.parts[0].home or c.path
     if tracker := declared(s, c):
         name = tracker.rpartition("/")[2]
-        text = f"{name} names this checkpoint, so it was finished, {missing(c)}"
+        text = f"{name} names this checkpoint, so it was finished, {missing(c, s.layouts.of(c))}"
         return finding("missing-part", text, path=home)
     _soften(s, c.parts)
     return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=home)
@@ -239,7 +241,7 @@ def _straddled(run: _Run) -> Iterator[Finding]:
 def _framework_notes(run: _Run) -> Iterator[Finding]:
     """What the framework's own notes beside the checkpoints get wrong about them."""
     if run.tree and run.finished:
-        yield from BY_NAME[run.finished[0].layout].crosscheck(run.finished, NOTES)
+        yield from run.session.layouts.of(run.finished[0]).crosscheck(run.finished, NOTES)
 
 
 _OF_FILES: tuple[Callable[[_Run], Iterator[FileFinding]], ...] = (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import Pages, equal, prints, unlike
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
@@ -78,7 +77,7 @@ def same_content(parts: Sequence[Part], s: Session, others: Sequence[Part] = ())
 
 def _judged(p: Part, s: Session) -> bool:
     """Whether a copy in this place would be loaded, and is no damaged file anyway."""
-    piece, report = BY_NAME[p.layout].piece(p.piece), s.reports.get(p.path)
+    piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     return report is not None and p.size > 0 and piece.loaded and report.verdict is not Verdict.BROKEN
 
 
@@ -323,7 +322,7 @@ class _Run:
     def _sound(self, p: Part) -> bool | None:
         """Whether a file that differs does so because it holds something else, and not because it is damaged; None when no checksum can tell."""
         report = self.s.report(
-            p, Level.CONTENT if BY_NAME[p.layout].piece(p.piece).role == p.role else Level.STRUCTURE
+            p, Level.CONTENT if self.s.layouts.piece_of(p).role == p.role else Level.STRUCTURE
         )
         return (
             False

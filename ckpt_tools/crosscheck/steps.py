@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
@@ -18,7 +17,7 @@ def step_in_contents(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
     """What most of a checkpoint's files say, since one may hold another save; a breakpoint file counts inside the epoch, which its periodic siblings place."""
-    layout = BY_NAME[c.layout]
+    layout = session.layouts.of(c)
     read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
     if steps or c.kind is not Kind.DYING_GASP:

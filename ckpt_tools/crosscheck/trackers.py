@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, Layout, active
+from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -27,7 +27,7 @@ def tracker_findings(
 
     ``incomplete`` gives the paths of checkpoints that lack parts; it is called only where there is a tracker.
     """
-    layout, base = BY_NAME[checkpoints[0].layout], checkpoints[0].parts[0].base
+    layout, base = s.layouts.of(checkpoints[0]), checkpoints[0].parts[0].base
     if layout.tracker is None:
         return
     tracker = s.tracker(layout.name, base)
@@ -39,7 +39,7 @@ def tracker_findings(
     if isinstance(said, Finding):
         yield said
     else:
-        yield from consistency.trackers(checkpoints, said, path, incomplete())
+        yield from consistency.trackers(checkpoints, said, path, incomplete(), layout)
 
 
 def declared(session: Session, c: Checkpoint) -> str | None:
@@ -50,7 +50,7 @@ def declared(session: Session, c: Checkpoint) -> str | None:
     if any(p.unfinished for p in c.parts):
         return None
     base = c.parts[0].base
-    for layout in active():
+    for layout in session.layouts:
         if not layout.tracker or (layout.tracker, base) not in session.found.trackers:
             continue
         tracker = session.tracker(layout.name, base)
@@ -78,7 +78,7 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
     ``begun`` are saves without the file that is written last.
     """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        layout, tracker = BY_NAME[name], session.tracker(name, base)
+        layout, tracker = session.layouts[name], session.tracker(name, base)
         if tracker is None:
             continue
         path, said = tracker
@@ -89,13 +89,15 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
             continue
         torn = (c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts))
         rest = next((c for c in torn if _named(layout, c) == said), None)
-        yield _rejected(here[0], path, said, rest)
+        yield _rejected(here[0], path, said, rest, layout)
 
 
-def _rejected(sibling: Checkpoint, tracker: str, said: int | str, rest: Checkpoint | None) -> Rejected:
+def _rejected(
+    sibling: Checkpoint, tracker: str, said: int | str, rest: Checkpoint | None, layout: Layout
+) -> Rejected:
     base = sibling.parts[0].base
     c = replace(rest, unfinished=False) if rest else _gone(sibling, said)
-    what = missing(rest) if rest else "but nothing of it is there"
+    what = missing(rest, layout) if rest else "but nothing of it is there"
     return Rejected(c, (_damage(tracker, said, what, c.path if rest else base),))
 
 
@@ -109,12 +111,14 @@ def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding,
     tracker = declared(session, c) if c.unfinished else None
     if tracker is None:
         return c, ()
-    return replace(c, unfinished=False), (_damage(tracker, c.label, missing(c), c.path),)
+    return replace(c, unfinished=False), (
+        _damage(tracker, c.label, missing(c, session.layouts.of(c)), c.path),
+    )
 
 
-def missing(c: Checkpoint) -> str:
+def missing(c: Checkpoint, layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
-    commit = BY_NAME[c.layout].commit
+    commit = layout.commit
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 

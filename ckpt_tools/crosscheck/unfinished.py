@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
@@ -41,7 +40,7 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
         if not errors or any(f.code not in TORN for f in errors):
             continue
-        if not c.parts or (declared(s, c) is not None and not BY_NAME[c.layout].tracked_early):
+        if not c.parts or (declared(s, c) is not None and not s.layouts.of(c).tracked_early):
             continue  # the framework has said that it was finished
         short = len({f.path for f in errors} & {p.path for p in c.parts})
         others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
@@ -66,7 +65,7 @@ def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> st
 
 
 def _tracker(s: Session, c: Checkpoint) -> str:
-    layout = BY_NAME[c.layout]
+    layout = s.layouts.of(c)
     said = s.tracker(layout.name, c.parts[0].base)
     if said is None:
         return f"; there is no {layout.tracker}" if layout.tracker and layout.always_tracked else ""

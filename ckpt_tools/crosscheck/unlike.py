@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.inspection.check import prefix_signature
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -66,7 +65,7 @@ def changed(odd: Part, typical: Part, s: Session) -> Finding:
     a, b = s.reports[odd.path], s.reports[typical.path]
     other = typical.path.rpartition("/")[2]
     if a.tensors < b.tensors and a.format is not None and format_of(a.format).hides_cuts:
-        formats = BY_NAME[typical.layout].piece(typical.piece).formats
+        formats = s.layouts.piece_of(typical).formats
         if prefix_signature(typical.path, formats, a.tensors) == a.signature:
             whole = f"{other} ({b.tensors} tensors)"
             text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"

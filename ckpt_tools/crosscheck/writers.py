@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, COORDS
+from ckpt_tools.layouts import COORDS, Layouts, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.layouts.common.saved_sizes import saved_sizes
 from ckpt_tools.layouts.common.writer import likely_rank, owner
@@ -46,15 +46,15 @@ class Placed(NamedTuple):
         return self.stands(order) == self.coords
 
 
-def contradictions(rows: Rows) -> Found:
+def contradictions(rows: Rows, layouts: Layouts) -> Found:
     """(path, finding) for the files of one run that another rank wrote than the one whose place they have, or another job than the rest."""
     known = [(part, report) for part, report in rows if report.format and report.metadata]
     wrong = set[str]()
-    for path, f in (*_by_name(known), *_by_axis(known), *_by_grid(known)):
+    for path, f in (*_by_name(known, layouts), *_by_axis(known), *_by_grid(known)):
         if path not in wrong:
             wrong.add(path)
             yield path, f
-    yield from _sizes(known)
+    yield from _sizes(known, layouts)
 
 
 def placed(rows: Rows) -> Iterator[Placed]:
@@ -115,9 +115,10 @@ def _by_axis(rows: Rows) -> Found:
             yield part.path, finding("rank-mismatch", text)
 
 
-def _by_name(rows: Rows) -> Found:
+def _by_name(rows: Rows, layouts: Layouts) -> Found:
     """Files with a rank in their name, and only one writer."""
-    own = [(part, report) for part, report in rows if part.rank is not None and _one_rank_writes(part)]
+    ranked = [(part, report) for part, report in rows if part.rank is not None]
+    own = [(part, report) for part, report in ranked if _one_rank_writes(layouts.piece_of(part))]
     trusted = _trusted(own)
     for part, report in own:
         writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
@@ -140,13 +141,12 @@ def _trusted(rows: Rows) -> bool:
     return 2 * sum(agree) > len(agree) or permuted
 
 
-def _one_rank_writes(part: Part) -> bool:
+def _one_rank_writes(piece: Piece) -> bool:
     """Whether only that rank writes the file: not a set that all share, nor one replica for its group."""
-    piece = BY_NAME[part.layout].piece(part.piece)
     return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
 
 
-def _sizes(rows: Rows) -> Found:
+def _sizes(rows: Rows, layouts: Layouts) -> Found:
     """Parallel sizes that contradict each other, the names, or the other files of a checkpoint: once for each checkpoint."""
     homes: dict[str, list[tuple[Part, dict[str, int]]]] = defaultdict(list)
     for part, report in rows:
@@ -154,13 +154,14 @@ def _sizes(rows: Rows) -> Found:
             homes[part.home].append((part, said))
     for files in homes.values():
         yield from _two_jobs(files)
-        doubtful = [(part, why) for part, said in files if (why := _why(part, said))]
+        told = ((part, _why(part, said, layouts.piece_of(part))) for part, said in files)
+        doubtful = [(part, why) for part, why in told if why]
         if doubtful:
             more = f" (so do {len(doubtful) - 1} more of its checkpoint)" if len(doubtful) > 1 else ""
             yield doubtful[0][0].path, finding("parallel-sizes", doubtful[0][1] + more)
 
 
-def _why(part: Part, said: Mapping[str, int]) -> str:
+def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
     """How one file's parallel sizes contradict each other or its path; "" when they do not."""
     model, world = _model_parallel(said), said["world"]
     if "tp" in said and world % model:
@@ -172,11 +173,10 @@ def _why(part: Part, said: Mapping[str, int]) -> str:
     ]
     if beyond:
         return f"the path says {beyond[0]}={places[beyond[0]]}, the file that there are {said[beyond[0]]}"
-    template = BY_NAME[part.layout].piece(part.piece).template
     unnamed = [
         axis
         for axis in ("tp", "pp")
-        if f"{{{axis}" in template and axis not in places and said.get(axis, 1) > 1
+        if f"{{{axis}" in piece.template and axis not in places and said.get(axis, 1) > 1
     ]
     return (
         f"the path names no {unnamed[0]}, the file says that there are {said[unnamed[0]]}" if unnamed else ""

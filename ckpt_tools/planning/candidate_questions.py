@@ -11,6 +11,7 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.pickles import unlisted
+from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -43,7 +44,7 @@ def require_trust(parts: Sequence[Part], reports: Mapping[str, Report]) -> None:
 
 
 def two_attempts(
-    c: Checkpoint, planned: Sequence[Part], run: Run, same_save: Sequence[str], root: str
+    c: Checkpoint, planned: Sequence[Part], run: Run, layout: Layout, same_save: Sequence[str], root: str
 ) -> Finding | None:
     """Why files that would be loaded together are of two saves of the step.
 
@@ -57,7 +58,7 @@ def two_attempts(
         return None
     sides = found.sides(root)
     text = f"{completeness.label(c)} joins files of two attempts to save it: {sides}; {found.why}"
-    if found.restarted:
+    if found.restarted(layout):
         return finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR)
     name = c.parts[0].home or found.newer[0].path
     declared = {os.path.realpath(path) for path in same_save}

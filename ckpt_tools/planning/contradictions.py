@@ -12,7 +12,6 @@ from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.crosscheck.unlike import changed
 from ckpt_tools.crosscheck.writers import contradictions
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
@@ -54,16 +53,16 @@ class Contradictions:
 
     def of(self, candidate: Candidate, planned: Sequence[Part]) -> Iterator[Contradiction]:
         """Steps, writers and tensors of the planned files: of all files where a checkpoint always has all of them."""
-        c, reports = candidate.whole, self.session.reports
-        parts = c.parts if BY_NAME[c.layout].committed else planned
+        c, reports, layouts = candidate.whole, self.session.reports, self.session.layouts
+        parts = c.parts if layouts.of(c).committed else planned
         self._inspect(parts)
         neighbours = self._neighbours(candidate, {p.rank for p in parts})
         self._inspect(neighbours)
         compared = [*parts, *(p for p in neighbours if reports[p.path].verdict is not Verdict.BROKEN)]
         mine = {p.path for p in parts}
         found = [
-            *consistency.consistency(compared, reports),
-            *contradictions([(p, reports[p.path]) for p in compared]),
+            *consistency.consistency(compared, reports, layouts),
+            *contradictions([(p, reports[p.path]) for p in compared], layouts),
             *attempts.unlike(parts, reports),
         ]
         yield from (Contradiction(path, f) for path, f in found if path in mine)
@@ -75,7 +74,7 @@ class Contradictions:
             copies = same_content(sound, self.session, elsewhere)
             yield from (Contradiction(*row) for row in copies if row[0] in mine)
         unlike = self.evidence.unlike_replicas(c)
-        for odd, typical in (*consistency.signatures(compared, reports), *unlike):
+        for odd, typical in (*consistency.signatures(compared, reports, layouts), *unlike):
             if odd.path in mine:
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
 

@@ -104,7 +104,12 @@ class Review:
         """The judgement of a candidate whose files are good. Raises UsageError where the caller has to say more."""
         parts, named, selection = assigned.parts, self.candidate.named, self.selection
         mixed = two_attempts(
-            named, parts, run=self.run, same_save=selection.same_save, root=self.session.root
+            named,
+            parts,
+            run=self.run,
+            layout=self.session.layouts.of(named),
+            same_save=selection.same_save,
+            root=self.session.root,
         )
         if mixed is not None:
             return Judgement(False, (mixed,), self.read)
