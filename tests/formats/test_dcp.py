@@ -30,6 +30,7 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.format import structure
+from ckpt_tools.formats.common.tensor_pieces import incomplete
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp import byte_map, dcp
 from ckpt_tools.formats.json_files import mcore_integrity
@@ -548,11 +549,11 @@ def test_damaged_sharding_info_is_seen(text: str) -> None:
 
 def test_pieces_of_all_files_must_fill_the_tensor() -> None:
     first, second, other = ({"w": Box((a, 0), (b, 3))} for a, b in ((0, 4), (4, 7), (5, 8)))
-    assert list(dcp_sharding.together([first, second])) == []
-    assert codes(list(dcp_sharding.together([second]))) == {"bad-header"}
-    assert codes(list(dcp_sharding.together([first, other]))) == {"bad-header"}
-    assert codes(list(dcp_sharding.together([first, first]))) == {"bad-header"}
-    assert codes(list(dcp_sharding.together([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
+    assert list(incomplete([first, second])) == []
+    assert codes(list(incomplete([second]))) == {"bad-header"}
+    assert codes(list(incomplete([first, other]))) == {"bad-header"}
+    assert codes(list(incomplete([first, first]))) == {"bad-header"}
+    assert codes(list(incomplete([first, {"w": Box((4,), (7,))}]))) == {"bad-header"}
 
 
 def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> None:
