@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -37,4 +38,9 @@ def detect(env: Mapping[str, str]) -> Started | None:
     )
 
 
-__all__ = ["LAUNCHERS", "Launcher", "Started", "detect"]
+def current() -> Started | None:
+    """What the launcher of this process says, or None when no launcher is recognised."""
+    return detect(os.environ)
+
+
+__all__ = ["LAUNCHERS", "Launcher", "Started", "current", "detect"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from ckpt_tools.crosscheck.writers import placed, rank_order
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, whole
+from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common import saved_sizes as in_files
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -25,11 +24,14 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.prefetch import by_crowd
 from ckpt_tools.reading.session import Session
 
-_SIZES = {
-    axis: key for axis, key in in_files.AXES.items() if axis != "dp"
-}  # in files the data parallel size is what the world size leaves over
 ALONE = "a single file without a rank"
 HIGHEST = "highest rank on disk"
+_SIZED = ("tp", "pp", "cp", "ep", "etp")
+"""Axes whose size files or names may tell; the data parallel size is what the world size leaves over."""
+_GRID = ("tp", "cp", "dp", "pp")
+"""Axes whose sizes make up the world size."""
+_PLACED = ("tp", "cp", "ep", "dp", "pp")
+"""Axes that the rank order has to place."""
 _FILES = 256
 """Files of one checkpoint at most that are asked."""
 _NEIGHBOURS = 64
@@ -41,20 +43,20 @@ _ASKED = 4
 def expert_names(
     session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
-    """Megatron names mp_rank_00_001 by stage, or by expert when there is one stage: the files' own args tell which."""
-    staged = next(
-        (p for c in checkpoints for p in c.parts if dict(p.coords).get("pp") and "ep" not in dict(p.coords)),
-        None,
-    )
+    """Checkpoints whose names count experts where they seem to count pipeline stages, with ``ep`` in place of ``pp``.
+
+    The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the file tells which.
+    """
+    parts = (p for c in checkpoints for p in c.parts)
+    staged = next((p for p in parts if (at := dict(p.coords)).get("pp") and "ep" not in at), None)
     if staged is None:
         return checkpoints
-    said = session.report(staged, level).metadata
-    stages, experts = (whole(said.get(f"args.{_SIZES[axis]}")) for axis in ("pp", "ep"))
-    if stages != 1 or not experts or experts < 2:
+    sizes = in_files.saved_sizes([session.report(staged, level)])
+    if sizes.get("pp") != 1 or sizes.get("ep", 1) < 2:
         return checkpoints
 
     def renamed(p: Part) -> Part:
-        return p._replace(coords=tuple(("ep" if a == "pp" else a, at) for a, at in p.coords))
+        return p._replace(coords=tuple(("ep" if axis == "pp" else axis, at) for axis, at in p.coords))
 
     return [replace(c, parts=tuple(renamed(p) for p in c.parts)) for c in checkpoints]
 
@@ -64,105 +66,74 @@ def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mappi
     return in_files.saved_sizes(session.report(p, level) for p in _telling(checkpoint)[:_ASKED])
 
 
-class _Witnesses(NamedTuple):
-    """Files that were asked about the job that saved them, and how many ranks they say it had."""
+class Found(NamedTuple):
+    """The topology of a job, how many ranks wrote the files as far as they or their names tell, and warnings."""
 
-    parts: list[Part]
-    reports: list[Report]
-    world: int | None
-
-
-class _Offer(NamedTuple):
-    """A number that may be known, and who says so."""
-
-    value: int | None
-    who: str
+    topology: Topology
+    saved: int | None
+    warnings: Sequence[Finding]
 
 
 def find_topology(
     session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
-) -> tuple[Topology, int | None, list[Finding]]:
-    """The topology with the provenance of every number, the world size that wrote the files as far as they or their names tell, and warnings.
+) -> Found:
+    """How many ranks there are and how they are arranged.
 
-    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents that contradict the names, or each other,
-    the names are right.
+    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents that contradict
+    the names, or each other, the names are right.
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
-    layout = BY_NAME[first.layout]
-    seen = _witnesses(session, ranked, first, selection)
-    known = {
-        axis: Known(offer.value, offer.who)
-        for axis in _SIZES
-        if (offer := _size(axis, first, seen, selection)).value
-    }
-    if dp := selection.sizes.get(
-        "dp"
-    ):  # only a flag tells it: in files it is what the world size leaves over
-        known["dp"] = Known(dp, "--dp")
-    sizes = {axis: k.value for axis, k in known.items()}
-    _check_order(selection, sizes)
-    grid = prod(sizes.get(axis, 1) for axis in ("tp", "cp", "dp", "pp")) if sizes else None
-    told = (
-        seen.world if not grid or not seen.world or selection.sizes or seen.world % grid == 0 else grid
-    )  # places that are there were saved by ranks
-    # what all of them share was written by as many as its own names tell
-    shared = all(layout.piece(p.piece).shared for p in first.parts)
-    names, named = (
-        completeness.expected_ranks([first]) if shared else expected.named,
-        completeness.named_world(first),
-    )
-    who_told = "world_size in the files" if told == seen.world else "parallel sizes"
-    world, who = _world(
-        selection,
-        (
-            _Offer(told, who_told),
-            _Offer(named, "names on disk"),
-            _Offer(names, HIGHEST),
-            _Offer(grid, "parallel sizes"),
-        ),
-    )
-    known["world_size"] = Known(world, who)
-    warnings: list[Finding] = []
-    if who == HIGHEST and not all(
-        layout.piece(p.piece).shared or not layout.piece(p.piece).required for p in first.parts
-    ):
-        warnings.append(
-            finding("world-size-inferred", f"{world} ranks, from the highest rank on disk", path=session.root)
-        )
-    topology = Topology(world, sizes, selection.rank_order)
-    if (
-        selection.rank_order == Selection().rank_order
-        and (order := _order(session, ranked, seen, selection)) != topology.order
-    ):
-        topology = replace(topology, order=order)
-        text = f"the files were written in rank order {order}, which the plan follows"
-        warnings.append(finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE))
+    files = _files_asked(session, ranked, first, selection)
+    known = _sizes(first, files.reports, selection)
+    sizes = {axis: size.value for axis, size in known.items()}
+    _require_order(selection, sizes)
+    worlds = _worlds(first, expected, files, sizes, given=bool(selection.sizes))
+    known["world_size"] = world = _world_size(selection, worlds)
+    topology = Topology(world.value, sizes, selection.rank_order, known)
+    warnings = [*_warn_of_inferred(world, first, session.root)]
+    if selection.rank_order == Selection().rank_order:
+        order = _rank_order(session, ranked, files, selection)
+        if order != topology.order:
+            topology = replace(topology, order=order)
+            text = f"the files were written in rank order {order}, which the plan follows"
+            warnings.append(finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE))
     if selection.strategy_dir is not None:
         from ckpt_tools.planning.strategy import require_trusted, strategy_groups
 
         require_trusted(selection.strategy_dir, session.root, selection.trust)
-        topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world))
-    # with shards, how many ranks shared them cannot be seen from the grid of their names
-    unshared = not any(layout.piece(p.piece).sharded for p in first.parts)
-    saved = told or (None if layout.committed else named or names or (grid or 1 if unshared else None))
-    return replace(topology, provenance=known), saved, warnings
+        topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world.value))
+    return Found(topology, _saved_by(first, worlds), warnings)
 
 
-def _witnesses(
+# ---- which files are asked
+
+
+class _Files(NamedTuple):
+    """Files that were asked about the job that saved them, and how many ranks they say it had."""
+
+    parts: Sequence[Part]
+    reports: Sequence[Report]
+    world: int | None
+
+
+def _files_asked(
     session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
-) -> _Witnesses:
+) -> _Files:
     """The newest files that can tell: the newest may be cut off, and say nothing any more."""
-    level, out = min(Level.STRUCTURE, selection.level), _Witnesses([], [], None)
-    for c in (c for c in ranked[:_ASKED] if c.kind is not Kind.RELEASE or c is first):
-        mine = _telling(c)[:_FILES]
-        by_crowd(session, mine, level)
-        said = [session.report(p, level) for p in mine]
-        if told := in_files.saved_world_size(said):
-            return _Witnesses(mine, said, told)
-        out = out if out.parts else _Witnesses(mine, said, None)
-        if any(r.verdict is not Verdict.BROKEN for r in said):
+    level, silent = min(Level.STRUCTURE, selection.level), _Files([], [], None)
+    for c in ranked[:_ASKED]:
+        if c.kind is Kind.RELEASE and c is not first:
+            continue
+        parts = _telling(c)[:_FILES]
+        by_crowd(session, parts, level)
+        reports = [session.report(p, level) for p in parts]
+        if world := in_files.saved_world_size(reports):
+            return _Files(parts, reports, world)
+        if not silent.parts:
+            silent = _Files(parts, reports, None)
+        if any(r.verdict is not Verdict.BROKEN for r in reports):
             break  # it could have told
-    return out
+    return silent
 
 
 def _telling(c: Checkpoint) -> list[Part]:
@@ -170,66 +141,120 @@ def _telling(c: Checkpoint) -> list[Part]:
     return [p for p in c.parts if p.role == "model" or p.piece == BY_NAME[c.layout].sized_by]
 
 
-def _size(axis: str, first: Checkpoint, seen: _Witnesses, selection: Selection) -> _Offer:
-    """The size of one parallel axis, and who tells it."""
-    told = (whole(r.metadata.get(f"args.{_SIZES[axis]}")) for r in seen.reports)
-    in_file = next((n for n in told if n and 0 < n <= 1 << 20), 0)
-    on_disk, named_by = (
-        max((at for p in first.parts for a, at in p.coords if a == axis), default=-1) + 1,
-        "directory names",
-    )
-    spread = (
-        [n for r in seen.reports if (n := whole(r.metadata.get("mp_world_size"))) and n <= 1 << 20]
-        if axis == "tp"
-        else []
-    )
-    if spread and max(spread) > on_disk:
-        on_disk, named_by = (
-            max(spread),
-            "mp_world_size in the files",
-        )  # DeepSpeed: names alone miss ranks whose files the newest save has lost
-    if flag := selection.sizes.get(axis):
-        return _Offer(flag, f"--{axis}")
-    if in_file and in_file >= on_disk:
-        return _Offer(in_file, f"args.{_SIZES[axis]} in the files")
-    return _Offer(on_disk or None, named_by)
+# ---- parallel sizes
 
 
-def _check_order(selection: Selection, sizes: Mapping[str, int]) -> None:
+def _sizes(first: Checkpoint, reports: Sequence[Report], selection: Selection) -> dict[str, Known]:
+    """The sizes of all parallel axes that anything tells; the data parallel one only a flag."""
+    sizes = {axis: _size(axis, first, reports, selection.sizes.get(axis)) for axis in _SIZED}
+    if dp := selection.sizes.get("dp"):
+        sizes["dp"] = Known(dp, "--dp")
+    return {axis: size for axis, size in sizes.items() if size.value}
+
+
+def _size(axis: str, first: Checkpoint, reports: Sequence[Report], flag: int | None) -> Known:
+    """The size of one parallel axis, 0 when nothing tells it."""
+    if flag:
+        return Known(flag, f"--{axis}")
+    highest = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1)
+    on_disk = Known(highest + 1, "directory names")
+    shards = in_files.told_shards(axis, reports)
+    if shards and shards.value > on_disk.value:
+        on_disk = shards
+    told = in_files.told_size(axis, reports)
+    return told if told and told.value >= on_disk.value else on_disk
+
+
+def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
     """Raises UsageError when --rank-order leaves out an axis."""
-    unplaced = [
-        axis
-        for axis in ("tp", "cp", "ep", "dp", "pp")
-        if axis not in selection.rank_order.split("-") and sizes.get(axis, 1) > 1
-    ]
-    if unplaced:
-        raise UsageError(
-            f"--rank-order {selection.rank_order} does not say where {unplaced[0]} is, whose size is {sizes[unplaced[0]]}",
-            "name every axis whose size is above 1, fastest first",
+    order = selection.rank_order.split("-")
+    axis = next((axis for axis in _PLACED if axis not in order and sizes.get(axis, 1) > 1), None)
+    if axis is not None:
+        text = (
+            f"--rank-order {selection.rank_order} does not say where {axis} is, whose size is {sizes[axis]}"
         )
+        raise UsageError(text, "name every axis whose size is above 1, fastest first")
 
 
-def _world(selection: Selection, offers: Sequence[_Offer]) -> tuple[int, str]:
-    """How many ranks there are: a flag, the launcher, or the first of the offers; a rank that --replica-groups names is one of them."""
-    if selection.world_size:
-        return selection.world_size, selection.world_from
-    started = launchers.detect(os.environ)
-    if started and started.world_size:
-        return started.world_size.value, started.world_size.provenance
-    world, who = next(((o.value, o.who) for o in offers if o.value), (1, ALONE))
-    grouped = max(
-        (rank + 1 for groups in selection.replica_groups.values() for group in groups for rank in group),
-        default=0,
-    )
-    return (grouped, "--replica-groups") if grouped > world else (world, who)
-
-
-def _order(session: Session, ranked: Sequence[Checkpoint], seen: _Witnesses, selection: Selection) -> str:
+def _rank_order(session: Session, ranked: Sequence[Checkpoint], files: _Files, selection: Selection) -> str:
     """The rank order that most files show, also those of other checkpoints: in the newest they may have been swapped."""
-    rows = list(placed(list(zip(seen.parts, seen.reports, strict=True))))
+    rows = list(placed(list(zip(files.parts, files.reports, strict=True))))
     if len({row.rank for row in rows}) > 1:
-        level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in seen.parts}
+        level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in files.parts}
         others = [p for c in ranked[:_ASKED] for p in _telling(c) if p.path not in asked][:_NEIGHBOURS]
         by_crowd(session, others, level)
         rows += placed([(p, session.report(p, level)) for p in others])
     return rank_order(rows)
+
+
+# ---- the number of ranks
+
+
+class _Worlds(NamedTuple):
+    """How many ranks there are, as each of these tells it: None when it says nothing."""
+
+    in_files: Known | None
+    in_names: int | None
+    highest: int | None
+    grid: int | None
+
+
+def _worlds(
+    first: Checkpoint,
+    expected: completeness.Expected,
+    files: _Files,
+    sizes: Mapping[str, int],
+    *,
+    given: bool,
+) -> _Worlds:
+    """What the files, their names and the parallel sizes tell. ``given``: the caller has named some of these."""
+    grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else None
+    told = Known(files.world, "world_size in the files") if files.world else None
+    if told and grid and not given and told.value % grid:
+        told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
+    layout = BY_NAME[first.layout]
+    shared = all(layout.piece(p.piece).shared for p in first.parts)
+    # what all of them share was written by as many as its own names tell
+    highest = completeness.expected_ranks([first]) if shared else expected.named
+    return _Worlds(told, completeness.named_world(first), highest, grid)
+
+
+def _world_size(selection: Selection, worlds: _Worlds) -> Known:
+    """How many ranks there are: a flag, the launcher, or the first that tells; a rank that --replica-groups names is one of them."""
+    if selection.world_size:
+        return Known(selection.world_size, selection.world_from)
+    started = launchers.current()
+    if started and started.world_size:
+        return Known(started.world_size.value, started.world_size.provenance)
+    offers = (
+        worlds.in_files,
+        Known(worlds.in_names or 0, "names on disk"),
+        Known(worlds.highest or 0, HIGHEST),
+        Known(worlds.grid or 0, "parallel sizes"),
+        Known(1, ALONE),
+    )
+    world = next(offer for offer in offers if offer and offer.value)
+    groups = (group for by_role in selection.replica_groups.values() for group in by_role)
+    grouped = 1 + max((rank for group in groups for rank in group), default=-1)
+    return Known(grouped, "--replica-groups") if grouped > world.value else world
+
+
+def _warn_of_inferred(world: Known, first: Checkpoint, root: str) -> Iterator[Finding]:
+    """That only names tell the number of ranks, where some rank has a required file of its own."""
+    pieces = (BY_NAME[first.layout].piece(p.piece) for p in first.parts)
+    if world.provenance == HIGHEST and any(piece.required and not piece.shared for piece in pieces):
+        text = f"{world.value} ranks, from the highest rank on disk"
+        yield finding("world-size-inferred", text, path=root)
+
+
+def _saved_by(first: Checkpoint, worlds: _Worlds) -> int | None:
+    """How many ranks wrote the files, as far as they or their names tell."""
+    layout = BY_NAME[first.layout]
+    if worlds.in_files:
+        return worlds.in_files.value
+    if layout.committed:
+        return None
+    if any(layout.piece(p.piece).sharded for p in first.parts):
+        # how many ranks shared them cannot be seen from the grid of their names
+        return worlds.in_names or worlds.highest or None
+    return worlds.in_names or worlds.highest or worlds.grid or 1

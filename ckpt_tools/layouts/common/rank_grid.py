@@ -1,21 +1,36 @@
-"""Where each rank stands in the grids of Megatron-LM: one of the dense layers, one of the experts. Pure."""
+"""Where each rank stands in the two grids of a job: that of the dense layers, and that of the experts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
+from typing import NamedTuple
 
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import Known
 
+_DENSE = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}
+"""Axes of the grid of the dense layers, and what the coordinates on them are called."""
+_EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}
+"""The same for the experts; their pipeline stages are those of the dense layers."""
+
+
+class _Axis(NamedTuple):
+    """An axis of a grid. ``stride``: how many ranks lie between neighbours on it."""
+
+    name: str
+    stride: int
+    size: int
+
 
 @frozen
 class Topology:
-    """How many ranks there are and how they are arranged: ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first.
+    """How many ranks there are and how they are arranged.
 
-    ``strategy`` holds the groups of ranks with the same state that MindSpore's strategy files tell, () without such files.
+    ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first. ``strategy`` holds the groups of ranks with the
+    same state that files of the framework tell (``--strategy-dir``), () without such files.
     """
 
     world_size: int
@@ -27,42 +42,34 @@ class Topology:
     def coordinates(self, rank: int) -> dict[str, int]:
         """Coordinates of a rank: tp, cp, dp and pp in the grid of the dense layers, etp, ep and edp in that of the experts.
 
-        Both grids cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py, RankGenerator): tp·cp·dp·pp, and
-        etp·ep·edp·pp, where etp is tp unless given and context parallelism splits nothing.
+        Both grids cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py, RankGenerator):
+        tp·cp·dp·pp, and etp·ep·edp·pp, where etp is tp unless given and context parallelism splits nothing.
         """
-        return {axis: rank // stride % size for axis, stride, size in self._axes}
+        return {name: rank // stride % size for name, stride, size in self._axes}
 
     @cached_property
-    def _axes(self) -> tuple[tuple[str, int, int], ...]:
-        """(axis, how many ranks lie between neighbours on it, its size) for every axis of both grids."""
-        size = {a: max(1, self.sizes.get(a, 1)) for a in COORDS}
+    def _axes(self) -> tuple[_Axis, ...]:
+        """Every axis of both grids."""
+        size = {axis: max(1, self.sizes.get(axis, 1)) for axis in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
-        dense = {**size, "ep": 1, "dp": max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))}
-        experts = {
-            **size,
-            "tp": etp,
-            "cp": 1,
-            "dp": max(1, self.world_size // (etp * size["ep"] * size["pp"])),
-        }
-        order = self.order.split("-")
-        order += [a for a in COORDS if a not in order]
-        out = []
-        for grid, named in (
-            (dense, {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}),
-            (experts, {"tp": "etp", "ep": "ep", "dp": "edp"}),
-        ):
-            stride = 1
-            for axis in order:
-                if axis in named:
-                    out.append((named[axis], stride, grid[axis]))
-                stride *= grid[axis]
-        return tuple(out)
+        replicas = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))
+        of_experts = max(1, self.world_size // (etp * size["ep"] * size["pp"]))
+        dense = {**size, "ep": 1, "dp": replicas}
+        experts = {**size, "tp": etp, "cp": 1, "dp": of_experts}
+        return (*self._laid_out(dense, _DENSE), *self._laid_out(experts, _EXPERTS))
+
+    def _laid_out(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> Iterator[_Axis]:
+        """The axes of one grid that have a name, each after those that vary faster."""
+        given = self.order.split("-")
+        stride = 1
+        for axis in (*given, *(a for a in COORDS if a not in given)):
+            if axis in names:
+                yield _Axis(names[axis], stride, sizes[axis])
+            stride *= sizes[axis]
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
         """The axes along which ranks hold different state, when they hold the same along ``replicated_over``."""
-        size = self.sizes.get
-        experts = size("ep", 1) > 1 or size("etp", 0) not in (0, size("tp", 1))
-        return (
-            *(a for a in COORDS if a not in (*replicated_over, "ep")),
-            *(("ep", "etp") if experts else ()),
-        )
+        dense = tuple(axis for axis in COORDS if axis not in (*replicated_over, "ep"))
+        tp, etp = self.sizes.get("tp", 1), self.sizes.get("etp", 0)
+        have_experts = self.sizes.get("ep", 1) > 1 or etp not in (0, tp)
+        return (*dense, "ep", "etp") if have_experts else dense

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.layouts.common.layout import Metadata, whole
+from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
 
-AXES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "dp": "data_parallel_size",
+_ARGS = {
+    "tp": "args.tensor_model_parallel_size",
+    "pp": "args.pipeline_model_parallel_size",
+    "cp": "args.context_parallel_size",
+    "ep": "args.expert_model_parallel_size",
+    "etp": "args.expert_tensor_parallel_size",
+    "dp": "args.data_parallel_size",
 }
-"""Parallel axis -> what Megatron-LM's args call its size."""
+"""Parallel axis -> what Megatron-LM calls its size."""
+_SHARDS = {"tp": "mp_world_size"}
+"""The same in DeepSpeed's files."""
 _RANKS = 1 << 20
 """No job has more."""
+
+
+def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
+    """The size of a parallel axis as the first file that has it says."""
+    key = _ARGS[axis]
+    return next((Known(n, f"{key} in the files") for n in _numbers(key, reports)), None)
+
+
+def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
+    """The highest number of shards along an axis that any file tells: names miss those whose files a save has lost."""
+    key = _SHARDS.get(axis)
+    most = max(_numbers(key, reports), default=0) if key else 0
+    return Known(most, f"{key} in the files") if most else None
+
+
+def _numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
+    numbers = (whole(r.metadata.get(key)) for r in reports)
+    return (n for n in numbers if n and 0 < n <= _RANKS)
 
 
 def saved_world_size(reports: Iterable[Report]) -> int | None:
@@ -30,7 +51,7 @@ def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     out: dict[str, int] = {}
     for r in reports:
         sizes = {"world": _world(r.metadata)}
-        sizes |= {axis: whole(r.metadata.get(f"args.{key}")) for axis, key in AXES.items()}
+        sizes |= {axis: whole(r.metadata.get(key)) for axis, key in _ARGS.items()}
         if mp := whole(r.metadata.get("mp_world_size")):
             sizes |= {"tp": mp, "dp": whole(r.metadata.get("dp_world_size"))}
         for axis, n in sizes.items():
