@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import NamedTuple
 
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.model.frozen import frozen
@@ -17,12 +16,8 @@ _EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}
 """The same for the experts; their pipeline stages are those of the dense layers."""
 
 
-class _Axis(NamedTuple):
-    """An axis of a grid. ``stride``: how many ranks lie between neighbours on it."""
-
-    name: str
-    stride: int
-    size: int
+_Axis = tuple[str, int, int]
+"""Name, stride (how many ranks lie between neighbours on it) and size; a named tuple takes half as long again to unpack."""
 
 
 @frozen
@@ -64,7 +59,7 @@ class Topology:
         stride = 1
         for axis in (*given, *(a for a in COORDS if a not in given)):
             if axis in names:
-                yield _Axis(names[axis], stride, sizes[axis])
+                yield names[axis], stride, sizes[axis]
             stride *= sizes[axis]
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
