@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -28,76 +28,96 @@ class End(NamedTuple):
     entries: int
 
 
+class _Record(NamedTuple):
+    """What an end record says: entries on this disk, entries in all, bytes of the directory, and where it begins."""
+
+    here: int
+    entries: int
+    size: int
+    start: int
+
+
 def end_of(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
-    """Find and check the end records; ``comment`` says whether the archive may have one. Raises Damage when there is no end."""
+    """Find and check the end records; ``comment`` says whether the archive may have one.
+
+    Raises Damage when there is no end.
+    """
     at = yield from _eocd(source, comment)
     base = max(0, at - 76)
     data = source.read(base, at + 22 - base)
-    _, disk, disk_cd, here, count, size, start, _ = _EOCD.unpack(data[-22:])
-    told = (here, count, size, start)
-    limit = at
+    _, disk, disk_cd, here, entries, size, start, _ = _EOCD.unpack(data[-22:])
+    record, limit = _Record(here, entries, size, start), at
     anatomy.explain(at, 22, "end record")
-    anatomy.explain(
-        at + 22, source.size - at - 22, "the archive's comment: nothing checks it", Guard.UNPROTECTED
-    )
+    rest = source.size - at - 22
+    anatomy.explain(at + 22, rest, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
     if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
-        _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
-        limit = where
-        if where + 56 > at - 20:
-            raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
-        sig, length, made, need, own, own_cd, *told64 = _END64.unpack(
-            source.read(where, 56) if where != at - 76 else data[:56]
-        )
-        if sig != b"PK\6\6" or where + 12 + length != at - 20:
-            raise Damage(
-                "bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20
-            )
-        # The top value says "see the other record". miniz writes it only where it must, some other writers everywhere.
-        if any(
-            a != min(b, top) and not (comment and a == top)
-            for a, b, top in zip(told, told64, _TOPS, strict=True)
-        ):
-            yield finding("bad-header", "the two end records disagree on the directory", offset=at)
-        if disk64 or disks != 1 or own or own_cd:
-            yield finding("odd-header", "an end record names other disks than one", offset=where)
-        usual = made in _MADE or (
-            comment and all((made ^ m).bit_count() > 1 for m in _MADE)
-        )  # foreign writers set what they like
-        if need != 45 or not usual:
-            yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
-        anatomy.explain(where, 12, "ZIP64 end record")
-        anatomy.explain(
-            where + 12,
-            2,
-            "ZIP64 end record: version of its writer",
-            Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED,
-        )
-        anatomy.explain(where + 14, 42, "ZIP64 end record")
-        anatomy.explain(
-            where + 56, at - 20 - where - 56, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED
-        )
-        anatomy.explain(at - 20, 20, "ZIP64 locator")
-        told = (told64[0], told64[1], told64[2], told64[3])
-    here, count, size, start = told
-    if here != count:
+        limit = _LOCATOR.unpack(data[-42:-22])[2]
+        record = yield from _zip64(source, anatomy, data, at, record, comment=comment)
+    if record.here != record.entries:
         yield finding("bad-header", "the end record has two different numbers of records", offset=at)
     if disk or disk_cd:
         yield finding("odd-header", "the end record names other disks than one", offset=at)
-    if start + size > limit or count * 46 > size:
-        raise Damage("bad-header", "the end record describes a directory that does not fit", at)
-    if start + size != limit:
-        yield finding(
-            "bad-header",
-            f"{limit - start - size} bytes lie between the directory and its end record",
-            offset=start + size,
+    yield from _place(source, record, at, limit)
+    return End(record.start, record.size, record.entries)
+
+
+def _zip64(
+    source: Source, anatomy: Anatomy, data: bytes, at: int, told: _Record, *, comment: bool
+) -> Generator[Finding, None, _Record]:
+    """Check the ZIP64 locator and the record that it leads to, which counts for more than ``told``.
+
+    ``data`` are the file's bytes up to the end of its end record, which begins at ``at``.
+    """
+    _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
+    if where + 56 > at - 20:
+        raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
+    raw = source.read(where, 56) if where != at - 76 else data[:56]
+    sig, length, made, need, own, own_cd, *more = _END64.unpack(raw)
+    record = _Record(*more)
+    if sig != b"PK\6\6" or where + 12 + length != at - 20:
+        raise Damage(
+            "bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20
         )
-        if source.read(start, min(4, size)) != b"PK\1\2":  # bytes put before the archive move it all
-            raise Damage(
-                "bad-header",
-                "the archive does not begin where its directory says: there are bytes before it",
-                0,
-            )
-    return End(start, size, count)
+    if _contradicts(told, record, comment):
+        yield finding("bad-header", "the two end records disagree on the directory", offset=at)
+    if disk64 or disks != 1 or own or own_cd:
+        yield finding("odd-header", "an end record names other disks than one", offset=where)
+    # foreign writers set what they like
+    usual = made in _MADE or (comment and all((made ^ m).bit_count() > 1 for m in _MADE))
+    if need != 45 or not usual:
+        yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
+    known = Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED
+    anatomy.explain(where, 12, "ZIP64 end record")
+    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", known)
+    anatomy.explain(where + 14, 42, "ZIP64 end record")
+    rest = at - 20 - where - 56
+    anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+    anatomy.explain(at - 20, 20, "ZIP64 locator")
+    return record
+
+
+def _contradicts(told: _Record, record: _Record, comment: bool) -> bool:
+    """Whether the short record says neither the same nor "see the ZIP64 record", which is its top value.
+
+    miniz writes the top value only where it must, some other writers everywhere.
+    """
+    return any(
+        a != min(b, top) and not (comment and a == top) for a, b, top in zip(told, record, _TOPS, strict=True)
+    )
+
+
+def _place(source: Source, record: _Record, at: int, limit: int) -> Iterator[Finding]:
+    """Whether the directory ends at ``limit``, where the end records begin. Raises Damage where it cannot lie in the file."""
+    start, size = record.start, record.size
+    if start + size > limit or record.entries * 46 > size:
+        raise Damage("bad-header", "the end record describes a directory that does not fit", at)
+    if start + size == limit:
+        return
+    between = f"{limit - start - size} bytes lie between the directory and its end record"
+    yield finding("bad-header", between, offset=start + size)
+    if source.read(start, min(4, size)) != b"PK\1\2":  # bytes put before the archive move it all
+        moved = "the archive does not begin where its directory says: there are bytes before it"
+        raise Damage("bad-header", moved, 0)
 
 
 def _eocd(source: Source, comment: bool) -> Generator[Finding, None, int]:
