@@ -50,6 +50,22 @@ class Record(NamedTuple):
         return self.payload if self.payload >= 0 else self.header
 
 
+class _Header(NamedTuple):
+    """A local header (APPNOTE 4.3.7); ``name`` and ``extra`` are the lengths of what follows it."""
+
+    magic: bytes
+    need: int
+    flags: int
+    method: int
+    time: int
+    date: int
+    crc: int
+    stored: int
+    size: int
+    name: int
+    extra: int
+
+
 class _Near:
     """Reads a little more than asked, because a record's descriptor and the next record's header lie side by side."""
 
@@ -140,56 +156,58 @@ def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
 
 
 def _local(
-    near: _Near, e: Entry, head: bytes, name: str, border: int, torch: bool, anatomy: Anatomy
+    near: _Near, e: Entry, raw: bytes, name: str, border: int, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare one local header with its directory entry and return where the payload begins. Raises Damage when that is not known."""
+    """Compare one local header with its directory entry and return where the payload begins.
 
-    def bad(what: str) -> Finding:
-        return finding(
-            "bad-header",
-            f"record {name[:200]!r}: its header and the directory disagree on {what}",
-            offset=e.header,
-        )
-
-    sig, need, flags, method, time, date, crc, stored, size, n, x = _LOCAL.unpack(head)
-    payload = e.header + 30 + n + x
-    if sig != b"PK\3\4" or n != len(e.raw) or payload + e.stored > border:
+    Raises Damage when that is not known.
+    """
+    head = _Header(*_LOCAL.unpack(raw))
+    payload = e.header + 30 + head.name + head.extra
+    if head.magic != b"PK\3\4" or head.name != len(e.raw) or payload + e.stored > border:
         raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
-    names = near.get(e.header + 30, n + x)
-    late = bool(
-        e.flags & 8
-    )  # a descriptor follows the payload: miniz then leaves all three zero, other writers may know them
-    if (names[:n], flags, method) != (e.raw, e.flags, e.method):
-        yield bad("name, flags or method")
-    if (need, time, date) != (e.need, e.time, e.date):
-        yield finding(
-            "odd-header",
-            f"record {name[:200]!r}: header and directory disagree on version or time",
-            offset=e.header,
-        )
-    wide, foreign = yield from _local_extras(e, names[n:], name, torch)
-    for mine, theirs, what in (
-        (crc, e.crc, "the checksum"),
-        (stored, e.stored, "the size"),
-        (size, e.size, "the size"),
-    ):
-        fits = mine == 0 if late and torch else mine == theirs or (late and mine == 0)
-        if not fits and not (mine == 0xFFFFFFFF and wide and what == "the size"):
-            yield bad(what)
+    texts = near.get(e.header + 30, head.name + head.extra)
+    if (texts[: head.name], head.flags, head.method) != (e.raw, e.flags, e.method):
+        yield _disagree(e, name, "name, flags or method")
+    if (head.need, head.time, head.date) != (e.need, e.time, e.date):
+        what = f"record {name[:200]!r}: header and directory disagree on version or time"
+        yield finding("odd-header", what, offset=e.header)
+    wide, foreign = yield from _local_extras(e, texts[head.name :], name, torch)
+    yield from _sizes(e, head, name, wide=wide, torch=torch)
     if e.flags & 1 or e.flags & ~_FLAGS:
-        yield finding(
-            "bad-header", f"record {name[:200]!r} is encrypted or has unknown flags", offset=e.header + 6
-        )
+        what = f"record {name[:200]!r} is encrypted or has unknown flags"
+        yield finding("bad-header", what, offset=e.header + 6)
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
-        yield finding(
-            "bad-header",
-            f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known",
-            offset=e.header + 8,
-        )
-    anatomy.explain(e.header, 30 + n, f"header of {name[:200]!r}")
+        what = f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known"
+        yield finding("bad-header", what, offset=e.header + 8)
+    anatomy.explain(e.header, 30 + head.name, f"header of {name[:200]!r}")
     what = f"header of {name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
-    anatomy.explain(e.header + 30 + n, x, what, Guard.UNPROTECTED if foreign else Guard.STRUCTURE)
-    return int(payload)
+    guard = Guard.UNPROTECTED if foreign else Guard.STRUCTURE
+    anatomy.explain(e.header + 30 + head.name, head.extra, what, guard)
+    return payload
+
+
+def _disagree(e: Entry, name: str, what: str) -> Finding:
+    text = f"record {name[:200]!r}: its header and the directory disagree on {what}"
+    return finding("bad-header", text, offset=e.header)
+
+
+def _sizes(e: Entry, head: _Header, name: str, *, wide: bool, torch: bool) -> Iterator[Finding]:
+    """Whether checksum and sizes are those of the directory.
+
+    Where a descriptor follows the payload miniz leaves all three zero, and other writers may know them.
+    """
+    late = bool(e.flags & 8)
+    pairs = (
+        (head.crc, e.crc, "the checksum"),
+        (head.stored, e.stored, "the size"),
+        (head.size, e.size, "the size"),
+    )
+    for here, there, what in pairs:
+        fits = here == 0 if late and torch else here == there or (late and here == 0)
+        in_extra = here == 0xFFFFFFFF and wide and what == "the size"
+        if not fits and not in_extra:
+            yield _disagree(e, name, what)
 
 
 def _local_extras(
