@@ -220,19 +220,39 @@ def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
 def _tensor(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
+    """The tensor that a call of torch's ``_rebuild_…`` makes; None for other calls. Raises _Bad."""
     if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
-        shape = _sizes(args[1], "shape")
-        return Tensor("", args[0].name, shape, 0)
+        return Tensor("", args[0].name, _sizes(args[1], "shape"), 0)
     if name not in _REBUILD:
         return None
     if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
         raise _Bad("its first argument is not a storage, or arguments are missing")
-    storage = args[0].meaning if type(args[0]) is Persistent else _inside(args[0], hidden)
+    own = type(args[0]) is Persistent
+    storage = args[0].meaning if own else _inside(args[0], hidden)
     if not isinstance(storage, Storage):
         return None  # reported where the storages are
     dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
     shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
     (start,) = _sizes((args[1],), "offset")
+    numel, reach = _extent(shape, stride, start)
+    nbytes, need, span = _needs(dtype, shape, numel, reach, start)
+    place = places.get(storage.key) if own else None
+    have = (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
+    if numel and need > have:
+        what = f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}"
+        raise _Bad(what, "tensor-out-of-bounds")
+    key = storage.key[:80] if own else ""
+    if place is None or place.offset is None:
+        return Tensor("", dtype, shape, nbytes, None, key)
+    at = place.offset + storage.view + start * ITEMSIZE[dtype]
+    if nbytes and dtype not in _PACKED and span != nbytes:
+        # Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
+        return Tensor("", dtype, shape, nbytes, at, key, ((at, span if span < nbytes else 0),))
+    return Tensor("", dtype, shape, nbytes, at, key)
+
+
+def _extent(shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int]:
+    """How many elements a tensor has, and the element of its storage behind its last one. Raises _Bad."""
     if len(shape) != len(stride):
         raise _Bad("its shape and stride differ in length")
     numel, reach = 1, start + 1
@@ -241,23 +261,20 @@ def _tensor(
         reach += (n - 1) * step
         if not -_HUGE < reach < _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
             raise _Bad("it is absurdly large", "tensor-out-of-bounds")
+    return numel, reach
+
+
+def _needs(dtype: str, shape: tuple[int, ...], numel: int, reach: int, start: int) -> tuple[int, int, int]:
+    """Bytes that a tensor has, those that its storage must have, and those from its first to its last element.
+
+    Raises _Bad for a dtype that is not known.
+    """
     item = ITEMSIZE.get(dtype)
     if item is None:
         raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
-    place = places.get(storage.key) if type(args[0]) is Persistent else None
-    have = (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
-    nbytes, need = numel * item, reach * item
-    if dtype in _PACKED:
-        per = _PACKED[dtype]
-        nbytes = need = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
-    if numel and need > have:
-        raise _Bad(
-            f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}",
-            "tensor-out-of-bounds",
-        )
-    at = place.offset + storage.view + start * item if place and place.offset is not None else None
-    key, span = storage.key[:80] if type(args[0]) is Persistent else "", (reach - start) * item
-    if at is not None and nbytes and dtype not in _PACKED and span != nbytes:
-        # Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
-        return Tensor("", dtype, shape, nbytes, at, key, ((at, span if span < nbytes else 0),))
-    return Tensor("", dtype, shape, nbytes, at, key)
+    span = (reach - start) * item
+    if dtype not in _PACKED:
+        return numel * item, reach * item, span
+    per = _PACKED[dtype]
+    packed = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
+    return packed, packed, span
