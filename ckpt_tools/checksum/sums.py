@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
@@ -102,10 +103,10 @@ def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int
     ranges: list[tuple[int, int, Sum]] = []
     for s in sums:
         pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
-        ranges += (
+        ranges += [
             (p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length
-        )
-    ranges.sort(key=lambda r: r[:2])
+        ]
+    ranges.sort(key=itemgetter(0, 1))
     out: list[tuple[int, int, Sum]] = []
     end = 0
     for start, stop, s in ranges:
