@@ -1,0 +1,128 @@
+"""What is true of one framework alone lives in its layout or format: nothing else in the package names one.
+
+Docstrings and comments may cite examples; code may not: no identifier, no module, no string.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = next(above / "ckpt_tools" for above in Path(__file__).parents if (above / "ckpt_tools").is_dir())
+THEIRS = ("formats", "layouts", "launchers", "snippets", "elastic")
+"""The rooms that know frameworks."""
+FRAMEWORKS = re.compile(
+    r"mindspore|mindformers|mindio|megatron|mcore|deepspeed|torchrun|msrun|lightning|orbax|tensorflow|keras"
+    r"|transformers|accelerate|hugging|dlrover|nvrx|nemo|zarr|ocdbt|tensorstore|safetensors|\bdcp\b|dcp_"
+    r"|remove_redundancy|crc_trailer|[md]p_world_size",
+    re.IGNORECASE,
+)
+
+
+class Allowed(NamedTuple):
+    """A file that may name frameworks, in what, and why."""
+
+    file: str
+    names: str
+    reason: str
+
+
+USERS_WORDS = [
+    Allowed("api.py", "TensorFlow's graph: it holds no state", "a message"),
+    Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
+    Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
+    Allowed("job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"),
+    Allowed("job/rendezvous.py", r"(say --node|give torchrun).*", "hints"),
+    Allowed("settings/declarations.py", ".*MindSpore (strategy|checkpoints).*", "help texts of flags"),
+]
+"""What users read, in the words that they know."""
+LOADERS = [
+    Allowed("inspection/load_child.py", ".*", "calls each framework's own loader, in a process of its own"),
+    Allowed("inspection/loadability.py", ".*", "which package has the loader, and how to install it"),
+]
+"""The level load asks the framework itself."""
+TORCHRUN = [
+    Allowed(f"job/{name}.py", r".*torchrun.*", "the command after -- is read: torchrun starts several ranks")
+    for name in ("__init__", "membership", "rendezvous", "torchrun_line")
+]
+LEFT = [
+    Allowed("discovery/names.py", "mindspore", "to be a hook"),
+    Allowed("discovery/unrecognised.py", "mcore_integrity|mindspore_strategy|zarr|orbax_tree", "to be a hook"),
+    Allowed("inspection/recognise.py", "mindspore_ckpt", "to be a hook"),
+    Allowed("planning/judge.py", "remove_redundancy", "to be a hook"),
+    Allowed("planning/replicas.py", ".*remove_redundancy.*", "a message"),
+    Allowed("planning/strategy.py", ".*mindspore.*", "to be a hook"),
+    Allowed("planning/topology.py", "mp_world_size.*", "to be a hook"),
+]
+"""What is left over from the time before: this list only gets shorter."""
+
+
+def _names(node: ast.AST) -> list[str]:
+    """What a node of a module's tree is called, or says."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)] if isinstance(node.value, (str, bytes)) else []
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        module = getattr(node, "module", None) or ""
+        return [module, *(alias.name for alias in node.names), *(alias.asname or "" for alias in node.names)]
+    return [name for field in ("id", "attr", "arg", "name") if isinstance(name := getattr(node, field, None), str)]
+
+
+def _code(tree: ast.AST) -> Iterator[str]:
+    """All names and strings of a module but its docstrings: texts that stand alone."""
+    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if id(node) not in docs:
+            yield from _names(node)
+
+
+def _named() -> dict[str, set[str]]:
+    """File -> the names and strings in it that name a framework."""
+    out: dict[str, set[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        if file.split("/")[0] in THEIRS:
+            continue
+        found = {name for name in _code(ast.parse(path.read_text())) if FRAMEWORKS.search(name)}
+        out.update({file: found} if found else {})
+    return out
+
+
+NAMED = _named()
+ALLOWED = [*USERS_WORDS, *LOADERS, *TORCHRUN, *LEFT]
+
+
+def _fits(row: Allowed, file: str, name: str) -> bool:
+    return row.file == file and re.fullmatch(row.names, name, re.IGNORECASE | re.DOTALL) is not None
+
+
+def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
+    strangers = [f"{file}: {name!r}" for file, names in NAMED.items() for name in sorted(names) if not any(_fits(row, file, name) for row in ALLOWED)]
+    assert strangers == []
+
+
+@pytest.mark.parametrize("row", [*USERS_WORDS, *LOADERS], ids=lambda row: row.file)
+def test_exceptions_that_stay_are_needed(row: Allowed) -> None:
+    assert any(_fits(row, row.file, name) for name in NAMED.get(row.file, ())), f"no longer named: {row}"
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("from x.mindspore import y", True),
+        ("def f(megatron_args): pass", True),
+        ("x = a.orbax_tree", True),
+        ("x = {'mp_world_size': 1}", True),
+        ("class TensorFlow: pass", True),
+        ("f(keras=1)", True),
+        ("def f():\n    'As Megatron-LM does.'", False),
+        ("x = 1  # as in DeepSpeed", False),
+        ("x = 'accelerator'", False),
+    ],
+)
+def test_names_are_seen_in_code_alone(code: str, seen: bool) -> None:
+    assert any(FRAMEWORKS.search(name) for name in _code(ast.parse(code))) is seen
