@@ -1,7 +1,9 @@
-"""Files of one step that two attempts wrote: a job went back, began to save the step again, and died before all its files were new.
+"""Files of one step that two attempts wrote.
 
-Pure: parts, their times and what their reports tell. Every value may be sound, and names, steps and trackers agree, so only three things can
-show it: restart counters in names, counters inside the files that all files of one save share, and times.
+A job went back, began to save the step again, and died before all its files were new.
+Pure: parts, their times and what their reports tell. Every value may be sound, and names, steps and trackers agree,
+so only three things can show it: restart counters in names, counters inside the files that all files of one save
+share, and times.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ckpt_tools.model.report import Report
 _LEAST_NS = 2_000_000_000
 """No job is started, has trained and saves again in less."""
 _ALONE_NS = 600 * 1_000_000_000
-"""How long a pause must be where no other checkpoint shows what is usual; six times that where there are only two files."""
+"""How long a pause must be where no other checkpoint shows what is usual; six times that of only two files."""
 _NAMED = 3
 """Files that a message names on each side."""
 _UNUSUAL = 4
@@ -32,7 +34,7 @@ _UNUSUAL = 4
 
 @frozen
 class Apart:
-    """The files of one checkpoint on both sides of the longest pause between two of them, and why no save takes such a pause."""
+    """The files of one checkpoint on both sides of the longest pause, and ``why`` no save takes such a pause."""
 
     older: tuple[Part, ...]
     newer: tuple[Part, ...]
@@ -61,37 +63,50 @@ def _files(parts: Sequence[Part], root: str) -> str:
 def apart(
     parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequence[Sequence[Part]] = ()
 ) -> Apart | None:
-    """Whether the times of ``parts``, which are to be loaded together, are those of two attempts, beside the same files of the run's ``others``.
+    """Whether the times of ``parts``, which are to be loaded together, are those of two attempts.
 
-    ``begun`` are saves that never finished: they show what lay in between, but not how long a save takes.
+    ``others`` are the same files of the run's other checkpoints. ``begun`` are saves that never finished: they show
+    what lay in between, but not how long a save takes.
     """
     mine = sorted((p for p in parts if p.size >= 0), key=lambda p: p.mtime_ns)
-    at, pause = _longest([p.mtime_ns for p in mine])
+    times = [p.mtime_ns for p in mine]
+    at, pause = _longest(times)
     if pause < _LEAST_NS:
         return None
     spans = _spans(others)
     saves = _Saves([*spans, *_spans(begun)])
-    usual = sorted(
-        max((b - a for a, b in pairwise(span) if not saves.between(a, b)), default=0) for span in spans
-    )
-    if usual and pause <= _UNUSUAL * usual[(len(usual) - 1) // 2]:
+    if not _unusual(pause, spans, saves):
         return None
     older, newer = tuple(mine[:at]), tuple(mine[at:])
-    start, end = older[-1].mtime_ns, newer[0].mtime_ns
-    if saves.between(start, end):
-        return Apart(older, newer, "another checkpoint was written in between")
-    if not spans:
-        second = _second([p.mtime_ns for p in mine])
-        long = (
-            pause >= _ALONE_NS and (len(mine) > 2 or pause >= 6 * _ALONE_NS) and pause > 5 * _UNUSUAL * second
-        )
-        return Apart(older, newer, "no save takes so long") if long else None
-    interval = _interval([*spans, [p.mtime_ns for p in older]])
-    return (
-        Apart(older, newer, "the run saves whole checkpoints more often than that")
-        if interval and 4 * pause >= 3 * interval
-        else None
-    )
+    why = ""
+    if saves.between(older[-1].mtime_ns, newer[0].mtime_ns):
+        why = "another checkpoint was written in between"
+    elif not spans:
+        why = "no save takes so long" if _long_alone(pause, times) else ""
+    elif _skips_a_save(pause, [*spans, times[:at]]):
+        why = "the run saves whole checkpoints more often than that"
+    return Apart(older, newer, why) if why else None
+
+
+def _unusual(pause: int, spans: Sequence[Sequence[int]], saves: _Saves) -> bool:
+    """Whether a pause is much longer than the longest of half of the other saves."""
+    longest = []
+    for span in spans:
+        pauses = (b - a for a, b in pairwise(span) if not saves.between(a, b))
+        longest.append(max(pauses, default=0))
+    return not longest or pause > _UNUSUAL * sorted(longest)[(len(longest) - 1) // 2]
+
+
+def _long_alone(pause: int, times: Sequence[int]) -> bool:
+    """Whether a pause is too long for any save, where there is no other to compare with."""
+    least = _ALONE_NS if len(times) > 2 else 6 * _ALONE_NS
+    return pause >= least and pause > 5 * _UNUSUAL * _second(times)
+
+
+def _skips_a_save(pause: int, spans: Sequence[Sequence[int]]) -> bool:
+    """Whether the run would have saved another checkpoint in that time."""
+    interval = _interval(spans)
+    return interval > 0 and 4 * pause >= 3 * interval
 
 
 class _Saves:
@@ -135,19 +150,33 @@ def _interval(spans: Sequence[Sequence[int]]) -> int:
 
 
 def unlike(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[tuple[str, Finding]]:
-    """(path, finding) where files of one checkpoint disagree on a counter that all files of one save share: those of the smaller group, of equal ones all."""
+    """(path, finding) where files of one checkpoint disagree on a counter that all files of one save share.
+
+    Those of the smaller group are wrong; where the groups are equal all of them.
+    """
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
-        for key, value in reports[p.path].metadata.items() if p.path in reports else ():
-            if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
-                told[p.piece, key][n].append(p)
+        for key, n in _shared(reports[p.path]) if p.path in reports else ():
+            told[p.piece, key][n].append(p)
     for (_, key), values in told.items():
-        if len(values) < 2:
+        if len(values) > 1:
+            yield from _disagreeing(key, values)
+
+
+def _shared(report: Report) -> Iterator[tuple[str, int]]:
+    """The counters in a file that are the same in all files of its save."""
+    for key, value in report.metadata.items():
+        if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
+            yield key, n
+
+
+def _disagreeing(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[tuple[str, Finding]]:
+    """The files whose counter is not the one that most have; ``values`` maps what it is to the files."""
+    (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
+    for n, odd in values.items():
+        if n == first and most > next_most:
             continue
-        most = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
-        usual = most[0][0] if most[0][1] > most[1][1] else None
-        for n, odd in values.items():
-            other = next(o for o, _ in most if o != n)
-            for p in odd if n != usual else ():
-                text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
-                yield p.path, finding("mixed-attempts", text, severity=Severity.ERROR)
+        other = second if n == first else first
+        text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
+        for p in odd:
+            yield p.path, finding("mixed-attempts", text, severity=Severity.ERROR)

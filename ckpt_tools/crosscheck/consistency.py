@@ -138,8 +138,7 @@ def trackers(
     if said is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         return
-    tracked = layout.tracked
-    named = [c for c in checkpoints if tracked(c) == said]
+    named = [c for c in checkpoints if layout.tracked(c) == said]
     if not named:
         text = f"the tracker names {said}, which is not there{_overwritten(checkpoints, said, layout)}"
         yield finding("dangling-tracker", text, path=path)
@@ -147,14 +146,19 @@ def trackers(
     if all(c.path in incomplete for c in named):
         text = f"the tracker names {said}, which is damaged or not complete"
         yield finding("dangling-tracker", text, path=path)
-    if any(c.kind is Kind.RELEASE for c in named):
-        return
-    highest = max(c.order for c in named)
-    whole = [c for c in checkpoints if c.path not in incomplete and c.kind is Kind.PERIODIC]
-    if newer := [c for c in whole if c.order > highest]:
-        newest = label(max(newer, key=lambda c: c.order))
-        text = f"the tracker names {said}, but {newest} is there and complete"
+    newest = _newer([c for c in checkpoints if c.path not in incomplete], named)
+    if newest is not None:
+        text = f"the tracker names {said}, but {label(newest)} is there and complete"
         yield finding("stale-tracker", text, path=path)
+
+
+def _newer(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The newest of the whole checkpoints that is newer than what the tracker names; a release is beside the order."""
+    if any(c.kind is Kind.RELEASE for c in named):
+        return None
+    highest = max(c.order for c in named)
+    newer = [c for c in whole if c.order > highest and c.kind is Kind.PERIODIC]
+    return max(newer, key=lambda c: c.order, default=None)
 
 
 def _overwritten(checkpoints: Sequence[Checkpoint], said: int | str, layout: Layout) -> str:

@@ -23,7 +23,10 @@ class Neighbours:
         self._times = {k: sorted(at) for k, at in self._at.items()}
 
     def around(self, c: Checkpoint, key: object) -> Iterator[Checkpoint]:
-        """Those of a key, the nearest to ``c`` in time first; of those that are equally near in the order in which they were given."""
+        """Those of a key, the nearest to ``c`` in time first.
+
+        Of those that are equally near in the order in which they were given.
+        """
         times, at = self._times.get(key, []), self._at.get(key, {})
         after = bisect_left(times, c.mtime_ns)
         before = after - 1

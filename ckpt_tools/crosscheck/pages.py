@@ -1,4 +1,4 @@
-"""Whether files hold the same bytes: digests of a few pages of each, and where those agree all bytes, until they differ."""
+"""Whether files hold the same bytes: digests of a few pages of each, then all bytes until they differ."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 Pages = tuple[bytes, ...]
 _SAMPLE = 4096
 _AT = (2, 4, 6, 8)
-"""Where those pages lie, in eighths of the file: its end, where archives keep their checksums, and between."""
+"""Where those pages lie, in eighths of the file: at its end, where archives keep their checksums, and between."""
 _BLOCK = 1 << 20
 _LEAST = 512
-"""Files that nobody else reads of which pages are read, at least; twice as many as the others where those are more."""
+"""How many of the others are read at least; twice as many as there are parts where that is more."""
 
 
 def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[str, Pages]:
-    """Digests of pages of each file whose size another has too; of the others, which are only compared with, the first ones that count.
+    """Digests of pages of each file whose size another has too.
 
-    A file of a size of its own is known by that.
+    Of the others, which are only compared with, the first ones that count. A file of a size of its own is known by that.
     """
     sizes, out = Counter(p.size for p in parts), dict[str, Pages]()
     elsewhere = {p.size for p in others}

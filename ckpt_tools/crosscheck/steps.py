@@ -16,7 +16,10 @@ _READ = 8
 def step_in_contents(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
-    """What most of a checkpoint's files say, since one may hold another save; a breakpoint file counts inside the epoch, which its periodic siblings place."""
+    """What most of a checkpoint's files say, since one may hold another save.
+
+    A breakpoint file counts inside the epoch, which its periodic siblings place.
+    """
     layout = session.layouts.of(c)
     read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]

@@ -78,18 +78,22 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
     ``begun`` are saves without the file that is written last.
     """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        layout, tracker = session.layouts[name], session.tracker(name, base)
+        tracker = session.tracker(name, base)
         if tracker is None:
             continue
         path, said = tracker
         if said is None or isinstance(said, Finding) or said == "release":
             continue
         here = [c for c in chosen if c.parts[0].base == base]
-        if any(_named(layout, c) == said for c in here):
-            continue
-        torn = (c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts))
-        rest = next((c for c in torn if _named(layout, c) == said), None)
-        yield _rejected(here[0], path, said, rest, layout)
+        layout = session.layouts[name]
+        if _found(said, here, layout) is None:
+            torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
+            yield _rejected(here[0], path, said, _found(said, torn, layout), layout)
+
+
+def _found(said: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
+    """The first checkpoint that a tracker of the layout names."""
+    return next((c for c in checkpoints if _named(layout, c) == said), None)
 
 
 def _rejected(
@@ -111,9 +115,8 @@ def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding,
     tracker = declared(session, c) if c.unfinished else None
     if tracker is None:
         return c, ()
-    return replace(c, unfinished=False), (
-        _damage(tracker, c.label, missing(c, session.layouts.of(c)), c.path),
-    )
+    what = missing(c, session.layouts.of(c))
+    return replace(c, unfinished=False), (_damage(tracker, c.label, what, c.path),)
 
 
 def missing(c: Checkpoint, layout: Layout) -> str:

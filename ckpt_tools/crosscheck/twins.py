@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from glob import escape
 from shlex import quote
 
-from ckpt_tools.crosscheck.duplicates import order
+from ckpt_tools.crosscheck.run_files import order
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part

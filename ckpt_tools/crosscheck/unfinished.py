@@ -1,4 +1,4 @@
-"""Saves that may still be written: how many files of one are there, when the last was written, and where the tracker stands."""
+"""Saves that may still be written: how many files are there, how old the last is, and where the tracker stands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
-"""What a save that is still under way looks like: too short, or not there. A header that contradicts another was not left by any cut save."""
+"""What a save that is still under way looks like: too short, or not there.
 
+A header that contradicts another was not left by any cut save.
+"""
 
 Sizes = Mapping[tuple[str, str, str], Counter[int]]
 """By layout, run and kind: how many of its checkpoints have so many files."""
@@ -34,29 +36,39 @@ def _series(c: Checkpoint) -> tuple[str, str, str]:
 
 
 def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
-    """Candidates that lost because files are too short or not there, and whose last write was seconds ago. They are counted in ``usual``."""
+    """Candidates that lost because files are too short or not there, and whose last write was seconds ago.
+
+    They are counted in ``usual``.
+    """
     for r in rejected:
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
-        if not errors or any(f.code not in TORN for f in errors):
+        torn = bool(errors) and all(f.code in TORN for f in errors)
+        if not torn or not c.parts or _said_to_be_finished(s, c):
             continue
-        if not c.parts or (declared(s, c) is not None and not s.layouts.of(c).tracked_early):
-            continue  # the framework has said that it was finished
         short = len({f.path for f in errors} & {p.path for p in c.parts})
         others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
         if told := _state(s, c, others, short):
             yield finding("unfinished-save", f"{completeness.label(c)} looks unfinished: {told}", path=c.path)
 
 
+def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
+    """Whether the framework has said that a checkpoint was finished; some say so before all ranks are done."""
+    return declared(s, c) is not None and not s.layouts.of(c).tracked_early
+
+
 def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
-    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that was longer ago than --settle."""
+    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that is longer ago than --settle."""
     return _state(s, c, usual.get(_series(c), Counter()))
 
 
 def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> str:
     """``whole``: how many other checkpoints have so many files. ``short`` files of this one end early."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
-    if not written or not 0 <= (age := (s.now_ns - max(written)) / 1e9) < s.options.settle:
+    if not written:
+        return ""
+    age = (s.now_ns - max(written)) / 1e9
+    if not 0 <= age < s.options.settle:
         return ""
     of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
     cut = f", {short:,} of them too short" if short else ""
@@ -66,9 +78,10 @@ def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> st
 
 def _tracker(s: Session, c: Checkpoint) -> str:
     layout = s.layouts.of(c)
-    said = s.tracker(layout.name, c.parts[0].base)
-    if said is None:
+    tracker = s.tracker(layout.name, c.parts[0].base)
+    if tracker is None:
         return f"; there is no {layout.tracker}" if layout.tracker and layout.always_tracked else ""
-    if said[1] is None or isinstance(said[1], Finding):
+    said = tracker[1]
+    if said is None or isinstance(said, Finding):
         return "; the tracker cannot be read"
-    return f"; the tracker names {said[1]}"
+    return f"; the tracker names {said}"

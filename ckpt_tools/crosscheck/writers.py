@@ -47,7 +47,10 @@ class Placed(NamedTuple):
 
 
 def contradictions(rows: Rows, layouts: Layouts) -> Found:
-    """(path, finding) for the files of one run that another rank wrote than the one whose place they have, or another job than the rest."""
+    """(path, finding) for the files of one run that another rank wrote than the one whose place they have.
+
+    Or another job than the rest.
+    """
     known = [(part, report) for part, report in rows if report.format and report.metadata]
     wrong = set[str]()
     for path, f in (*_by_name(known, layouts), *_by_axis(known), *_by_grid(known)):
@@ -60,22 +63,26 @@ def contradictions(rows: Rows, layouts: Layouts) -> Found:
 def placed(rows: Rows) -> Iterator[Placed]:
     """The files that tell their writer and the grid it stood in, where that grid makes sense."""
     for part, report in rows:
-        rank, said = owner(report.metadata).get("rank"), saved_sizes([report])
-        if (
-            rank is None
-            or not part.coords
-            or "tp" not in said
-            or said.get("world", 0) % _model_parallel(said)
-        ):
+        rank, sizes = owner(report.metadata).get("rank"), saved_sizes([report])
+        world = sizes.get("world", 0)
+        if rank is None or rank >= world or not part.coords or "tp" not in sizes:
             continue
-        experts = said.get("pp", 1) == 1 and said.get("ep", 1) > 1 and "ep" not in dict(part.coords)
-        coords = (
-            ("ep" if axis == "pp" and experts else axis, at) for axis, at in part.coords if axis in COORDS
-        )
-        if rank < said.get("world", 0):
-            yield Placed(
-                part, rank, tuple(coords), tuple((axis, n) for axis, n in said.items() if axis != "dp")
-            )
+        if world % _model_parallel(sizes) == 0:
+            grid = tuple((axis, n) for axis, n in sizes.items() if axis != "dp")
+            yield Placed(part, rank, tuple(_coordinates(part, sizes)), grid)
+
+
+def _coordinates(part: Part, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Where a file lies; without pipeline stages a second number in its name is an expert's."""
+    experts = _counts_experts(sizes) and "ep" not in dict(part.coords)
+    for axis, at in part.coords:
+        if axis in COORDS:
+            yield "ep" if axis == "pp" and experts else axis, at
+
+
+def _counts_experts(sizes: Mapping[str, int]) -> bool:
+    """Whether what a name gives as the pipeline stage is that of the experts: there are no stages."""
+    return sizes.get("pp", 1) == 1 and sizes.get("ep", 1) > 1
 
 
 def rank_order(rows: Sequence[Placed]) -> str:
@@ -97,22 +104,24 @@ def _by_grid(rows: Rows) -> Found:
     order = rank_order(known)
     for row in known:
         if not row.fits(order):
-            here, there = (
-                " ".join(f"{axis}={at}" for axis, at in at_) for at_ in (row.coords, row.stands(order))
-            )
-            text = f"the path says {here}, the file was written by rank {row.rank}, which is {there} (rank order {order})"
+            here, there = _spelled(row.coords), _spelled(row.stands(order))
+            writer = f"rank {row.rank}, which is {there} (rank order {order})"
+            text = f"the path says {here}, the file was written by {writer}"
             yield row.part.path, finding("rank-mismatch", text)
+
+
+def _spelled(coordinates: Iterable[tuple[str, int | None]]) -> str:
+    return " ".join(f"{axis}={at}" for axis, at in coordinates)
 
 
 def _by_axis(rows: Rows) -> Found:
     """Writers that name their coordinates."""
     for part, report in rows:
         said, places = owner(report.metadata), dict(part.coords)
-        for axis in [
-            axis for axis in COORDS if axis in said and axis in places and said[axis] != places[axis]
-        ]:
-            text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
-            yield part.path, finding("rank-mismatch", text)
+        for axis in COORDS:
+            if axis in said and axis in places and said[axis] != places[axis]:
+                text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
+                yield part.path, finding("rank-mismatch", text)
 
 
 def _by_name(rows: Rows, layouts: Layouts) -> Found:
@@ -128,17 +137,23 @@ def _by_name(rows: Rows, layouts: Layouts) -> Found:
 
 
 def _trusted(rows: Rows) -> bool:
-    """Whether what may be the writer's rank is: it agrees with most names, or the names of every save are a permutation of it."""
+    """Whether what may be the writer's rank is.
+
+    It agrees with most names, or the names of every save are a permutation of it.
+    """
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
         if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:
             saves[part.home or str(part.step)].append((part.rank, maybe))
     agree = [rank == said for pairs in saves.values() for rank, said in pairs]
-    whole = [pairs for pairs in saves.values() if len(pairs) > 1]
-    permuted = bool(whole) and all(
-        sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in whole
-    )
-    return 2 * sum(agree) > len(agree) or permuted
+    if 2 * sum(agree) > len(agree):
+        return True
+    several = [pairs for pairs in saves.values() if len(pairs) > 1]
+    return bool(several) and all(map(_permuted, several))
+
+
+def _permuted(pairs: Sequence[tuple[int, int]]) -> bool:
+    return sorted(a for a, _ in pairs) == sorted(b for _, b in pairs)
 
 
 def _one_rank_writes(piece: Piece) -> bool:
@@ -167,40 +182,41 @@ def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
     if "tp" in said and world % model:
         sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
         return f"the file says {sizes}, {model} ranks, and that {world} ranks saved it"
-    places, experts = dict(part.coords), said.get("pp", 1) == 1 and said.get("ep", 1) > 1
-    beyond = [
-        axis for axis, at in part.coords if at >= said.get(axis, at + 1) and not (axis == "pp" and experts)
-    ]
-    if beyond:
-        return f"the path says {beyond[0]}={places[beyond[0]]}, the file that there are {said[beyond[0]]}"
-    unnamed = [
-        axis
-        for axis in ("tp", "pp")
-        if f"{{{axis}" in piece.template and axis not in places and said.get(axis, 1) > 1
-    ]
-    return (
-        f"the path names no {unnamed[0]}, the file says that there are {said[unnamed[0]]}" if unnamed else ""
-    )
+    for axis, at in part.coords:
+        if at >= said.get(axis, at + 1) and not (axis == "pp" and _counts_experts(said)):
+            return f"the path says {axis}={at}, the file that there are {said[axis]}"
+    for axis in ("tp", "pp"):
+        if f"{{{axis}" in piece.template and axis not in dict(part.coords) and said.get(axis, 1) > 1:
+            return f"the path names no {axis}, the file says that there are {said[axis]}"
+    return ""
+
+
+Job = tuple[tuple[str, int], ...]
+"""What tells jobs apart: the world size, tp and pp, as far as files say."""
 
 
 def _two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Found:
     """Files of one checkpoint that jobs of different sizes wrote: those of the smaller group, of equal ones all."""
-    jobs: dict[tuple[tuple[str, int], ...], list[Part]] = defaultdict(list)
+    jobs: dict[Job, list[Part]] = defaultdict(list)
     for part, said in files:
-        jobs[tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))].append(
-            part
-        )
+        job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))
+        jobs[job].append(part)
     most = max(map(len, jobs.values()))
     usual = [job for job, parts in jobs.items() if len(parts) == most]
-    for job, parts in jobs.items() if len(jobs) > 1 else ():
-        if len(usual) > 1 or job != usual[0]:
-            other = dict(next(o for o in (*usual, *jobs) if o != job))
-            text = f"a job of {dict(job)['world']} ranks wrote it, other files of its checkpoint one of {other['world']}"
-            if dict(job)["world"] == other["world"]:
-                text = f"a job with {_named(dict(job))} wrote it, other files of its checkpoint one with {_named(other)}"
-            yield from (
-                (part.path, finding("mixed-attempts", text, severity=Severity.ERROR)) for part in parts
-            )
+    for job, parts in jobs.items():
+        other = next((o for o in (*usual, *jobs) if o != job), None)
+        if other is not None and (len(usual) > 1 or job != usual[0]):
+            text = _other_job(dict(job), dict(other))
+            for part in parts:
+                yield part.path, finding("mixed-attempts", text, severity=Severity.ERROR)
+
+
+def _other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
+    """How the job that wrote some files differs from the one that wrote the rest of their checkpoint."""
+    rest = "wrote it, other files of its checkpoint one"
+    if job["world"] == other["world"]:
+        return f"a job with {_named(job)} {rest} with {_named(other)}"
+    return f"a job of {job['world']} ranks {rest} of {other['world']}"
 
 
 def _named(sizes: Mapping[str, int]) -> str:

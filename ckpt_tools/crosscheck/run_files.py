@@ -1,0 +1,228 @@
+"""The files of one run by their places and steps, and what tells whether equal ones may be equal.
+
+A place is what is the same for a file at all steps: its role, rank, coordinates and name. A step is when in training.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpt_tools.crosscheck.pages import Pages, prints
+from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level, Report
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.session import Session
+
+_COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id"})
+_INDEXES = 8
+"""Files of a checkpoint that are asked for the names of its optimizer's state, at most."""
+
+At = tuple[int, ...]
+"""When in training: step, epoch, step in the epoch, restart."""
+
+
+class File(NamedTuple):
+    """What one place of the checkpoint holds at one step."""
+
+    pages: Pages
+    part: Part
+
+
+class Pair(NamedTuple):
+    """Two files that are compared."""
+
+    a: File
+    b: File
+
+    @property
+    def same(self) -> bool:
+        return self.a.pages == self.b.pages
+
+
+class Rest(NamedTuple):
+    """The tensors of two checkpoints: whether all are equal, and in how many places models are.
+
+    ``differs``: some file differs; ``moved``: one that counts no steps; ``optimizer``: an optimizer's.
+    """
+
+    equal: bool
+    models: int
+    differs: bool
+    moved: bool
+    optimizer: bool
+
+
+def order(p: Part) -> At:
+    """When in training.
+
+    A restarted job may save the same step again, and the same bytes: its restarts count only where nothing else
+    tells the time.
+    """
+    generation = p.generation if p.step is None and p.epoch is None else None
+    return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
+
+
+def place(p: Part) -> object:
+    """What is the same for a file at all steps. The best so far is beside the order of training."""
+    aside = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
+    name = p.path.removeprefix(p.home) if p.home else ""
+    return p.role, aside, p.rank, p.coords, p.base, name
+
+
+def judged(p: Part, s: Session) -> bool:
+    """Whether a copy in this place would be loaded, and is no damaged file anyway."""
+    piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
+    return report is not None and p.size > 0 and piece.loaded and report.verdict is not Verdict.BROKEN
+
+
+class RunFiles:
+    """``places`` maps a place to its files by step, ``same`` what pages hold to the files that hold it.
+
+    ``times`` are those of all files of a step, ``judged`` the paths of files of which a copy would matter.
+    """
+
+    def __init__(self, parts: Sequence[Part], others: Sequence[Part], s: Session) -> None:
+        self.session = s
+        self.judged = {p.path for p in parts if judged(p, s)}
+        self.places: dict[object, dict[At, File]] = defaultdict(dict)
+        self.same: dict[Pages, list[Part]] = defaultdict(list)
+        self.times: dict[At, list[int]] = defaultdict(list)
+        self._rests: dict[tuple[At, At], Rest] = {}
+        pages = prints(parts, others, s)
+        known = [p for p in (*parts, *others) if p.path in pages]
+        for p in sorted(known, key=lambda p: (order(p), p.rank or 0)):
+            self.places[place(p)][order(p)] = File(pages[p.path], p)
+            self.same[pages[p.path]].append(p)
+        for p in (*parts, *others):
+            self.times[order(p)].append(p.mtime_ns)
+
+    def of_place(self, p: Part) -> dict[At, File]:
+        """What the place of a file holds at each step."""
+        return self.places[place(p)]
+
+    def at_step(self, at: At) -> Iterator[File]:
+        """The files of one step."""
+        return (steps[at] for steps in self.places.values() if at in steps)
+
+    def at_both(self, a: At, b: At) -> Iterator[Pair]:
+        """What each place holds at two steps."""
+        for steps in self.places.values():
+            if a in steps and b in steps:
+                yield Pair(steps[a], steps[b])
+
+    # --- of one file
+
+    def holds_tensors(self, p: Part) -> bool:
+        """Whether training changes what is in the file: it has tensors of its own, and is no index."""
+        report = self.session.reports.get(p.path)
+        if report is None or p.path in self.session.indexes.known:
+            return False
+        return report.tensors > 0 or p.role in ("model", "data")
+
+    def _is_state(self, p: Part) -> bool:
+        return self.holds_tensors(p) or p.role == "optimizer"
+
+    def counts(self, p: Part) -> bool:
+        """Whether the file holds what is another at every save: a count of steps, or the save's own number."""
+        return not self.session.reports[p.path].metadata.keys().isdisjoint(_COUNTERS)
+
+    def damaged(self, p: Part) -> bool:
+        """Whether a look at the file has shown damage; nothing is read for this."""
+        report = self.session.reports.get(p.path)
+        return report is not None and report.verdict is Verdict.BROKEN
+
+    def unsound(self, p: Part) -> bool:
+        """Whether a file that differs may do so because it is damaged; the file is read for this."""
+        return self._read(p).verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+
+    def proven(self, p: Part) -> bool:
+        """Whether checksums prove that a file that differs does so because it holds something else."""
+        return not self.unsound(p) and self._read(p).coverage > 0.5
+
+    def _read(self, p: Part) -> Report:
+        """The report on a file; what only an index names is not read to the end."""
+        named = self.session.layouts.piece_of(p).role == p.role
+        return self.session.report(p, Level.CONTENT if named else Level.STRUCTURE)
+
+    def odd(self, p: Part) -> bool:
+        """Whether a file is of another format, or holds other tensors, than its own place at another step."""
+        steps = reversed(self.of_place(p).items())
+        sibling = next((f.part for at, f in steps if at != order(p)), None)
+        if sibling is None:
+            return False
+        a, b = (self.session.report(one, Level.STRUCTURE) for one in (p, sibling))
+        if (a.format, a.signature) != (b.format, b.signature):
+            return True
+        return a.metadata.get("archive_name") != b.metadata.get("archive_name")
+
+    def stray(self, p: Part) -> int:
+        """How far in time a file lies from those of its own step, in ns.
+
+        A copy is younger than they, or has the age of its original.
+        """
+        times = sorted(self.times[order(p)])
+        return abs(p.mtime_ns - times[len(times) // 2])
+
+    def trained(self, p: Part) -> bool:
+        """Whether every step changes a tensor of the file.
+
+        It is an optimizer's state, or a tensor that the checkpoint holds such a state of.
+        """
+        names = self._tensors(p)
+        beside = [f.part for f in self.at_step(order(p)) if f.part is not p]
+        if any(map(is_optimizer_state, names)) or _near_state(p, beside):
+            return True
+        state = [f".{name}." for name in self._state_names(beside)]
+        tensors = {f".{n}." for n in names} | {f".{n.partition('.')[2]}." for n in names if "." in n}
+        return any(tensor in entry for entry in state for tensor in tensors)
+
+    def _state_names(self, files: Sequence[Part]) -> Iterator[str]:
+        """What the optimizer's state is called in the files that list it."""
+        telling = [p for p in files if p.path in self.session.indexes.known or p.role == "optimizer"]
+        for p in telling[:_INDEXES]:
+            yield from filter(is_optimizer_state, self._tensors(p))
+
+    def _tensors(self, p: Part) -> list[str]:
+        return [t.name for t in self.session.inspect(p.path, Level.STRUCTURE)[1].tensors]
+
+    # --- of two files
+
+    def lags(self, older: Part, p: Part) -> bool:
+        """Whether one place follows the other at more than one step.
+
+        So does a copy of a model that is renewed now and then (a target network).
+        """
+        equal = 0
+        for a, f in self.of_place(p).items():
+            equal += sum(a != b and f.pages == g.pages for b, g in self.of_place(older).items())
+        return equal > 1
+
+    def rest(self, a: At, b: At) -> Rest:
+        """What the checkpoints of two steps hold."""
+        if (a, b) not in self._rests:
+            self._rests[a, b] = self._compared(a, b)
+        return self._rests[a, b]
+
+    def _compared(self, a: At, b: At) -> Rest:
+        held = [pair for pair in self.at_both(a, b) if self._is_state(pair.b.part)]
+        whole = [x for x in held if not (self.damaged(x.a.part) or self.damaged(x.b.part))]
+        differ = [pair.b.part for pair in whole if not pair.same]
+        return Rest(
+            equal=all(pair.same for pair in held),
+            models=sum(pair.b.part.role not in ("optimizer", "rng") for pair in held),
+            differs=bool(differ),
+            moved=any(not self.counts(p) for p in differ),
+            optimizer=any(p.role == "optimizer" for p in differ),
+        )
+
+
+def _near_state(p: Part, beside: Sequence[Part]) -> bool:
+    """Whether the name of a file, or of one in its directory, is that of an optimizer's state."""
+    home = p.path.rpartition("/")[0]
+    near = (o for o in beside if p.home and o.path.rpartition("/")[0] == home)
+    return any(is_optimizer_state(o.path.removeprefix(o.home)) for o in (p, *near))
