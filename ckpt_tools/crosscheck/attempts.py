@@ -1,9 +1,9 @@
 """Files of one step that two attempts wrote.
 
 A job went back, began to save the step again, and died before all its files were new.
-Pure: parts, their times and what their reports tell. Every value may be sound, and names, steps and trackers agree,
-so only three things can show it: restart counters in names, counters inside the files that all files of one save
-share, and times.
+Pure: parts, their times and what their reports tell. Every value may be sound, and names, steps and trackers
+agree, so only three things can show it: restart counters in names, counters inside the files that all files
+of one save share, and times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from ckpt_tools.model.report import Report
 _LEAST_NS = 2_000_000_000
 """No job is started, has trained and saves again in less."""
 _ALONE_NS = 600 * 1_000_000_000
-"""How long a pause must be where no other checkpoint shows what is usual; six times that of only two files."""
+"""How long a pause must be where no other checkpoint shows what is usual;
+six times that of only two files.
+"""
 _NAMED = 3
 """Files that a message names on each side."""
 _UNUSUAL = 4
@@ -34,7 +36,9 @@ _UNUSUAL = 4
 
 @frozen
 class Apart:
-    """The files of one checkpoint on both sides of the longest pause, and ``why`` no save takes such a pause."""
+    """The files of one checkpoint on both sides of the longest pause,
+    and ``why`` no save takes such a pause.
+    """
 
     older: tuple[Part, ...]
     newer: tuple[Part, ...]
@@ -65,8 +69,8 @@ def apart(
 ) -> Apart | None:
     """Whether the times of ``parts``, which are to be loaded together, are those of two attempts.
 
-    ``others`` are the same files of the run's other checkpoints. ``begun`` are saves that never finished: they show
-    what lay in between, but not how long a save takes.
+    ``others`` are the same files of the run's other checkpoints. ``begun`` are saves that never finished:
+    they show what lay in between, but not how long a save takes.
     """
     mine = sorted((p for p in parts if p.size >= 0), key=lambda p: p.mtime_ns)
     times = [p.mtime_ns for p in mine]

@@ -153,7 +153,9 @@ def trackers(
 
 
 def _newer(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The newest of the whole checkpoints that is newer than what the tracker names; a release is beside the order."""
+    """The newest of the whole checkpoints that is newer than what the tracker names;
+    a release is beside the order.
+    """
     if any(c.kind is Kind.RELEASE for c in named):
         return None
     highest = max(c.order for c in named)

@@ -1,7 +1,7 @@
 """Findings that only several files together show, over everything that was found below a root.
 
-Each check is a function of one run. Those of files give (path, finding), which is added to the file's report before the next
-check looks at it; those of checkpoints give findings that belong to no single file.
+Each check is a function of one run. Those of files give (path, finding), which is added to the file's report
+before the next check looks at it; those of checkpoints give findings that belong to no single file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ FileFinding = tuple[str, Finding]
 
 @dataclass
 class _Run:
-    """The checkpoints of one run, and what the checks so far have shown. ``tree``: more than one file was asked for."""
+    """The checkpoints of one run, and what the checks so far have shown.
+
+    ``tree``: more than one file was asked for.
+    """
 
     session: Session
     checkpoints: Sequence[Checkpoint]
@@ -200,7 +203,9 @@ def _is_torn(report: Report) -> bool:
 
 
 def _begun(s: Session, c: Checkpoint) -> Finding:
-    """A save without the file that is written last: damage where the tracker names it, else it never finished."""
+    """A save without the file that is written last:
+    damage where the tracker names it, else it never finished.
+    """
     home = c.parts[0].home or c.path
     if tracker := declared(s, c):
         name = tracker.rpartition("/")[2]

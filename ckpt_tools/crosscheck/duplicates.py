@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _TOGETHER_NS = 2_000_000_000
 _STRAYS = 4
-"""How many times further from its checkpoint's time than the other the copy must lie: some are always late."""
+"""How many times further from its checkpoint's time than the other the copy must lie:
+some are always late.
+"""
 
 
 class Copied(NamedTuple):
@@ -43,10 +45,11 @@ class _Copy(NamedTuple):
 
 
 def same_content(parts: Sequence[Part], s: Session, others: Sequence[Part] = ()) -> Iterator[Copied]:
-    """Parts of one run that are byte for byte a file of another step, rank or role, although training moved on.
+    """Parts of one run that are byte for byte a file of another step, rank or role,
+    although training moved on.
 
-    ``others`` are files of the run's other checkpoints, nearest first, that nobody has read: only what is equal to
-    one of the ``parts`` is asked of them.
+    ``others`` are files of the run's other checkpoints, nearest first, that nobody has read: only what is
+    equal to one of the ``parts`` is asked of them.
     Copies that their layout makes (``single``, the best so far), replicas and hard links are expected.
     """
     read = [p for p in parts if p.path in s.reports]

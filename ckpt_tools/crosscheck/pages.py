@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Pages = tuple[bytes, ...]
 _SAMPLE = 4096
 _AT = (2, 4, 6, 8)
-"""Where those pages lie, in eighths of the file: at its end, where archives keep their checksums, and between."""
+"""Where those pages lie, in eighths of the file:
+at its end, where archives keep their checksums, and between.
+"""
 _BLOCK = 1 << 20
 _LEAST = 512
 """How many of the others are read at least; twice as many as there are parts where that is more."""
@@ -25,7 +27,8 @@ _LEAST = 512
 def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[str, Pages]:
     """Digests of pages of each file whose size another has too.
 
-    Of the others, which are only compared with, the first ones that count. A file of a size of its own is known by that.
+    Of the others, which are only compared with, the first ones that count. A file of a size of its own is
+    known by that.
     """
     sizes, out = Counter(p.size for p in parts), dict[str, Pages]()
     elsewhere = {p.size for p in others}

@@ -1,6 +1,7 @@
 """The files of one run by their places and steps, and what tells whether equal ones may be equal.
 
-A place is what is the same for a file at all steps: its role, rank, coordinates and name. A step is when in training.
+A place is what is the same for a file at all steps: its role, rank, coordinates and name. A step is when in
+training.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Rest(NamedTuple):
 def order(p: Part) -> At:
     """When in training.
 
-    A restarted job may save the same step again, and the same bytes: its restarts count only where nothing else
-    tells the time.
+    A restarted job may save the same step again, and the same bytes: its restarts count only where nothing
+    else tells the time.
     """
     generation = p.generation if p.step is None and p.epoch is None else None
     return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
@@ -128,7 +129,9 @@ class RunFiles:
         return self.holds_tensors(p) or p.role == "optimizer"
 
     def counts(self, p: Part) -> bool:
-        """Whether the file holds what is another at every save: a count of steps, or the save's own number."""
+        """Whether the file holds what is another at every save:
+        a count of steps, or the save's own number.
+        """
         return not self.session.reports[p.path].metadata.keys().isdisjoint(_COUNTERS)
 
     def damaged(self, p: Part) -> bool:

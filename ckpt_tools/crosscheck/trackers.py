@@ -1,7 +1,7 @@
 """Trackers: the files beside checkpoints that name the latest one.
 
-What a tracker names was finished. Where its pieces are gone, that is damage, and neither a save that never finished
-nor a first launch.
+What a tracker names was finished. Where its pieces are gone, that is damage, and neither a save that never
+finished nor a first launch.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def _damage(tracker: str, said: int | str, what: str, path: str) -> Finding:
 
 
 def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
-    """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was finished."""
+    """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was
+    finished.
+    """
     tracker = declared(session, c) if c.unfinished else None
     if tracker is None:
         return c, ()

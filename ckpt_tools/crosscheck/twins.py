@@ -24,7 +24,8 @@ def question(c: Checkpoint, mine: Part, twin: Part, others: Sequence[Checkpoint]
         how = "it as it is" if mine is first else f"step {limit}"
         answers.append(f"--max-step {limit} to resume from {how}")
     text = (
-        f"{first.path} and {second.path} are byte for byte the same, although training moved on between them, "
+        f"{first.path} and {second.path} are byte for byte the same, although training moved on between "
+        "them, "
         "and neither contents nor times tell which is the copy"
     )
     one, other = (quote(p.home or p.path) for p in (first, second))

@@ -1,4 +1,6 @@
-"""Saves that may still be written: how many files are there, how old the last is, and where the tracker stands."""
+"""Saves that may still be written: how many files are there, how old the last is,
+and where the tracker stands.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,16 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
 
 
 def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
-    """Whether the framework has said that a checkpoint was finished; some say so before all ranks are done."""
+    """Whether the framework has said that a checkpoint was finished;
+    some say so before all ranks are done.
+    """
     return declared(s, c) is not None and not s.layouts.of(c).tracked_early
 
 
 def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
-    """``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" where that is longer ago than --settle."""
+    """``3 of 8 files, the last written 4 s ago; the tracker names 20``;
+    "" where that is longer ago than --settle.
+    """
     return _state(s, c, usual.get(_series(c), Counter()))
 
 

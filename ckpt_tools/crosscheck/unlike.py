@@ -1,4 +1,6 @@
-"""Files that were saved in another way than the rest of their run: other tensors, another encryption, another mode."""
+"""Files that were saved in another way than the rest of their run:
+other tensors, another encryption, another mode.
+"""
 
 from __future__ import annotations
 

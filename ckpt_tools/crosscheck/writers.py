@@ -1,4 +1,6 @@
-"""Whether the writer that a file names, and the grid of ranks it stood in, fit the place where the file lies."""
+"""Whether the writer that a file names, and the grid of ranks it stood in,
+fit the place where the file lies.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _MOST = 512
 
 
 class Placed(NamedTuple):
-    """A file in a parallel grid: who wrote it, where it lies, and the sizes of that grid as it says itself."""
+    """A file in a parallel grid: who wrote it, where it lies,
+    and the sizes of that grid as it says itself.
+    """
 
     part: Part
     rank: int
@@ -162,7 +166,9 @@ def _one_rank_writes(piece: Piece) -> bool:
 
 
 def _sizes(rows: Rows, layouts: Layouts) -> Found:
-    """Parallel sizes that contradict each other, the names, or the other files of a checkpoint: once for each checkpoint."""
+    """Parallel sizes that contradict each other, the names, or the other files of a checkpoint:
+    once for each checkpoint.
+    """
     homes: dict[str, list[tuple[Part, dict[str, int]]]] = defaultdict(list)
     for part, report in rows:
         if part.home and part.coords and "world" in (said := saved_sizes([report])):
@@ -196,7 +202,9 @@ Job = tuple[tuple[str, int], ...]
 
 
 def _two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Found:
-    """Files of one checkpoint that jobs of different sizes wrote: those of the smaller group, of equal ones all."""
+    """Files of one checkpoint that jobs of different sizes wrote:
+    those of the smaller group, of equal ones all.
+    """
     jobs: dict[Job, list[Part]] = defaultdict(list)
     for part, said in files:
         job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))

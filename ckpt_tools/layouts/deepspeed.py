@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, missed
@@ -17,6 +17,9 @@ from ckpt_tools.model.report import Report
 FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
 _WORLD = 1 << 20
+"""No job has more ranks."""
+Rows = Sequence[tuple[Part, Report]]
+Found = Iterator[tuple[str, Finding]]
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -24,68 +27,78 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if said is None else said), part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """``global_steps`` of the files of one tag and of the others (a tag is the user's own), and the files of all data parallel ranks that ``dp_world_size`` promises."""
+_COUNTERS = {
+    "model": ("global_steps",),
+    "model_any": ("global_steps",),
+    "zero3": ("global_steps",),
+    "zero3_any": ("global_steps",),
+    "optim": ("optimizer_step",),
+    "optim_any": ("optimizer_step",),
+}
+"""Piece -> what its counter is called."""
+
+
+def _check(parts: Rows) -> Found:
+    """The files of each tag against each other, and the counters of all tags."""
     homes: dict[str, list[tuple[Part, Report]]] = {}
     for part, report in parts:
         homes.setdefault(part.home, []).append((part, report))
     for rows in homes.values():
-        told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
-        for p, n in told:
-            if n != told[0][1] and told[0][0].step != n:
-                yield (
-                    p.path,
-                    finding(
-                        "step-mismatch",
-                        f"its global_steps is {n}, that of {told[0][0].path.rpartition('/')[2]} is {told[0][1]}",
-                    ),
-                )
-        optim = {
-            (dict(p.coords).get("dp"), dict(p.coords).get("tp"))
-            for p, _ in rows
-            if p.piece.startswith("optim")
-        }
-        for p, r in rows:
-            dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
-            # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
-            expected = optim or r.metadata.get("optimizer", 0) is None
-            if p.role == "model" and expected and "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD:
-                if lost := [(d, m) for m in range(mp) for d in range(dp) if (d, m) not in optim]:
-                    gone = {m: ranges([d for d, at in lost if at == m]) for m in sorted({m for _, m in lost})}
-                    names = ", ".join(
-                        f"data parallel rank {words(of)} of model parallel rank {m}" for m, of in gone.items()
-                    )
-                    yield (
-                        p.path,
-                        finding(
-                            "missing-rank",
-                            f"dp_world_size is {dp}, but there is no optimizer file of {names}",
-                        ),
-                    )
-                break
-    keys = {
-        f"{piece}{mark}": said
-        for piece, said in (
-            ("model", ("global_steps",)),
-            ("zero3", ("global_steps",)),
-            ("optim", ("optimizer_step",)),
-        )
-        for mark in ("", "_any")
-    }
-    yield from borrowed(parts, keys, growing=False)
-    yield from missed(
-        parts,
-        lambda p: p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None,
+        yield from _steps_differ(rows)
+        yield from _optimizers_gone(rows)
+    yield from borrowed(parts, _COUNTERS, growing=False)
+    yield from missed(parts, _listed_nowhere)
+
+
+def _steps_differ(rows: Rows) -> Found:
+    """Files of one tag with another ``global_steps`` than its first; the tag itself is the user's own word."""
+    told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
+    if not told:
+        return
+    first, step = told[0]
+    for p, n in told:
+        if n not in (step, first.step):
+            text = f"its global_steps is {n}, that of {first.path.rpartition('/')[2]} is {step}"
+            yield p.path, finding("step-mismatch", text)
+
+
+def _optimizers_gone(rows: Rows) -> Found:
+    """Optimizer files of data parallel ranks that a model file promises, and that are not there."""
+    optimizers = [dict(p.coords) for p, _ in rows if p.piece.startswith("optim")]
+    present = {(coords.get("dp"), coords.get("tp")) for coords in optimizers}
+    for p, r in rows:
+        # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
+        expected = present or r.metadata.get("optimizer", 0) is None
+        if p.role == "model" and expected and (sizes := _data_by_model(r)):
+            dp, mp = sizes
+            gone = ((m, [d for d in range(dp) if (d, m) not in present]) for m in range(mp))
+            if lost := {m: ranks for m, ranks in gone if ranks}:
+                text = f"dp_world_size is {dp}, but there is no optimizer file of {_spelled(lost)}"
+                yield p.path, finding("missing-rank", text)
+            return
+
+
+def _data_by_model(report: Report) -> tuple[int, int] | None:
+    """(data, model) parallel sizes, where a file tells any that a job can have."""
+    dp, mp = (whole(report.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
+    return (dp, mp) if "dp_world_size" in report.metadata and 0 < dp * mp <= _WORLD else None
+
+
+def _spelled(lost: Mapping[int, Sequence[int]]) -> str:
+    """Data parallel ranks by their model parallel rank."""
+    return ", ".join(
+        f"data parallel rank {words(ranges(ranks))} of model parallel rank {m}" for m, ranks in lost.items()
     )
+
+
+def _listed_nowhere(p: Part) -> str | None:
+    """The name of a file that no other file speaks of."""
+    return p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
 def _read_tracker(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace").strip()
-    return (
-        text
-        if text and "\n" not in text and "/" not in text and "\0" not in text and len(text) <= 255
-        else None
-    )
+    return text if 0 < len(text) <= 255 and not any(c in text for c in "\n/\0") else None
 
 
 def tag(checkpoint: Checkpoint) -> str:
@@ -104,44 +117,24 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 def pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
     zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
-    yield Piece(
-        f"model{mark}",
-        "model",
-        f"{home}/mp_rank_{{tp:02d}}_model_states.pt",
-        FORMATS,
-        replicated_over=("dp", "cp"),
-        unasked=True,
-    )
-    yield Piece(
-        f"zero3{mark}", "model", f"{home}/{zero}_model_states.pt", FORMATS, sharded=True, unasked=True
-    )
-    yield Piece(
-        f"optim{mark}", "optimizer", f"{home}/{zero}_optim_states.pt", FORMATS, sharded=True, unasked=True
-    )
-    yield Piece(
-        f"layer{mark}",
-        "layer",
-        f"{home}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt",
-        FORMATS,
-        shared=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"expert{mark}",
-        "expert",
-        f"{home}/[layer_{{layer}}_]expert_{{expert}}_mp_rank_{{tp:02d}}_model_states.pt",
-        FORMATS,
-        shared=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"expert_optim{mark}",
-        "expert_optimizer",
-        f"{home}/expp_rank_{{ep}}_mp_rank_{{tp:02d}}_optim_states.pt",
-        FORMATS,
-        shared=True,
-        unasked=True,
-    )
+    for name, role, template, how in (
+        ("model", "model", "mp_rank_{tp:02d}_model_states.pt", "replicated"),
+        ("zero3", "model", f"{zero}_model_states.pt", "sharded"),
+        ("optim", "optimizer", f"{zero}_optim_states.pt", "sharded"),
+        ("layer", "layer", "layer_{layer:02d}-model_{tp:02d}-model_states.pt", "shared"),
+        ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", "shared"),
+        ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", "shared"),
+    ):
+        yield Piece(
+            f"{name}{mark}",
+            role,
+            f"{home}/{template}",
+            FORMATS,
+            replicated_over=("dp", "cp") if how == "replicated" else (),
+            sharded=how == "sharded",
+            shared=how == "shared",
+            unasked=True,
+        )
 
 
 LAYOUT = Layout(

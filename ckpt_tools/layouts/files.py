@@ -96,7 +96,10 @@ def _placed(c: Checkpoint) -> bool:
 
 
 def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """What a checkpoint does not hold of a training state although others of its run do; half of one never is a checkpoint."""
+    """What a checkpoint does not hold of a training state although others of its run do.
+
+    Half of a training state never is a checkpoint.
+    """
     mine = holds_of(c)
     if mine is None:
         return
@@ -106,16 +109,20 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         return
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
-    peers = [(o, held) for o, held in siblings if o.kind in (c.kind, Kind.PERIODIC)]
-    like = [
-        o
-        for o, held in peers
-        if held.counters and held.optimizer >= mine.optimizer and _roles(o) == _roles(c)
-    ]
-    if not mine.counters and like:
-        yield _lacking(c, "count of steps or epochs", like[0])
+    if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
+        yield _lacking(c, "count of steps or epochs", o)
     if len(c.parts) > 1 or not mine.optimizer:
         yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _counting_peers(
+    c: Checkpoint, mine: Holds, siblings: Sequence[tuple[Checkpoint, Holds]]
+) -> Iterator[Checkpoint]:
+    """Checkpoints of the same files that say how far training was."""
+    for o, held in siblings:
+        like = held.optimizer >= mine.optimizer and _roles(o) == _roles(c)
+        if held.counters and like and o.kind in (c.kind, Kind.PERIODIC):
+            yield o
 
 
 def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -154,33 +161,28 @@ def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether a checkpoint that nothing places in the order of training is as good as the newest that has a place, and newer."""
+    """Whether a checkpoint that nothing places in the order of training may be newer than all that have a place.
+
+    It is as good as they are, and was written later.
+    """
     mine = holds_of(c)
-    if (
-        mine is None
-        or c.kind is not Kind.PERIODIC
-        or _placed(c)
-        or not mine.weights
-        or any(True for _ in _lacks(c, others))
-    ):
+    if mine is None or not mine.weights or c.kind is not Kind.PERIODIC or _placed(c):
         return False
-    placed = [
-        o for o, held in _same_run(c, others) if o.kind is Kind.PERIODIC and _placed(o) and held.weights
-    ]
-    return bool(placed) and all(o.mtime_ns < c.mtime_ns for o in placed)
+    if next(_lacks(c, others), None) is not None:
+        return False
+    placed = [o for o, held in _same_run(c, others) if held.weights and _placed(o)]
+    periodic = [o for o in placed if o.kind is Kind.PERIODIC]
+    return bool(periodic) and all(o.mtime_ns < c.mtime_ns for o in periodic)
 
 
 def _named(p: Part) -> Steps:
     """The step or epoch that a part's own name tells, where it is what the part is taken for."""
-    said = read_bare_name(p.path.rpartition("/")[2])
-    step = said.step if said.step is not None else said.number if said.number == p.step else None
-    epoch = (
-        said.epoch
-        if said.epoch is not None
-        else said.number
-        if said.number == p.epoch and step is None
-        else None
-    )
+    told = read_bare_name(p.path.rpartition("/")[2])
+    step, epoch = told.step, told.epoch
+    if step is None and told.number == p.step:
+        step = told.number
+    if epoch is None and step is None and told.number == p.epoch:
+        epoch = told.number
     return step, epoch, None
 
 

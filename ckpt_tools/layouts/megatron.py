@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
@@ -18,58 +19,18 @@ MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    yield Piece(
-        f"model{mark}", "model", f"{home}/{MP}/model_optim_rng.pt", FORMATS, kind, MODEL, unasked=True
-    )
-    yield Piece(
-        f"distrib_optim{mark}",
-        "optimizer",
-        f"{home}/{MP}/distrib_optim.pt",
-        FORMATS,
-        kind,
-        MODEL,
-        sharded=True,
-        unasked=True,
-    )
-    yield Piece(f"model_rng{mark}", "model", f"{home}/{MP}/model_rng.pt", FORMATS, kind, MODEL, unasked=True)
-    yield Piece(
-        f"optim{mark}",
-        "optimizer",
-        f"{home}/mp_rank_{{tp:02d}}[_{{pp:03d}}]_{{dp:03d}}/optim.pt",
-        FORMATS,
-        kind,
-        sharded=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"layer_wise{mark}",
-        "optimizer",
-        f"{home}/{MP}/layer_wise_optimizer_{{dp}}.pt",
-        FORMATS,
-        kind,
-        sharded=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"model_rank{mark}",
-        "model",
-        f"{home}/{MP}/model_optim_rng_{{rank}}.pt",
-        FORMATS,
-        kind,
-        MODEL,
-        everyone_saves=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"distrib_optim_rank{mark}",
-        "optimizer",
-        f"{home}/{MP}/distrib_optim_{{rank}}.pt",
-        FORMATS,
-        kind,
-        sharded=True,
-        everyone_saves=True,
-        unasked=True,
-    )
+    model = Piece("", "model", "", FORMATS, kind, MODEL, unasked=True)
+    optimizer = Piece("", "optimizer", "", FORMATS, kind, sharded=True, unasked=True)
+    for piece, name, template in (
+        (model, "model", f"{MP}/model_optim_rng.pt"),
+        (replace(optimizer, replicated_over=MODEL), "distrib_optim", f"{MP}/distrib_optim.pt"),
+        (model, "model_rng", f"{MP}/model_rng.pt"),
+        (optimizer, "optim", "mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/optim.pt"),
+        (optimizer, "layer_wise", f"{MP}/layer_wise_optimizer_{{dp}}.pt"),
+        (replace(model, everyone_saves=True), "model_rank", f"{MP}/model_optim_rng_{{rank}}.pt"),
+        (replace(optimizer, everyone_saves=True), "distrib_optim_rank", f"{MP}/distrib_optim_{{rank}}.pt"),
+    ):
+        yield replace(piece, name=f"{name}{mark}", template=f"{home}/{template}")
 
 
 def read_tracker(data: bytes) -> int | str | None:
@@ -81,25 +42,16 @@ def read_tracker(data: bytes) -> int | str | None:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Files of another iteration than their directory says.
+
+    In some versions args.iteration is what the job started from: it counts only where the file has no own one.
+    """
     for part, report in parts:
-        m = report.metadata
-        for key in ("iteration", "args.iteration"):
-            said = whole(m.get(key))
-            # args.iteration is what the job started from in some versions; only the file's own 'iteration' must agree
-            if (
-                said is not None
-                and part.step is not None
-                and said != part.step
-                and (key == "iteration" or "iteration" not in m)
-            ):
-                yield (
-                    part.path,
-                    finding(
-                        "step-mismatch",
-                        f"the directory says iteration {part.step}, the file says {said} ({key})",
-                    ),
-                )
-                break
+        key = "iteration" if "iteration" in report.metadata else "args.iteration"
+        said = whole(report.metadata.get(key))
+        if said is not None and part.step is not None and said != part.step:
+            text = f"the directory says iteration {part.step}, the file says {said} ({key})"
+            yield part.path, finding("step-mismatch", text)
 
 
 def resume(checkpoint: Checkpoint, path: str | None) -> Resume:

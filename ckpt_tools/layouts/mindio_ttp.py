@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -17,46 +17,40 @@ FORMATS = ("mindspore_ckpt", "mindspore_encrypted")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """``epoch_num`` and ``step_num`` against the path; directory step minus ``step_num`` is one non-negative constant."""
+    """``epoch_num`` and ``step_num`` against the names of files and of their directories."""
     homes: dict[str, list[tuple[Part, int]]] = defaultdict(list)
     for part, report in parts:
-        m = report.metadata
-        epoch_num, step_num, batch_num = (whole(m.get(k)) for k in ("epoch_num", "step_num", "batch_num"))
-        if epoch_num is not None and epoch_num != part.epoch:
-            yield (
-                part.path,
-                finding(
-                    "epoch-mismatch", f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}"
-                ),
-            )
-        if step_num is None:
-            continue
-        if batch_num and part.epoch is not None and part.step_in_epoch is not None:
-            named = (part.epoch - 1) * batch_num + part.step_in_epoch
-            if named != step_num:
-                yield (
-                    part.path,
-                    finding(
-                        "step-mismatch",
-                        f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}",
-                    ),
-                )
-        homes[part.home].append((part, step_num))
+        yield from _misnamed(part, report.metadata)
+        if (step_num := whole(report.metadata.get("step_num"))) is not None:
+            homes[part.home].append((part, step_num))
     for rows in homes.values():
-        offsets = [(part, (part.step or 0) - step_num) for part, step_num in rows]
-        most = max({o for _, o in offsets}, key=lambda o: (o >= 0, [x for _, x in offsets].count(o)))
-        for part, offset in offsets:
-            if offset < 0 or offset != most:
-                text = (
-                    f"the directory says step {part.step}, the file's step_num is {(part.step or 0) - offset}"
-                )
-                yield (
-                    part.path,
-                    finding(
-                        "step-mismatch",
-                        text + ("" if offset == most else f"; the other ranks differ from it by {most}"),
-                    ),
-                )
+        yield from _misplaced(rows)
+
+
+def _misnamed(part: Part, metadata: Metadata) -> Iterator[tuple[str, Finding]]:
+    """A file whose epoch or step is not that of its name."""
+    epoch_num, step_num, batch_num = (whole(metadata.get(k)) for k in ("epoch_num", "step_num", "batch_num"))
+    if epoch_num is not None and epoch_num != part.epoch:
+        text = f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}"
+        yield part.path, finding("epoch-mismatch", text)
+    if step_num is None or not batch_num or part.epoch is None or part.step_in_epoch is None:
+        return
+    named = (part.epoch - 1) * batch_num + part.step_in_epoch
+    if named != step_num:
+        name = f"step {named} ({batch_num} steps per epoch)"
+        text = f"the name says {name}, the file's step_num is {step_num}"
+        yield part.path, finding("step-mismatch", text)
+
+
+def _misplaced(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+    """Files of one directory whose ``step_num`` is not its step less one non-negative constant."""
+    offsets = [(part.step or 0) - step_num for part, step_num in rows]
+    usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
+    for (part, step_num), offset in zip(rows, offsets, strict=True):
+        if offset < 0 or offset != usual:
+            text = f"the directory says step {part.step}, the file's step_num is {step_num}"
+            rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
+            yield part.path, finding("step-mismatch", text + rest)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -24,36 +24,27 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """All nodes save after the same epoch, and ``model_best`` is a copy: a file that is behind the others, or a best ahead of its origin, is not theirs."""
-    epochs = {
-        part.path: epoch
-        for part, report in parts
-        if (epoch := whole(report.metadata.get("epoch"))) is not None
-    }
+    """All nodes save after the same epoch, and ``model_best`` is a copy.
+
+    A file that is behind the others, or a best ahead of its origin, is not theirs.
+    """
+    told = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
     for piece in ("checkpoint", "model_best"):
-        same = [p for p, _ in parts if p.piece == piece and p.path in epochs]
-        newest = max((epochs[p.path] for p in same), default=0)
-        for p in same:
-            if epochs[p.path] != newest:
-                yield (
-                    p.path,
-                    finding(
-                        "epoch-mismatch",
-                        f"it holds epoch {epochs[p.path]}, another rank's {newest}",
-                        severity=Severity.WARNING,
-                    ),
-                )
-    origin = {p.rank: epochs[p.path] for p, _ in parts if p.piece == "checkpoint" and p.path in epochs}
-    for p, _ in parts:
-        if p.piece == "model_best" and epochs.get(p.path, 0) > origin.get(p.rank, 1 << 60):
-            yield (
-                p.path,
-                finding(
-                    "epoch-mismatch",
-                    f"the best is of epoch {epochs[p.path]}, the checkpoint beside it of {origin[p.rank]}",
-                    severity=Severity.WARNING,
-                ),
-            )
+        yield from _behind([(p, epoch) for p, epoch in told if p.piece == piece])
+    origin = {p.rank: epoch for p, epoch in told if p.piece == "checkpoint"}
+    for p, epoch in told:
+        if p.piece == "model_best" and p.rank in origin and epoch > origin[p.rank]:
+            text = f"the best is of epoch {epoch}, the checkpoint beside it of {origin[p.rank]}"
+            yield p.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
+
+
+def _behind(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+    """Files of an older epoch than those of other ranks."""
+    newest = max((epoch for _, epoch in rows), default=0)
+    for p, epoch in rows:
+        if epoch != newest:
+            text = f"it holds epoch {epoch}, another rank's {newest}"
+            yield p.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
@@ -15,31 +17,42 @@ from ckpt_tools.model.report import Report
 _HOUR_NS = 3_600_000_000_000
 
 
+class _Shard(NamedTuple):
+    """A shard, its number, and how many there are of its set."""
+
+    part: Part
+    at: int
+    of: int
+
+
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Shards that count differently, and an index that was written long after the files it names."""
-    shards = [p for p, _ in parts if p.role == "model"]
-    totals = {dict(p.coords)["of"] for p in shards}
+    rows = [(p, dict(p.coords)) for p, _ in parts if p.role == "model"]
+    shards = [_Shard(p, coords["shard"], coords["of"]) for p, coords in rows]
     index = next((p for p, _ in parts if p.role == "index"), None)
-    for p in shards:
-        at, of = dict(p.coords)["shard"], dict(p.coords)["of"]
-        if not 1 <= at <= of:
-            yield p.path, finding("extra-file", f"it is shard {at} of {of}")
-    if index and len(totals) > 1:
-        for p in shards:
-            of = dict(p.coords)["of"]
-            if sum(dict(other.coords)["of"] == of for other in shards) < of:
-                yield (
-                    p.path,
-                    finding(
-                        "extra-file", f"it is of a set of {of} that is not all there, beside a whole one"
-                    ),
-                )
-    if index is None and len(totals) > 1:
-        text = f"shards of sets of {' and '.join(str(n) for n in sorted(totals))} lie beside each other, and no index says which belong together"
-        yield shards[0].path, finding("missing-part", text)
-    if index and shards and index.mtime_ns > max(p.mtime_ns for p in shards) + _HOUR_NS:
+    for shard in shards:
+        if not 1 <= shard.at <= shard.of:
+            yield shard.part.path, finding("extra-file", f"it is shard {shard.at} of {shard.of}")
+    yield from _several_sets(shards, index)
+    if index and shards and index.mtime_ns > max(shard.part.mtime_ns for shard in shards) + _HOUR_NS:
         text = "it was written more than an hour after the newest of its shards"
         yield index.path, finding("newer-index", text, severity=Severity.NOTE)
+
+
+def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tuple[str, Finding]]:
+    """Shards of sets of different sizes beside each other."""
+    found = Counter(shard.of for shard in shards)
+    if len(found) < 2:
+        return
+    if index is None:
+        sizes = " and ".join(str(n) for n in sorted(found))
+        text = f"shards of sets of {sizes} lie beside each other, and no index says which belong together"
+        yield shards[0].part.path, finding("missing-part", text)
+        return
+    for shard in shards:
+        if found[shard.of] < shard.of:
+            text = f"it is of a set of {shard.of} that is not all there, beside a whole one"
+            yield shard.part.path, finding("extra-file", text)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -21,36 +21,27 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    """The step that the job tracked. Without one, the number that Saver was given is the step; CheckpointManager's counts saves."""
-    said = first(metadata, _STEP)
-    if (
-        said is None
-        and part.piece.startswith("data")
-        and metadata
-        and "save_counter" not in metadata
-        and "objects" not in metadata
-    ):
-        said = part.generation
-    return said, part.epoch, None
+    """The step that the job tracked. Without one, Saver's number is the step; CheckpointManager's counts saves."""
+    tracked = first(metadata, _STEP)
+    managed = "save_counter" in metadata or "objects" in metadata
+    if tracked is None and part.piece.startswith("data") and metadata and not managed:
+        return part.generation, part.epoch, None
+    return tracked, part.epoch, None
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Where most files of a run carry their number inside, as the step or as the count of saves, one with another number is of another save."""
+    """Files of another save than their names say, where most files of a run carry their number inside.
+
+    As the step, or as the count of saves.
+    """
     for keys in (_STEP, ("save_counter",)):
-        rows = [
-            (p, n)
-            for p, r in parts
-            if p.generation is not None and (n := first(r.metadata, keys)) is not None
-        ]
-        if 2 * sum(n == p.generation for p, n in rows) > len(rows):
-            for p, n in rows:
-                if n != p.generation:
-                    yield (
-                        p.path,
-                        finding(
-                            "step-mismatch", f"the name says {p.generation}, the file's {keys[0]} is {n}"
-                        ),
-                    )
+        rows = [(p, n) for p, r in parts if (n := first(r.metadata, keys)) is not None]
+        named = [(p, n) for p, n in rows if p.generation is not None]
+        odd = [(p, n) for p, n in named if n != p.generation]
+        if 2 * len(odd) < len(named):
+            for p, n in odd:
+                text = f"the name says {p.generation}, the file's {keys[0]} is {n}"
+                yield p.path, finding("step-mismatch", text)
 
 
 def prefix(checkpoint: Checkpoint) -> str:

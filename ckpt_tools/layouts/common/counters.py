@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, whole
@@ -56,38 +57,47 @@ def borrowed(
     elsewhere in the run exactly its checkpoint's number, or (``growing``) that does not grow from one checkpoint to the next.
     """
     for piece, names in keys.items():
-        rows = [
-            (n, said, p)
-            for p, r in parts
-            if p.piece == piece
-            and (n := number(p)) is not None
-            and (said := first(r.metadata, names)) is not None
-        ]
-        by_rank: dict[object, list[tuple[int, int, Part]]] = {}
-        for row in rows:
-            by_rank.setdefault((row[2].rank, row[2].coords), []).append(row)
+        by_rank: dict[object, list[_Counted]] = {}
+        for p, r in parts:
+            if p.piece != piece:
+                continue
+            n, said = number(p), first(r.metadata, names)
+            if n is not None and said is not None:
+                by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
         for mine in by_rank.values():
             yield from _borrowed(sorted(mine, key=lambda row: row[:2]), growing)
 
 
-def _borrowed(rows: Sequence[tuple[int, int, Part]], growing: bool) -> Iterator[tuple[str, Finding]]:
-    numbers = {n for n, _, _ in rows}
-    exact = {n for n, said, _ in rows if n == said}
-    for i, (n, said, part) in enumerate(rows):
-        if n in exact:
-            continue
-        # its own checkpoint's count elsewhere: later ones are exact again, or a whole interval of several steps is missing
-        if said in numbers and said in exact | {n} and (any(e > n for e in exact) or abs(n - said) > 1):
-            yield (
-                part.path,
-                finding(
-                    "step-mismatch",
-                    f"its counter says {said}, as that of step {said} does; its checkpoint is {n}",
-                ),
-            )
-        elif growing and any(other == said and m != n for m, other, _ in rows[:i]) and not exact:
-            text = f"its counter says {said}, the same as in an older checkpoint of the run"
-            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+class _Counted(NamedTuple):
+    """A file, the number of its checkpoint, and what the file's own counter says."""
+
+    number: int
+    said: int
+    part: Part
+
+
+def _borrowed(rows: Sequence[_Counted], growing: bool) -> Iterator[tuple[str, Finding]]:
+    numbers = {row.number for row in rows}
+    exact = {row.number for row in rows if row.number == row.said}
+    seen = list[_Counted]()
+    for row in rows:
+        if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
+            text = f"its counter says {row.said}, as that of step {row.said} does; its checkpoint is {row.number}"
+            yield row.part.path, finding("step-mismatch", text)
+        elif growing and not exact and any(o.said == row.said and o.number != row.number for o in seen):
+            text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
+            yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+        seen.append(row)
+
+
+def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:
+    """Whether a counter is another checkpoint's.
+
+    Its own checkpoint's count is elsewhere: later ones are exact again, or a whole interval of several steps is missing.
+    """
+    if row.said not in exact and row.said != row.number:
+        return False
+    return any(number > row.number for number in exact) or abs(row.number - row.said) > 1
 
 
 def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:

@@ -36,16 +36,7 @@ def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding
     parts = [p for c in checkpoints for p in c.parts if c.kind is Kind.PERIODIC]
     noted: dict[str, Noted] = {}
     for home in sorted({p.path.rpartition("/")[0] for p in parts}):
-        path = f"{home}/meta.json"
-        data = notes.read(path, _LIMIT)
-        if isinstance(data, Finding):
-            yield data
-        elif data is not None and (said := read_meta(data)) is None:
-            text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
-            yield finding("bad-tracker", text, path=path)
-        elif data is not None and said is not None:
-            noted[path] = said
-            yield from _misnamed(path, home, said, notes)
+        yield from _meta(home, noted, notes)
     yield from _ahead(noted)
     names = {p.path.rpartition("/")[2] for p in parts}
     steps = {c.step for c in checkpoints}
@@ -53,6 +44,24 @@ def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding
         path = f"{base}/resume_record/latest_checkpointed_iteration.txt"
         if (data := notes.read(path, _LIMIT)) is not None:
             yield from _decision(path, data, names, steps)
+
+
+def _meta(home: str, noted: dict[str, Noted], notes: Notes) -> Iterator[Finding]:
+    """What is wrong with the note of one rank; what it says is added to ``noted``."""
+    path = f"{home}/meta.json"
+    data = notes.read(path, _LIMIT)
+    if data is None:
+        return
+    if isinstance(data, Finding):
+        yield data
+        return
+    said = read_meta(data)
+    if said is None:
+        text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
+        yield finding("bad-tracker", text, path=path)
+        return
+    noted[path] = said
+    yield from _misnamed(path, home, said, notes)
 
 
 def read_meta(data: bytes) -> Noted | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
@@ -20,13 +21,8 @@ def steps(part: Part, metadata: Metadata) -> Steps:
     """
     counted = whole(metadata.get("global_step")) or None  # some optimizers of 2.0 carry it and leave it at 0
     said = whole(metadata.get("step_num"))
-    step = (
-        counted
-        if part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
-        else said
-        if said is not None
-        else counted
-    )
+    inside = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
+    step = counted if inside or said is None else said
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
@@ -64,55 +60,80 @@ def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
 
 
-def check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+Found = Iterator[tuple[str, Finding]]
+Values = list[tuple[Part, int]]
+
+
+@dataclass
+class _Counters:
+    """What the files of one run count, grouped so that each group should agree."""
+
+    epochs: dict[object, Values] = field(default_factory=lambda: defaultdict(list))
+    """``epoch_num`` less the epoch in the name: one constant per generation."""
+    inside: dict[object, Values] = field(default_factory=lambda: defaultdict(list))
+    """``step_num`` less the step in the name: one constant per epoch."""
+    grown: dict[object, Values] = field(default_factory=lambda: defaultdict(list))
+    """``global_step`` of each rank, which grows with the epoch and the step."""
+
+    def add(self, part: Part, metadata: Metadata) -> None:
+        """Sort in what one file counts."""
+        if part.epoch is None or part.step_in_epoch is None:
+            return
+        dying = part.kind is Kind.DYING_GASP
+        epoch_num, step_num = whole(metadata.get("epoch_num")), whole(metadata.get("step_num"))
+        global_step = whole(metadata.get("global_step"))
+        if epoch_num is not None:
+            self.epochs[dying, part.generation].append((part, epoch_num - part.epoch))
+        if step_num is not None and not (dying and step_num == part.step_in_epoch):
+            generation = None if dying else part.generation
+            self.inside[generation, part.epoch].append((part, step_num - part.step_in_epoch))
+        if global_step and not dying:
+            self.grown[part.rank, part.generation].append((part, global_step))
+
+
+def check(parts: Sequence[tuple[Part, Report]]) -> Found:
     """Names against ``epoch_num``, ``step_num`` and ``global_step`` over the files of one run.
 
-    A resumed run starts its counters above zero, so only differences between files can contradict: ``epoch_num - E`` is one constant
-    per generation, ``step_num - S`` one per epoch, and ``global_step`` grows with (E, S).
+    A resumed run starts its counters above zero, so only differences between files can contradict.
     """
-    epochs: dict[tuple[bool, int | None], list[tuple[Part, int]]] = defaultdict(list)
-    inside: dict[tuple[int | None, int | None], list[tuple[Part, int]]] = defaultdict(list)
-    counted: dict[tuple[int | None, int | None], list[tuple[Part, int]]] = defaultdict(list)
+    counters = _Counters()
     for part, report in parts:
-        if part.epoch is None or part.step_in_epoch is None:
-            continue
-        m, dying = report.metadata, part.kind is Kind.DYING_GASP
-        epoch_num, step_num, global_step = (
-            whole(m.get("epoch_num")),
-            whole(m.get("step_num")),
-            whole(m.get("global_step")),
-        )
-        if epoch_num is not None:
-            epochs[dying, part.generation].append((part, epoch_num - part.epoch))
-        if step_num is not None and not (dying and step_num == part.step_in_epoch):
-            inside[part.generation if not dying else None, part.epoch].append(
-                (part, step_num - part.step_in_epoch)
-            )
-        if global_step and not dying:
-            counted[part.rank, part.generation].append((part, global_step))
+        counters.add(part, report.metadata)
     yield from _alone(parts)
     wrong: set[str] = set()
-    for values in epochs.values():
+    for path, f in chain(_other_epochs(counters), _other_steps(counters)):
+        if path not in wrong:
+            wrong.add(path)
+            yield path, f
+    yield from _not_grown(counters, wrong)
+
+
+def _other_epochs(counters: _Counters) -> Found:
+    """Files of another epoch than their names say."""
+    for values in counters.epochs.values():
         for part, value, common in _odd_ones_out(values):
-            wrong.add(part.path)
             said = (part.epoch or 0) + value - common
-            yield (
-                part.path,
-                finding(
-                    "epoch-mismatch",
-                    f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}",
-                ),
-            )
-    for values in inside.values():
+            text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}"
+            yield part.path, finding("epoch-mismatch", text)
+
+
+def _other_steps(counters: _Counters) -> Found:
+    """Files of another step of their epoch than their names say."""
+    for values in counters.inside.values():
         for part, value, common in _odd_ones_out(values):
-            if part.path not in wrong:
-                wrong.add(part.path)
-                said = (part.step_in_epoch or 0) + value - common
-                text = f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs to step {said}"
-                yield part.path, finding("step-mismatch", text)
-    for rows in counted.values():
+            said = (part.step_in_epoch or 0) + value - common
+            named = f"step {part.step_in_epoch} of epoch {part.epoch}"
+            text = f"the name says {named}, the file's step_num belongs to step {said}"
+            yield part.path, finding("step-mismatch", text)
+
+
+def _not_grown(counters: _Counters, wrong: Collection[str]) -> Found:
+    """Files whose global step is no higher than that of an older file; not beside files that are ``wrong`` anyway."""
+    for rows in counters.grown.values():
         rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
         for (older, before), (newer, after) in pairwise(rows):
-            if after <= before and not {older.path, newer.path} & wrong:
-                text = f"global_step is {after}, yet an older file of this rank ({older.path.rpartition('/')[2]}) already has {before}"
+            if after <= before and older.path not in wrong and newer.path not in wrong:
+                name = older.path.rpartition("/")[2]
+                beside = f"yet an older file of this rank ({name}) already has {before}"
+                text = f"global_step is {after}, {beside}"
                 yield newer.path, finding("step-mismatch", text, severity=Severity.WARNING)
