@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
@@ -22,6 +22,16 @@ class Command(TyperCommand):
         ctx.params.update(values)
         ctx.args = []
         return []
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from ckpt_tools.cli import pages
+
+        pages.options(self.get_params(ctx), ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from ckpt_tools.cli import pages
+
+        pages.examples(ctx.command_path.removeprefix("ckpt "), formatter)
 
     def _texts(self, ctx: Any, args: list[str]) -> dict[str, Any] | None:
         try:
@@ -47,6 +57,15 @@ def _plain(value: object) -> bool:
         or isinstance(value, (str, bool))
         or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
     )
+
+
+class Commands(TyperGroup):
+    """All commands, in the groups of their page of help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature is click's
+        from ckpt_tools.cli import pages
+
+        pages.commands(formatter)
 
 
 class Wrapper(Command):

@@ -14,7 +14,7 @@ import typer
 
 from ckpt_tools import __version__
 from ckpt_tools.cli import COMMANDS, console
-from ckpt_tools.cli.command import Command
+from ckpt_tools.cli.command import Command, Commands
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 
@@ -82,7 +82,7 @@ def _dispatch(argv: list[str]) -> int:
         words = 2 if within else 1
         result = app(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
     else:
-        app.callback(context_settings=settings, no_args_is_help=True)(_top)
+        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(_top)
         result = app(argv, prog_name="ckpt", standalone_mode=False)
     if not argv:
         return (

@@ -1,0 +1,252 @@
+"""What ``--help`` shows: commands in groups, the flags of a command in panels, and examples. Imported only to show it.
+
+Lists are written by hand, because an order that helps is a decision; tests/cli/test_help.py finds what they forget
+and runs every example.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+GROUPS = {
+    "See what is there": {
+        "ls": "List the checkpoints below a directory, newest first.",
+        "verify": "Say which files are damaged, and how that is known.",
+        "show": "Print what is in one file, without loading it.",
+        "diff": "Compare two checkpoints, or two files, tensor by tensor.",
+    },
+    "Start a job": {
+        "plan": "Say what to resume from, and which files each rank loads.",
+        "latest": "Print the files that one rank must load.",
+        "run": "Decide once per job, then become the training command.",
+        "hook": "Decide once per job, and print the answer for a script.",
+    },
+    "Look things up": {
+        "explain": "Say what a finding means, and what to do about it.",
+        "formats": "List the file formats, and what cannot be seen in each.",
+        "layouts": "List the layouts, and check what their templates match.",
+        "launchers": "List the launchers, and say which one started this.",
+    },
+}
+"""All commands, by what they are for. Each sentence fits a terminal of 80 columns."""
+
+PANELS = {
+    "Selection": (
+        "--rank",
+        "--world-size",
+        "--kind",
+        "--layout",
+        "--run",
+        "--prefix",
+        "--exclude",
+        "--max-step",
+        "--since",
+        "--require",
+    ),
+    "What counts as newest": ("--order", "--resume-from", "--prefer", "--same-save", "--save-interval"),
+    "Failed devices and replicas": (
+        "--fault-ranks",
+        "--fault-file",
+        "--replicas",
+        "--replica-groups",
+        "--prove-replicas",
+        "--strategy-dir",
+        "--tp",
+        "--pp",
+        "--cp",
+        "--dp",
+        "--ep",
+        "--etp",
+        "--rank-order",
+    ),
+    "What is good enough": (
+        "--level",
+        "--strict",
+        "--no-fallback",
+        "--max-attempts",
+        "--settle",
+        "--allow-none",
+        "--allow-missing",
+        "--allow-fresh",
+        "--skip-unreadable",
+    ),
+    "Reading": (
+        "--jobs",
+        "--io",
+        "--limit-rate",
+        "--budget",
+        "--sample",
+        "--max-duration",
+        "--scheduler",
+        "--max-age",
+        "--no-cache",
+        "--key-file",
+    ),
+    "One decision per job": (
+        "--plan-dir",
+        "--job",
+        "--node",
+        "--nodes",
+        "--worker",
+        "--read",
+        "--view",
+        "--require-mount",
+        "--agree",
+        "--rendezvous",
+        "--secret-file",
+        "--transfer",
+        "--timeout",
+    ),
+    "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
+    "Output": (
+        "--format",
+        "--json",
+        "--tree",
+        "--check",
+        "--root",
+        "--explain",
+        "--explain-bytes",
+        "--quiet",
+        "--verbose",
+        "--color",
+        "--help",
+    ),
+}
+"""All flags of all commands, by what they are about."""
+
+EXAMPLES = {
+    "ls": (
+        ("ckpt ls run", "what is there, newest first"),
+        ("ckpt ls run --tree", "runs, their checkpoints and the files of each"),
+        ("ckpt ls run --since 2023-01-01", "what was saved since then; 7d is within a week"),
+        ("ckpt ls run --kind periodic", "not what was saved because a fault happened"),
+        ("ckpt ls run --json", "the same for a program (docs/json.md)"),
+    ),
+    "verify": (
+        ("ckpt verify run", "every file, with all stored checksums"),
+        ("ckpt verify run/iter_0000020 --level structure", "without reading the contents"),
+        ("ckpt verify run --limit-rate 200MB --io direct", "beside a running job"),
+        ("ckpt verify run --sample 1/7 --max-duration 2h", "a part every night"),
+        ("ckpt verify run --json > verdict.json", "exit 0: good, 1: damage found, 5: could not look"),
+    ),
+    "latest": (
+        ("ckpt latest run --rank 0", "the file that rank 0 loads"),
+        ("ckpt latest run --rank 0 --explain", "why, on stderr"),
+        ("ckpt latest run --rank 0 --order step", "by step, whatever the times say"),
+        ("ckpt latest run --rank 0 --max-step 15", "before something went wrong"),
+        ('eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"', "for a script"),
+    ),
+    "plan": (
+        ("ckpt plan run", "what every rank loads"),
+        ("ckpt plan run --explain", "what was considered, and why each lost"),
+        ("ckpt plan run --fault-ranks 1 --replicas all", "rank 1 has no disk any more"),
+        ("ckpt plan run --no-fallback --strict", "the newest, wholly looked at, or an error"),
+        ("ckpt plan run --json", "the same for a program (docs/json.md)"),
+    ),
+    "run": (
+        ("ckpt run run --rank 0 -- echo start", "plan, then become the command"),
+        ("ckpt run run --rank 0 -- sh -c 'python train.py --load \"$CKPT_PATH\"'", "tell it by its words"),
+        ("ckpt run run --rank 0 -- sh -c 'echo \"$CKPT_STEP\"'", "or by its environment"),
+        ("ckpt run empty --allow-none -- echo first start", "a first launch has nothing to resume from"),
+        ("ckpt run run --rank 0 --view view -- echo start", "a directory with this checkpoint alone"),
+    ),
+    "hook": (
+        ('decision="$(ckpt hook run)" && eval "$decision" && echo "$CKPT_STEP"', "before the ranks start"),
+        ("ckpt hook run --json", "the decision for a program"),
+        ("ckpt hook run --plan-dir plans", "where other nodes find it"),
+        ("ckpt hook run --allow-none --budget 60s", "bounded time for a prolog"),
+        ("ckpt hook install slurm", "the lines for a job script"),
+    ),
+    "show": (
+        ("ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt", "tensors, metadata and pickled names"),
+        ("ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --verbose", "all of them"),
+        (
+            "ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --explain-bytes",
+            "what protects which byte",
+        ),
+        ("ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --level content", "with its checksums"),
+        ("ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json", "the same for a program"),
+    ),
+    "diff": (
+        ("ckpt diff run/iter_0000010 run/iter_0000020", "which tensors changed between two saves"),
+        ("ckpt diff run/iter_0000010 run/iter_0000010", "exit 0: nothing differs"),
+        ("ckpt diff run/iter_0000010 run/iter_0000020 --level structure", "names, types and shapes alone"),
+        ("ckpt diff run/iter_0000010 run/iter_0000020 --verbose", "each tensor"),
+        ("ckpt diff run/iter_0000010 run/iter_0000020 --json", "the same for a program"),
+    ),
+    "explain": (
+        ("ckpt explain crc-mismatch", "what it means, and what to do"),
+        ("ckpt explain truncated", "a file that ends early"),
+        ("ckpt explain unsafe-pickle", "a pickle that would run code"),
+        ("ckpt explain rank-mismatch --json", "the same for a program"),
+        ("ckpt explain missing-rank", "a checkpoint that is not whole"),
+    ),
+    "formats": (
+        ("ckpt formats", "what is known"),
+        ("ckpt formats | grep torch", "one family of them"),
+        ("ckpt formats --json", "the same for a program"),
+        ("ckpt formats --json | python3 -m json.tool", "read by another one"),
+        ("ckpt formats --color never", "without colours"),
+    ),
+    "layouts": (
+        ("ckpt layouts", "what is known"),
+        ("ckpt layouts --check run --layout megatron", "what each template matches, or narrowly misses"),
+        ("ckpt layouts --check run --layout megatron --json", "the same for a program"),
+        ("ckpt layouts | grep -i deepspeed", "one framework of them"),
+        ("ckpt layouts --json", "all for a program"),
+    ),
+    "launchers": (
+        ("ckpt launchers", "what is known of this process, and from which variable"),
+        ("RANK=1 WORLD_SIZE=2 ckpt launchers", "what others would be told"),
+        ("CKPT_RANK=1 ckpt launchers", "the same by ckpt's own variable"),
+        ("SLURM_PROCID=1 SLURM_STEP_ID=0 ckpt launchers", "as a task of Slurm would see it"),
+        ("ckpt launchers --json", "the same for a program"),
+    ),
+    "hook install": (
+        ("ckpt hook install", "which snippets there are"),
+        ("ckpt hook install slurm", "lines for a batch script"),
+        ("ckpt hook install torchrun", "lines for torchrun"),
+        ("ckpt hook install kubernetes", "a manifest"),
+        ("ckpt hook install msrun --root /data/run", "with the directory filled in"),
+    ),
+}
+"""Five commands for each command, with what each is for. ``run`` is a directory of checkpoints, ``empty`` one without."""
+
+
+def commands(formatter: Any) -> None:
+    """Write the commands of the top page, group by group."""
+    for title, rows in GROUPS.items():
+        with formatter.section(title):
+            formatter.write_dl(list(rows.items()))
+
+
+def options(params: list[Any], ctx: Any, formatter: Any) -> None:
+    """Write the parameters of one command: its arguments, then its flags, panel by panel."""
+    by_panel: dict[str, list[Any]] = {}
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is not None:
+            by_panel.setdefault(panel_of(param), []).append(record)
+    for title in ("Arguments", *PANELS, ""):
+        if rows := by_panel.get(title):
+            with formatter.section(title or "Options"):
+                formatter.write_dl(rows)
+
+
+def panel_of(param: Any) -> str:
+    """The title below which a parameter stands; "" when no panel has it."""
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return next((title for title, flags in PANELS.items() if not set(flags).isdisjoint(param.opts)), "")
+
+
+def examples(name: str, formatter: Any) -> None:
+    """Write the examples of the command ``name``, as they are typed."""
+    rows = EXAMPLES.get(name, ())
+    if not rows:
+        return
+    with formatter.section("Examples"):
+        for line, why in rows:
+            formatter.write(
+                f"{'':{formatter.current_indent}}{line}\n{'':{formatter.current_indent + 4}}{why}\n"
+            )

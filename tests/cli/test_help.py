@@ -1,0 +1,88 @@
+"""Help: every command and every flag has its place, no sentence is cut, and every example does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import run_helpers
+import typer
+
+from ckpt_tools.cli import COMMANDS, pages
+from ckpt_tools.cli.command import Command
+
+MODULES = {**{name: name for name in COMMANDS}, "hook install": "hook_install"}
+EXIT_1 = ("ckpt diff run/iter_0000010 run/iter_0000020", "ckpt layouts --check run")
+"""Examples whose answer is exit code 1: something differs, or a template matches nothing."""
+
+
+def params(module: str) -> list:
+    loaded = importlib.import_module(f"ckpt_tools.cli.{module}")
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(module, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
+    return typer.main.get_command(app).params
+
+
+def test_every_command_is_in_one_group() -> None:
+    named = [name for rows in pages.GROUPS.values() for name in rows]
+    assert sorted(named) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_flag_is_in_one_panel(name: str) -> None:
+    for param in params(MODULES[name]):
+        panels = [title for title, flags in pages.PANELS.items() if not set(flags).isdisjoint(param.opts)]
+        assert len(panels) == (param.param_type_name == "option"), (param.opts, panels)
+
+
+def test_no_panel_has_a_flag_that_no_command_has() -> None:
+    known = {flag for module in MODULES.values() for param in params(module) for flag in param.opts}
+    assert {flag for flags in pages.PANELS.values() for flag in flags} - known == {"--help"}
+
+
+def test_the_first_page_has_whole_sentences() -> None:
+    page = run_helpers.ckpt("--help").stdout
+    for rows in pages.GROUPS.values():
+        for name, sentence in rows.items():
+            assert f"{name} " in page and sentence in page
+            assert sentence.endswith(".")
+    assert "..." not in page.split("Options:")[1]
+    assert max(map(len, page.splitlines())) < 80
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_command_has_five_examples(name: str) -> None:
+    page = run_helpers.ckpt(*name.split(), "--help").stdout
+    examples = pages.EXAMPLES[name]
+    assert len(set(examples)) == 5
+    for line, why in examples:
+        assert f"  {line}\n      {why}\n" in page
+        assert f"ckpt {name}" in line
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as the examples assume: ``run``, ``empty``, a ``train.py``, and ckpt on PATH."""
+    home = tmp_path_factory.mktemp("home")
+    run_helpers.megatron(home / "run")
+    (home / "empty").mkdir()
+    (home / "train.py").write_text("import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n")
+    (home / "bin").mkdir()
+    (home / "bin/ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
+    (home / "bin/python").symlink_to(sys.executable)
+    (home / "bin/ckpt").chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize("line", [line for rows in pages.EXAMPLES.values() for line, _ in rows])
+def test_an_example_runs(home: Path, line: str) -> None:
+    path = f"{home / 'bin'}:{os.environ['PATH']}"
+    env = {**run_helpers.CLEAN, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    env["CKPT_CACHE_DIR"], env["XDG_STATE_HOME"] = os.environ["CKPT_CACHE_DIR"], os.environ["XDG_STATE_HOME"]
+    done = subprocess.run(["bash", "-c", line], cwd=home, env=env, capture_output=True, text=True)
+    assert done.returncode == line.startswith(EXIT_1), done.stdout + done.stderr
+    assert done.stdout or ">" in line or "train.py" in line
