@@ -120,7 +120,7 @@ def test_verify_asks_what_it_was_told(answer, capfd):
             (["a", "b"], Level.STRUCTURE),
             {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False}
             | {"cache": True, "max_age": 0.0, "note": None, "io": "auto", "limit_rate": None, "sample": None}
-            | {"max_duration": None, "engine": None, "trust": Trust(), "trust_global": ()},
+            | {"max_duration": None, "engine": None, "trust": Trust(), "trust_global": (), "layouts": None},
         )
     ]
 
@@ -337,7 +337,6 @@ def test_arguments_need_not_be_text(capfd, tmp_path):
         ["a", "--no-strict"],
         ["a", "--level"],
         [],
-        ["a", "--help"],
     ],
 )
 def test_our_short_cut_reads_arguments_as_typer_does(monkeypatch, capfd, argv):
