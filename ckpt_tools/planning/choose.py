@@ -6,6 +6,7 @@ Pure: the judge is called lazily, newest candidate first, and nothing older than
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -31,36 +32,40 @@ StepOf = Callable[[Checkpoint], "int | None"]
 _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
+class _Step(NamedTuple):
+    """One step of one run. Checkpoints whose step nothing tells are of no common step: ``path`` keeps them apart."""
+
+    layout: str
+    run: str
+    order: tuple[int, int, int]
+    path: str
+
+
+def _step(c: Checkpoint) -> _Step:
+    return _Step(c.layout, c.run, c.order, c.path if c.order == (-1, -1, -1) else "")
+
+
 def rank(
     candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None
 ) -> list[Checkpoint]:
-    """Best first: by modification time (``order`` "mtime") or by step, ties by the other; a release after
-    every iteration.
+    """Best first: by modification time (``order`` "mtime") or by step, ties by the other.
 
-    Those of the kind ``prefer`` go before all others. At the same step periodic goes before dying-gasp and
-    best, and is as new as they are; not so two periodic ones of one step, which a rollback lies between.
+    Those of the kind ``prefer`` go before all others, a release after every iteration. At the same step
+    periodic goes before dying-gasp and best, and is as new as they are; not so two periodic ones of one step,
+    which a rollback lies between.
     """
-    lent: dict[tuple[str, str, tuple[int, int, int]], int] = {}
-
-    def told(c: Checkpoint) -> tuple[str, str, tuple[int, int, int]]:
-        alone = (
-            c.path if c.order == (-1, -1, -1) else ""
-        )  # nothing tells their steps, so they are not the same step
-        return c.layout + alone, c.run, c.order
-
+    newest: dict[_Step, int] = {}  # of those of a step that are not periodic
     for c in candidates:
         if c.kind is not Kind.PERIODIC:
-            lent[told(c)] = max(c.mtime_ns, lent.get(told(c), 0))
+            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
 
     def key(c: Checkpoint) -> tuple[object, ...]:
-        mtime = -max(c.mtime_ns, lent.get(told(c), 0)) if c.kind is Kind.PERIODIC else -c.mtime_ns
-        step = tuple(-x for x in c.order)
-        first, second = (mtime, step) if order == "mtime" else (step, mtime)
+        time = max(c.mtime_ns, newest.get(_step(c), 0)) if c.kind is Kind.PERIODIC else c.mtime_ns
+        latest, furthest = -time, tuple(-n for n in c.order)
         return (
             prefer is not None and c.kind is not prefer,
             c.kind is Kind.RELEASE,
-            first,
-            second,
+            *((latest, furthest) if order == "mtime" else (furthest, latest)),
             _KINDS[c.kind],
             -c.mtime_ns,
             -(c.generation or 0),
@@ -68,6 +73,41 @@ def rank(
         )
 
     return sorted(candidates, key=key)
+
+
+class _RollbackRule:
+    """What may still be resumed from after a dying gasp that cannot be used: what was saved before its last regular save."""
+
+    def __init__(self, save_interval: int | None, step_of: StepOf) -> None:
+        self.save_interval, self.step_of = save_interval, step_of
+        self.highest: int | None = None
+        self.origin: int | None = None
+        self.why = ""
+
+    def allows(self, c: Checkpoint) -> bool:
+        if self.highest is None or c.kind is Kind.DYING_GASP:
+            return True
+        step = self.step_of(c)
+        return step is not None and step <= self.highest
+
+    def add(self, rejected: Rejected) -> None:
+        """Take note of a candidate that lost."""
+        if not self.save_interval or rejected.checkpoint.kind is not Kind.DYING_GASP:
+            return
+        step = self.step_of(rejected.checkpoint)
+        if step is None:
+            return
+        if self.origin is None:
+            self.origin = step
+            self.why = "; ".join(f.message for f in rejected.findings[:2]) or "not resumable"
+        target = step // self.save_interval * self.save_interval
+        self.highest = target if self.highest is None else min(self.highest, target)
+
+    def to(self, step: int | None) -> Rollback | None:
+        """The rollback that resuming from a step means; None where no dying gasp lost."""
+        if self.origin is None or step is None:
+            return None
+        return Rollback(self.origin, step, self.save_interval or 1, self.why)
 
 
 def choose(
@@ -82,40 +122,25 @@ def choose(
     """The first candidate that the judge accepts, and why every better one lost.
 
     ``max_attempts`` bounds the candidates whose bodies are read. When a dying-gasp candidate at step s is not
-    usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or below s
-    // N * N follow. Without ``fallback`` only the best is judged.
+    usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or below
+    s // N * N follow. Without ``fallback`` only the best is judged.
     """
     rejected: list[Rejected] = []
-    attempts, why = 0, ""
-    limit: int | None = None
-    origin: int | None = None
-    for i, candidate in enumerate(ranked):
+    attempts, rule = 0, _RollbackRule(save_interval, step_of)
+    for candidate in ranked:
         if attempts >= max_attempts:
             return Choice(None, tuple(rejected), attempts, exhausted=True)
-        dying = candidate.kind is Kind.DYING_GASP
-        if limit is not None and not dying:
-            step = step_of(candidate)
-            if step is None or step > limit:
-                continue
+        if not rule.allows(candidate):
+            continue
         judgement = judge(candidate)
         attempts += judgement.read
         if judgement.usable:
-            to = step_of(candidate)
-            rollback = (
-                Rollback(origin, to, save_interval or 1, why)
-                if origin is not None and to is not None
-                else None
-            )
+            rollback = rule.to(step_of(candidate))
             return Choice(
                 candidate, tuple(rejected), attempts, rollback=rollback, assignment=judgement.assignment
             )
         rejected.append(Rejected(candidate, judgement.findings))
-        if not fallback and i == 0:
-            return Choice(None, tuple(rejected), attempts)
-        step = step_of(candidate) if dying and save_interval else None
-        if step is not None and save_interval:
-            target = step // save_interval * save_interval
-            if origin is None:
-                origin, why = step, "; ".join(f.message for f in judgement.findings[:2]) or "not resumable"
-            limit = target if limit is None else min(limit, target)
+        if not fallback:
+            break
+        rule.add(rejected[-1])
     return Choice(None, tuple(rejected), attempts)

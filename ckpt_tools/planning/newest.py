@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
+from typing import NamedTuple
 
 from ckpt_tools.model.frozen import frozen
 
@@ -98,53 +99,84 @@ def times(saves: Sequence[Saved], now: int) -> Times:
     """What the times of a run's checkpoints look like; those whose step nobody knows are left out."""
     known = [s for s in saves if s.order != UNKNOWN]
     by_time = sorted(known, key=lambda s: (s.at, s.order))
-    if len({s.order for s in known}) > 1:
-        if known and all(s.at < _FIRST_NS for s in known):
-            return Times.LOST
-        if by_time[0].at == by_time[-1].at:
-            return Times.EQUAL
+    steps = len({s.order for s in known})
+    if steps > 1 and (silent := _silent(by_time)):
+        return silent
     if all(a.order <= b.order for a, b in pairwise(by_time)):
         return Times.IN_STEP
+    return _clock_was_wrong(by_time, now) or _out_of_step(by_time, steps)
+
+
+def _silent(by_time: Sequence[Saved]) -> Times | None:
+    """Why the times tell nothing; None where they do."""
+    first, last = by_time[0].at, by_time[-1].at
+    if last < _FIRST_NS:
+        return Times.LOST
+    return Times.EQUAL if first == last else None
+
+
+def _clock_was_wrong(by_time: Sequence[Saved], now: int) -> Times | None:
     if by_time[-1].at > now + _SKEW_NS:
         return Times.FUTURE
-    if by_time[0].at < _FIRST_NS:
-        return Times.PARTLY_LOST
-    if len({s.order for s in known}) > 2 and all(a.order >= b.order for a, b in pairwise(by_time)):
-        return Times.REVERSED  # of two, one may just have been saved again, or touched
+    return Times.PARTLY_LOST if by_time[0].at < _FIRST_NS else None
+
+
+def _out_of_step(by_time: Sequence[Saved], steps: int) -> Times:
+    """What made the times of saves of so many ``steps`` disagree with their order: training, or a copy."""
+    # of two, one may just have been saved again, or touched
+    if steps > 2 and all(a.order >= b.order for a, b in pairwise(by_time)):
+        return Times.REVERSED
     copied = all(a.name <= b.name for a, b in pairwise(by_time))
     if _at_the_pace_of_training(by_time, copied):
         return Times.TRAINING
     return Times.NAMES if copied else Times.UNPROVEN
 
 
-def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
-    """Whether every save took at least half the time that its steps take in this run; downtime may have come
-    on top.
+class _Pace(NamedTuple):
+    """How long a save ``took`` after the one before, in nanoseconds, and how many steps were trained for it.
 
-    A step that is lower than the one before was trained from an earlier save of a lower step, which must be
-    there: a file that was touched or restored has none. Where the times could be those of a ``copied`` tree,
-    two pairs of saves in step must show the pace.
+    ``on``: from the save before on; else from an earlier one, after a rollback.
     """
-    place = _places(by_time)
-    if place is None or _interleaved(by_time):
+
+    took: int
+    steps: int
+    on: bool
+
+
+def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
+    """Whether every save took at least half the time that its steps take in this run; downtime may come on top.
+
+    Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace.
+    """
+    paces = None if _interleaved(by_time) else _paces(by_time)
+    if paces is None:
         return False
-    rates, paces = list[float](), list[tuple[int, int]]()
-    for i, (a, b) in enumerate(pairwise(by_time)):
-        origin = a.order
-        if b.order <= a.order:
-            origin = max((s.order for s in by_time[: i + 1] if s.order < b.order), default=UNKNOWN)
-            if origin == UNKNOWN:
-                return False
-        took, distance = b.at - a.at, place[b.order] - place[origin]
-        if b.dying:  # saved when the job died, which may be at once
-            continue
-        paces.append((took, distance))
-        if origin is a.order and distance > 0:
-            rates.append(took / distance)
+    rates = sorted(pace.took / pace.steps for pace in paces if pace.on and pace.steps > 0)
     if len(rates) < 1 + copied:
         return False
-    usual = sorted(rates)[(len(rates) - (not copied)) // 2]
-    return all(2 * took >= usual * distance for took, distance in paces)
+    usual = rates[(len(rates) - (not copied)) // 2]
+    return all(2 * pace.took >= usual * pace.steps for pace in paces)
+
+
+def _paces(by_time: Sequence[Saved]) -> list[_Pace] | None:
+    """The pace of each save after the first; None where that cannot be known.
+
+    A step that is lower than the one before was trained from an earlier save of a lower step, which must be
+    there: a file that was touched or restored has none.
+    """
+    place = _places(by_time)
+    if place is None:
+        return None
+    paces = list[_Pace]()
+    for i, (a, b) in enumerate(pairwise(by_time)):
+        origin, on = a.order, b.order > a.order
+        if not on:
+            origin = max((s.order for s in by_time[: i + 1] if s.order < b.order), default=UNKNOWN)
+        if origin == UNKNOWN:
+            return None
+        if not b.dying:  # else saved when the job died, which may be at once
+            paces.append(_Pace(b.at - a.at, place[b.order] - place[origin], on))
+    return paces
 
 
 def _interleaved(by_time: Sequence[Saved]) -> bool:
