@@ -19,8 +19,8 @@ from ckpt_tools.job.options import Terms
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.decision_log import state_dir
 from ckpt_tools.reading.session import Progress
+from ckpt_tools.settings import directories
 
 __all__ = ["Taken", "Terms", "decide", "taken"]
 
@@ -104,7 +104,7 @@ def decide(
             f"the job has {party.nodes} nodes, and each would decide alone",
             "say --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
-    selection = replace(selection, plan_dir=terms.plan_dir or state_dir(env))
+    selection = replace(selection, plan_dir=terms.plan_dir or directories.decisions(env))
     about = {**(party.about or {}), "nodes": party.nodes, "asked": asked(selection)}
     # Of those who share a directory and a key the first decides for all; those who meet have a key each, or one would wait for the lock of the other.
     key = f"{party.key}.node-{party.node}" if terms.agree or not party.key else party.key
@@ -113,7 +113,7 @@ def decide(
         with rendezvous.told():
             if terms.require_mount:
                 _require_mount(root)
-            decisions = Decisions(terms.plan_dir or state_dir(env), root, trusted=selection.trust)
+            decisions = Decisions(terms.plan_dir or directories.decisions(env), root, trusted=selection.trust)
         maker = Maker(
             root,
             replace(selection, rank=None),

@@ -173,14 +173,16 @@ class Candidates:
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
-        before = decision_log.last(
-            decision_log.place(self.selection.plan_dir, self.root), self.selection.trust
+        log = decision_log.sides_with(
+            decision_log.last(decision_log.place_of(self.root, self.selection), self.selection.trust),
+            by_mtime,
+            by_step,
+            self.step(by_mtime),
         )
-        log = decision_log.sides_with(before, by_mtime, by_step, self.step(by_mtime))
-        said = choice_warnings.witnesses(self.session, self.times, by_mtime, by_step, log)
-        if said.verdict is None:
-            raise choice_warnings.question(self.times, said, by_mtime, by_step)
-        return said.verdict
+        witnesses = choice_warnings.witnesses(self.session, self.times, by_mtime, by_step, log)
+        if witnesses.verdict is None:
+            raise choice_warnings.newest_in_doubt(self.times, witnesses, by_mtime, by_step)
+        return witnesses.verdict
 
     def settled(self) -> None:
         """For those who judge in one order only.

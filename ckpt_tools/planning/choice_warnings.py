@@ -1,6 +1,4 @@
-"""What makes a choice doubtful although no file of it is damaged: clocks, orders that disagree, newer saves
-that never finished.
-"""
+"""Warnings about a choice of which no file is damaged: clocks, orders that disagree, saves that never finished."""
 
 from __future__ import annotations
 
@@ -33,18 +31,19 @@ def heads(
     candidates: Sequence[Checkpoint], run: completeness.Expected, prefer: Kind | None = None
 ) -> tuple[Checkpoint, Checkpoint]:
     """The first complete checkpoint by modification time, and the first by step."""
-    told = [c for c in candidates if c.order != newest.UNKNOWN] or candidates
-    by_mtime, by_step = (_first(told, order, run, prefer) for order in ("mtime", "step"))
+    known = [c for c in candidates if c.order != newest.UNKNOWN] or candidates
+    by_mtime, by_step = (_first(known, order, run, prefer) for order in ("mtime", "step"))
     return by_mtime, by_step
 
 
 def times_of(candidates: Sequence[Checkpoint], now: int) -> Times:
     """What the modification times of checkpoints look like. A release is no save of the run."""
     saves = [c for c in candidates if c.kind is not Kind.RELEASE]
-    seen = newest.times([Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves], now)
-    return (
-        seen if seen is Times.IN_STEP or seen.mute else newest.times([_saved(c) for c in saves], now)
-    )  # nearly always that is enough
+    one_time_each = [Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves]
+    times = newest.times(one_time_each, now)
+    if times is Times.IN_STEP or times.mute:  # nearly always that is enough
+        return times
+    return newest.times([_saved(c) for c in saves], now)
 
 
 def _saved(c: Checkpoint) -> Saved:
@@ -60,22 +59,25 @@ def _saved(c: Checkpoint) -> Saved:
 
 
 def witnesses(
-    session: Session, seen: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None
+    session: Session, times: Times, by_mtime: Checkpoint, by_step: Checkpoint, log: str | None = None
 ) -> Witnesses:
     """What speaks for the newest by time, and what for the one of the highest step; ``log`` is what earlier
     starts say.
     """
     return Witnesses(
-        times="mtime" if seen.speaks else None,
-        proven=seen.believed,
-        generations=_side(*(_restarts(c) for c in (by_mtime, by_step))),
+        times="mtime" if times.speaks else None,
+        proven=times.believed,
+        generations=_later(_restarts(by_mtime), _restarts(by_step)),
         tracker=_tracker(session, by_mtime, by_step),
         log=log,
     )
 
 
-def _side(for_mtime: int, for_step: int) -> str | None:
-    return None if for_mtime == for_step else "mtime" if for_mtime > for_step else "step"
+def _later(by_mtime: int, by_step: int) -> str | None:
+    """Which of two numbers is the higher, None where they are equal."""
+    if by_mtime == by_step:
+        return None
+    return "mtime" if by_mtime > by_step else "step"
 
 
 def _restarts(c: Checkpoint) -> int:
@@ -93,27 +95,27 @@ def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str
 
 def _named(session: Session, c: Checkpoint) -> bool:
     layout = BY_NAME[c.layout]
-    said = session.tracker(c.layout, c.parts[0].base) if c.parts else None
-    named = said is not None and said[1] is not None and layout.tracked(c) == said[1]
+    tracker = session.tracker(c.layout, c.parts[0].base) if c.parts else None
+    latest = tracker[1] if tracker else None
+    named = latest is not None and layout.tracked(c) == latest
     return named or any(p.piece == layout.renewed for p in c.parts)
 
 
 def disagreement(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> Finding:
     """That time and step name different checkpoints."""
-    said = session.tracker(by_step.layout, by_step.parts[0].base)
-    testimony = "" if said is None or isinstance(said[1], Finding) else f"; the tracker says {said[1]}"
-    text = (
-        f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}{testimony}"
-    )
+    text = f"newest by time is {completeness.label(by_mtime)}, by step {completeness.label(by_step)}"
+    tracker = session.tracker(by_step.layout, by_step.parts[0].base)
+    if tracker is not None and not isinstance(tracker[1], Finding):
+        text += f"; the tracker says {tracker[1]}"
     return finding("mtime-disagrees-with-step", text, path=by_mtime.path)
 
 
-def mute(seen: Times, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
+def mute(times: Times, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
     """That the times of all checkpoints tell nothing."""
-    if seen.mute:
+    if times.mute:
         yield finding(
             "mtime-not-kept",
-            f"{seen.value}: the step decides which is the newest",
+            f"{times.value}: the step decides which is the newest",
             path=candidates[0].parts[0].base,
         )
 
@@ -130,23 +132,22 @@ def clocks(session: Session, candidates: Sequence[Checkpoint]) -> Iterator[Findi
         yield finding("mtime-in-future", text, path=session.root)
 
 
-def question(seen: Times, said: Witnesses, by_mtime: Checkpoint, by_step: Checkpoint) -> UsageError:
+def newest_in_doubt(
+    times: Times, witnesses: Witnesses, by_mtime: Checkpoint, by_step: Checkpoint
+) -> UsageError:
     """Which of two checkpoints is the newest, with what each witness says and what answers it."""
-    sides = {"mtime": by_mtime.label, "step": by_step.label}
-    spoken = [
-        ("the modification times", said.times),
-        ("the restart counters", said.generations),
-        ("the tracker", said.tracker),
-        ("the log of earlier starts", said.log),
+    labels = {"mtime": by_mtime.label, "step": by_step.label}
+    every = [
+        ("the modification times speak", witnesses.times),
+        ("the restart counters speak", witnesses.generations),
+        ("the tracker speaks", witnesses.tracker),
+        ("the log of earlier starts speaks", witnesses.log),
     ]
-    told = [
-        f"{who} speak{'' if who.endswith('s') else 's'} for {sides[word]}"
-        for who, word in spoken
-        if word is not None
-    ]
-    why = " and ".join(told) if len(told) > 1 else seen.value
+    speaking = [f"{who} for {labels[order]}" for who, order in every if order is not None]
+    why = " and ".join(speaking) if len(speaking) > 1 else times.value
     text = (
-        f"which checkpoint is the newest is in doubt ({why}): {by_mtime.path} by modification time ({_when(by_mtime)}), "
+        f"which checkpoint is the newest is in doubt ({why}): "
+        f"{by_mtime.path} by modification time ({_when(by_mtime)}), "
         f"{by_step.path} by step ({_when(by_step)})"
     )
     hint = (
@@ -164,12 +165,10 @@ def _first(
     candidates: Sequence[Checkpoint], order: str, run: completeness.Expected, prefer: Kind | None
 ) -> Checkpoint:
     """The best of the complete ones; where none is, of all."""
-    if any(
-        c.kind is not Kind.PERIODIC for c in candidates
-    ):  # those at the same step change the order, so incomplete ones must go first
-        return rank([c for c in candidates if not completeness.missing(c, run)] or candidates, order, prefer)[
-            0
-        ]
+    if any(c.kind is not Kind.PERIODIC for c in candidates):
+        # those at the same step change the order, so incomplete ones must go first
+        complete = [c for c in candidates if not completeness.missing(c, run)]
+        return rank(complete or candidates, order, prefer)[0]
     ranked = rank(candidates, order, prefer)
     return next((c for c in ranked if not completeness.missing(c, run)), ranked[0])
 
@@ -181,25 +180,22 @@ def unfinished(
     root: str,
     state: Callable[[Checkpoint], str],
 ) -> Iterator[Finding]:
-    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step; all
-    where none is chosen. ``order`` is "mtime" or "step".
+    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step.
 
-    ``state`` says of a save that may still be written how far it is.
+    All of them where none is chosen. ``order`` is "mtime" or "step", ``state`` says of a save that may still
+    be written how far it is.
     """
-
-    def newer(c: Checkpoint) -> bool:
-        return (
-            chosen is None
-            or rank([chosen, c], order)[0] is c
-            or (c.layout == chosen.layout and c.order > chosen.order)
-        )
-
-    left = [c for c in rank(saves, order) if newer(c)]
+    left = [c for c in rank(saves, order) if chosen is None or _goes_before(c, chosen, order)]
     than = "" if chosen is None else " is newer than the choice, but"
     for c in left[:_SAVES]:
         text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c)}"
-        text += f": {told}" if (told := state(c)) else ""
+        text += f": {progress}" if (progress := state(c)) else ""
         yield finding("unfinished-save", text, path=c.parts[0].home or c.path)
     if more := left[_SAVES:]:
         text = f"{len(more):,} more saves like these never finished: {ranges.names(c.label for c in more)}"
         yield finding("unfinished-save", text, path=root)
+
+
+def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
+    later = c.layout == chosen.layout and c.order > chosen.order
+    return later or rank([chosen, c], order)[0] is c

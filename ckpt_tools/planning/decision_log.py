@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -27,33 +27,29 @@ _AGES = 1e18
 """Seconds that no clock shows: beyond them an integer may be no float."""
 
 
-def state_dir(env: Mapping[str, str]) -> str:
-    """Where decisions go unless --plan-dir says otherwise: it survives a reboot, so that a lost mount is not
-    taken for a first launch.
-    """
-    home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "ckpt-tools", "decisions")
-
-
 def safe(name: str) -> str:
     """A name as a single path component."""
     return re.sub(r"[^A-Za-z0-9_.=-]", "_", name)[:80].lstrip(".") or "_"
 
 
-def place(plan_dir: str | None, root: str) -> str:
+def place(plan_dir: str, root: str) -> str:
     """The directory of the decisions about one root. Raises UsageError where it would lie inside the root."""
     import xxhash
 
-    root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir or state_dir(os.environ))
+    root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir)
     inside = os.path.realpath(plan_dir) + os.sep
     if inside.startswith(os.path.realpath(root).rstrip(os.sep) + os.sep):
         raise UsageError(
             f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes",
             "name a directory outside it",
         )
-    return os.path.join(
-        plan_dir, f"{safe(os.path.basename(root))}-{xxhash.xxh3_64_hexdigest(os.fsencode(root))}"
-    )
+    digest = xxhash.xxh3_64_hexdigest(os.fsencode(root))
+    return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{digest}")
+
+
+def place_of(root: str, selection: Selection) -> str:
+    """As ``place``, in the directory that the caller named, else in this user's own."""
+    return place(selection.plan_dir or directories.decisions(), root)
 
 
 def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
@@ -104,19 +100,18 @@ def _start(note: object) -> EarlierStart:
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
     checked_json.path(note["path"], "path")
-    step, at = note.get("step"), note.get("decided_at")
-    rows = note.get("ahead")
+    step, rows = note.get("step"), note.get("ahead")
     passed = tuple(
         (row[0], _seconds(row[1]))
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, list) and len(row) == 2
     )
     return EarlierStart(
-        step if isinstance(step, int) else None,
-        note["path"],
-        _seconds(at),
-        _seconds(note.get("mtime")),
-        passed,
+        step=step if isinstance(step, int) else None,
+        path=note["path"],
+        decided_at=_seconds(note.get("decided_at")),
+        mtime=_seconds(note.get("mtime")),
+        passed=passed,
     )
 
 
@@ -135,17 +130,17 @@ def sides_with(
     """
     if before is None:
         return None
-    if (before.path, before.mtime) == _key(by_step):
+    resumed_from = before.path, before.mtime
+    if resumed_from == _path_and_time(by_step):
         return "step"
-    since = step is not None and before.step is not None and step > before.step
-    return (
-        "mtime"
-        if _key(by_step) in before.passed and (since or (before.path, before.mtime) == _key(by_mtime))
-        else None
-    )
+    if _path_and_time(by_step) not in before.passed:
+        return None
+    saved_since = step is not None and before.step is not None and step > before.step
+    return "mtime" if saved_since or resumed_from == _path_and_time(by_mtime) else None
 
 
-def _key(c: Checkpoint) -> tuple[str, float]:
+def _path_and_time(c: Checkpoint) -> tuple[str, float]:
+    """What a note of a start names a checkpoint by; the time in seconds."""
     return c.path, round(c.mtime_ns / 1e9, 6)
 
 
@@ -154,7 +149,7 @@ def earlier(root: str, selection: Selection) -> EarlierStart | None:
 
     Raises CannotLook when that cannot be known.
     """
-    before = None if selection.allow_fresh else last(place(selection.plan_dir, root), selection.trust)
+    before = None if selection.allow_fresh else last(place_of(root, selection), selection.trust)
     return before if before and not _another_run(before, selection) else None
 
 

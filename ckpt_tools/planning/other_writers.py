@@ -1,5 +1,6 @@
-"""Whether somebody else writes below ROOT while a decision is made: what a killed launcher left running, or a
-second job.
+"""Whether somebody else writes below ROOT while a decision is made.
+
+It may be what a killed launcher left running, or a second job.
 """
 
 from __future__ import annotations
@@ -78,51 +79,60 @@ def other_writers(
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
-    said = dict(_young(((p.path, p.mtime_ns) for c in checkpoints for p in c.parts), look))
-    blind = dict[str, OSError]()
+    written, unknown = _written(checkpoints, look, chosen)
+    yield from (finding("another-writer", why, path=path) for path, why in list(written.items())[:_NAMED])
+    if len(written) > _NAMED:
+        more = f"{len(written) - _NAMED} more files and directories were written while ckpt looked"
+        yield finding("another-writer", more, path=look.root)
+    for path, error in list(unknown.items())[:_NAMED]:
+        text = f"whether something else writes there is unknown: {error.strerror}"
+        yield finding("unreadable", text, path=path)
+
+
+def _written(
+    checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None
+) -> tuple[dict[str, str], dict[str, OSError]]:
+    """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
+    written = dict(_young(((p.path, p.mtime_ns) for c in checkpoints for p in c.parts), look))
     temporary = list(_stats(look.temporary[-STATS:]))
-    said.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
-    said.update(_changed(_newest(checkpoints), blind))
+    written.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
+    changed, unknown = _changed(_newest(checkpoints))
+    written.update(changed)
     for directory in _directories(checkpoints, chosen, look.root):
         try:
-            said = {**_entered(directory, look), **said}
+            written = {**_entered(directory, look), **written}
         except FileNotFoundError:
             pass  # the run is a prefix of names, or its files have vanished, which was said
         except OSError as e:
-            blind[directory] = e
-    yield from (finding("another-writer", why, path=path) for path, why in list(said.items())[:_NAMED])
-    if len(said) > _NAMED:
-        yield finding(
-            "another-writer",
-            f"{len(said) - _NAMED} more files and directories were written while ckpt looked",
-            path=look.root,
-        )
-    for path, error in list(blind.items())[:_NAMED]:
-        yield finding(
-            "unreadable", f"whether something else writes there is unknown: {error.strerror}", path=path
-        )
+            unknown[directory] = e
+    return written, unknown
 
 
-def _changed(front: Sequence[Part], blind: dict[str, OSError]) -> Iterator[tuple[str, str]]:
-    """Files that are not as they were listed; those that cannot be asked about any more go into ``blind``."""
+def _changed(front: Sequence[Part]) -> tuple[dict[str, str], dict[str, OSError]]:
+    """(files that are not as they were listed: path -> how; those that cannot be asked about: path -> why)."""
     before = {p.path: (p.size, p.mtime_ns) for p in front}
+    changed, unknown = dict[str, str](), dict[str, OSError]()
     for path, now in _stats(list(before)):
         if isinstance(now, FileNotFoundError):
-            yield path, "it has vanished while ckpt looked"
+            changed[path] = "it has vanished while ckpt looked"
         elif isinstance(now, OSError):
-            blind[path] = now
+            unknown[path] = now
         elif now != before[path]:
-            size, grown = before[path][0], now[0]
-            yield (
-                path,
-                _CHANGED
-                if size == grown
-                else f"it has changed from {size:,} to {grown:,} bytes while ckpt looked",
-            )
+            changed[path] = _change(before[path], now)
+    return changed, unknown
+
+
+def _change(before: Seen, now: Seen) -> str:
+    if before[0] == now[0]:
+        return _CHANGED
+    return f"it has changed from {before[0]:,} to {now[0]:,} bytes while ckpt looked"
 
 
 def _hint(path: str) -> str:
-    return f"another process writes there ('fuser -v {path}' names one of this machine): end it, then start again"
+    return (
+        f"another process writes there ('fuser -v {path}' names one of this machine): "
+        "end it, then start again"
+    )
 
 
 def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:

@@ -1,5 +1,6 @@
-"""Which candidates go behind the others however new they are: exports, halves, and what nothing places in the
-order of training.
+"""Which candidates go behind the others however new they are.
+
+Exports do, halves, and what nothing places in the order of training.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ def passed_over(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -
 
 def ask_where_unclear(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> None:
     """Raises UsageError where a checkpoint may be the newest, and nothing tells."""
-    c = next((c for c in candidates if BY_NAME[c.layout].unclear(c, candidates)), None)
-    if c is None:
+    unclear = next((c for c in candidates if BY_NAME[c.layout].unclear(c, candidates)), None)
+    if unclear is None:
         return
     placed = rank(first, "mtime")[0]
-    name, other = (o.parts[0].path.rpartition("/")[2] for o in (c, placed))
-    text = f"which checkpoint is the newest is in doubt: {c.path} was written last, but nothing tells its step; {placed.path} is of {placed.label}"
+    name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
+    text = (
+        f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "
+        f"but nothing tells its step; {placed.path} is of {placed.label}"
+    )
+    prefix = unclear.parts[0].prefix or name
     raise UsageError(
-        text,
-        f"say --order step to resume from {other}, or --prefix {c.parts[0].prefix or name} to resume from {name}",
+        text, f"say --order step to resume from {other}, or --prefix {prefix} to resume from {name}"
     )
