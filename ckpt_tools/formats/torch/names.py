@@ -75,39 +75,49 @@ def _children(v: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(v, (list, tuple)):
         yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
     elif type(v) is Call:
-        name = v.func.name if type(v.func) is Global else ""
-        if name in _WRAPPERS:
-            yield from (("", c) for c in v.args[:1] if isinstance(c, _CONTAINERS))
-            yield from _parts(v)
-            return
-        if name in FROM_TYPE and len(v.args) > 2 and type(v.args[2]) is tuple:
-            yield from _children(v.args[2][0] if len(v.args[2]) == 1 else v.args[2])
-            yield from _parts(v)
-            return
-        if name == "_rebuild_sparse_tensor" and len(v.args) > 1 and type(v.args[1]) is tuple:
-            parts = [c for c in v.args[1] if type(c) is Call]
-            yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
-            return
-        if name == "_rebuild_nested_tensor":
-            yield from zip(_NESTED, v.args, strict=False)
-            return
-        for more in (v.args, v.items, v.entries, v.state):
+        yield from _in_call(v)
+
+
+def _in_call(v: Call) -> Iterator[tuple[str, Any]]:
+    """The containers and calls directly inside a call: what torch's own functions take has names."""
+    name, args = _called(v.func), v.args
+    if name in _WRAPPERS:
+        yield from (("", c) for c in args[:1] if isinstance(c, _CONTAINERS))
+        yield from _parts(v)
+    elif name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
+        yield from _children(args[2][0] if len(args[2]) == 1 else args[2])
+        yield from _parts(v)
+    elif name == "_rebuild_sparse_tensor" and len(args) > 1 and type(args[1]) is tuple:
+        yield from _sparse(args[1])
+    elif name == "_rebuild_nested_tensor":
+        yield from zip(_NESTED, args, strict=False)
+    else:
+        for more in (args, v.items, v.entries, v.state):
             if isinstance(more, (dict, list, tuple)):
                 yield from _children(more)
 
 
+def _sparse(args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """The tensors that a sparse one is made of."""
+    parts = [c for c in args if type(c) is Call]
+    yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
+
+
+def _called(func: Any) -> str:
+    """The name of a function without its module; "" when no global names it."""
+    return func.name if type(func) is Global else ""
+
+
 def _parts(v: Call) -> Iterator[tuple[str, Any]]:
-    """What a tensor carries beside its storage: the scales of a quantized one, the attributes of a subclass or a parameter."""
-    name = v.func.name if type(v.func) is Global else ""
-    if name in FROM_TYPE and len(v.args) > 3:
-        state, inner = v.args[3], v.args[2]
-        func = v.args[0].name if type(v.args[0]) is Global else ""
-    else:
-        func, inner, state = (
-            name,
-            v.args,
-            v.args[3] if name == "_rebuild_parameter_with_state" and len(v.args) > 3 else None,
-        )
+    """What a tensor carries beside its storage.
+
+    The scales of a quantized one, the attributes of a subclass or a parameter.
+    """
+    func, inner, state = _called(v.func), v.args, None
+    if func in FROM_TYPE and len(v.args) > 3:
+        func, inner, state = _called(v.args[0]), v.args[2], v.args[3]
+    elif func == "_rebuild_parameter_with_state" and len(v.args) > 3:
+        state = v.args[3]
     if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
         yield from zip(("scales", "zero_points"), (c for c in inner[4] if type(c) is Call), strict=False)
     for attributes in state if type(state) is tuple else (state,):  # (__dict__, __slots__) or __dict__ alone

@@ -48,14 +48,7 @@ def serialization_id(
         )
     off = 20  # digits of the names' half that are not Linux'
     if len(others) <= (_FEW if own.crc else _BUCKETS[-1]):
-        names = b"%020d" % _digest_of_names(tuple(r.name.removeprefix(top) for r in others))
-        off = sum(a != b for a, b in zip(names, digits[:20], strict=True))
-        if off == 1:  # another system's digits would nearly all differ
-            why = f"the serialization id's half for the names has a damaged digit: {names.decode()} is right"
-            yield finding("odd-header", why, offset=own.payload)
-        elif off:
-            why = "the serialization id's half for the names is not what Linux writes: another system wrote the file, or records were renamed"
-            yield finding("odd-header", why, offset=own.payload, severity=Severity.NOTE)
+        off = yield from _names_half(tuple(r.name.removeprefix(top) for r in others), digits[:20], own)
     anatomy.explain(
         own.payload,
         20,
@@ -64,6 +57,20 @@ def serialization_id(
     )
     anatomy.explain(own.payload + 20, 20, "serialization id: digest of the checksums")
     return agrees
+
+
+def _names_half(names: tuple[str, ...], digits: bytes, own: Record) -> Generator[Finding, None, int]:
+    """How many digits of the half for the names are not those that Linux writes."""
+    right = b"%020d" % _digest_of_names(names)
+    off = sum(a != b for a, b in zip(right, digits, strict=True))
+    half = "the serialization id's half for the names"
+    if off == 1:  # another system's digits would nearly all differ
+        why = f"{half} has a damaged digit: {right.decode()} is right"
+        yield finding("odd-header", why, offset=own.payload)
+    elif off:
+        why = f"{half} is not what Linux writes: another system wrote the file, or records were renamed"
+        yield finding("odd-header", why, offset=own.payload, severity=Severity.NOTE)
+    return off
 
 
 def _digest_of_names(names: tuple[str, ...]) -> int:

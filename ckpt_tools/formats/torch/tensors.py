@@ -47,6 +47,7 @@ STORAGES: dict[str, str] = {
     "Untyped": "uint8", "_Untyped": "uint8",
 }  # fmt: skip
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
+_META = "_rebuild_meta_tensor_no_storage"
 _FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _HUGE = 1 << 62
 _DIMENSIONS = 64
@@ -89,34 +90,36 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
-    if (
-        type(pid) is not tuple
-        or len(pid) not in (5, 6)
-        or pid[0] != "storage"
-        or type(pid[1]) is not Global
-        or type(pid[4]) is not int
-    ):
-        return finding(
-            "bad-pickle",
-            "a persistent id is not the tuple that torch writes for a storage",
-            offset=ref.offset,
-        )
-    dtype = STORAGES.get(pid[1].name.removesuffix("Storage"))
-    if type(pid[2]) is not str or not 0 <= pid[4] < _HUGE:
+    if not _names_storage(pid):
+        why = "a persistent id is not the tuple that torch writes for a storage"
+        return finding("bad-pickle", why, offset=ref.offset)
+    _, cls, key, _, numel = pid[:5]
+    if type(key) is not str or not 0 <= numel < _HUGE:
         return finding("bad-pickle", "a storage has a damaged key or number of elements", offset=ref.offset)
+    dtype = STORAGES.get(cls.name.removesuffix("Storage"))
     if dtype is None:
-        return finding(
-            "unknown-dtype",
-            f"storage {pid[2][:80]!r} has the unknown class {str(pid[1])[:120]}",
-            offset=ref.offset,
-        )
-    view = pid[5] if len(pid) == 6 else None  # torch before 0.4 shared storages by views of a root
-    start = (
-        view[1]
-        if type(view) is tuple and len(view) == 3 and type(view[1]) is int and 0 <= view[1] < _HUGE
-        else 0
+        why = f"storage {key[:80]!r} has the unknown class {str(cls)[:120]}"
+        return finding("unknown-dtype", why, offset=ref.offset)
+    view = pid[5] if len(pid) == 6 else None
+    return Storage(key, dtype, numel, _view_start(view) * ITEMSIZE[dtype], ref.offset)
+
+
+def _names_storage(pid: Any) -> bool:
+    """Whether a persistent id has the form ("storage", class, key, location, number of elements, view)."""
+    return (
+        type(pid) is tuple
+        and len(pid) in (5, 6)
+        and pid[0] == "storage"
+        and type(pid[1]) is Global
+        and type(pid[4]) is int
     )
-    return Storage(pid[2], dtype, pid[4], start * ITEMSIZE[dtype], ref.offset)
+
+
+def _view_start(view: Any) -> int:
+    """The first element of a view; torch before 0.4 shared storages by views of a root."""
+    if type(view) is not tuple or len(view) != 3 or type(view[1]) is not int:
+        return 0
+    return view[1] if 0 <= view[1] < _HUGE else 0
 
 
 def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
@@ -221,23 +224,21 @@ def _tensor(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
     """The tensor that a call of torch's ``_rebuild_…`` makes; None for other calls. Raises _Bad."""
-    if name == "_rebuild_meta_tensor_no_storage" and len(args) > 1 and type(args[0]) is Global:
+    if name == _META and len(args) > 1 and type(args[0]) is Global:
         return Tensor("", args[0].name, _sizes(args[1], "shape"), 0)
     if name not in _REBUILD:
         return None
-    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
-        raise _Bad("its first argument is not a storage, or arguments are missing")
+    storage = _storage(name, args, hidden)
     own = type(args[0]) is Persistent
-    storage = args[0].meaning if own else _inside(args[0], hidden)
     if not isinstance(storage, Storage):
         return None  # reported where the storages are
-    dtype = args[6].name if name == "_rebuild_tensor_v3" and type(args[6]) is Global else storage.dtype
+    dtype = _dtype(name, args, storage)
     shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
     (start,) = _sizes((args[1],), "offset")
     numel, reach = _extent(shape, stride, start)
     nbytes, need, span = _needs(dtype, shape, numel, reach, start)
     place = places.get(storage.key) if own else None
-    have = (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
+    have = _room(storage, place)
     if numel and need > have:
         what = f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}"
         raise _Bad(what, "tensor-out-of-bounds")
@@ -245,10 +246,36 @@ def _tensor(
     if place is None or place.offset is None:
         return Tensor("", dtype, shape, nbytes, None, key)
     at = place.offset + storage.view + start * ITEMSIZE[dtype]
-    if nbytes and dtype not in _PACKED and span != nbytes:
-        # Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
-        return Tensor("", dtype, shape, nbytes, at, key, ((at, span if span < nbytes else 0),))
-    return Tensor("", dtype, shape, nbytes, at, key)
+    pieces = _pieces(at, nbytes, span) if dtype not in _PACKED else ()
+    return Tensor("", dtype, shape, nbytes, at, key, pieces)
+
+
+def _storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
+    """What the first argument of a call of torch's ``_rebuild_…`` stands for. Raises _Bad."""
+    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
+        raise _Bad("its first argument is not a storage, or arguments are missing")
+    return args[0].meaning if type(args[0]) is Persistent else _inside(args[0], hidden)
+
+
+def _dtype(name: str, args: tuple[Any, ...], storage: Storage) -> str:
+    """The element type of a tensor, which only a call of the third version tells apart from its storage's."""
+    named = name == "_rebuild_tensor_v3" and type(args[6]) is Global
+    return args[6].name if named else storage.dtype
+
+
+def _room(storage: Storage, place: Place | None) -> int:
+    """Bytes from where a storage's elements begin to its end, as the pickle says and as the file has them."""
+    return (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
+
+
+def _pieces(at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
+    """Where the bytes of a tensor lie that is not contiguous; () for one that is.
+
+    Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
+    """
+    if not nbytes or span == nbytes:
+        return ()
+    return ((at, span if span < nbytes else 0),)
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int]:

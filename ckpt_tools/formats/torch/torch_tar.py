@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from ckpt_tools.findings import finding
@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.pickles.stubs import Global, Pickled
+from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import named
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, SUFFIXES, Place, extent
 from ckpt_tools.model.finding import Finding
@@ -48,55 +48,62 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for name in NAMES:
         if name not in found:
             raise Damage("bad-header", f"the archive has no member {name!r}", source.size)
-    at, stop = found["sys_info"]
+    yield from _system(source, *found["sys_info"], anatomy)
+    places = yield from _storages(source, *found["storages"], anatomy)
+    made = yield from _tensors(source, *found["tensors"], places, anatomy)
+    at, stop = found["pickle"]
+    what = "the object's pickle: its opcodes and references are checked, not its names and numbers"
+    anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
+    pickled = yield from read_judged(source, at, stop, anatomy)
+    yield from _end("pickle", pickled, stop)
+    scalars(pickled.value, anatomy)
+    yield from _missing(pickled, places, made)
+    yield from _unused(pickled, places, made, found)
+    stubs = {id(ref): made[ref.pid] for ref in pickled.persistents if _key(ref) in made}
+    yield from named(pickled.value, stubs, anatomy, "")
+
+
+def _system(source: Source, at: int, stop: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """The member sys_info: protocol, byte order and sizes of types."""
     system = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     info = system.value if isinstance(system.value, dict) else {}
     if info.get("protocol_version") != _PROTOCOL or type(info.get("little_endian")) is not bool:
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=at)
     yield from _end("sys_info", system, stop)
-    anatomy.explain(
-        at,
-        stop - at,
-        "a pickle of the protocol and the system's type sizes: some of its values are checked",
-        Guard.UNPROTECTED,
-    )
-    places = yield from _storages(source, *found["storages"], anatomy)
-    made = yield from _tensors(source, *found["tensors"], places, anatomy)
-    at, stop = found["pickle"]
-    anatomy.explain(
-        at,
-        stop - at,
-        "the object's pickle: its opcodes and references are checked, not its names and numbers",
-        Guard.UNPROTECTED,
-    )
-    pickled = yield from read_judged(source, at, stop, anatomy)
-    yield from _end("pickle", pickled, stop)
-    scalars(pickled.value, anatomy)
-    used, stubs = set[str](), dict[int, Tensor]()
+    what = "a pickle of the protocol and the system's type sizes: some of its values are checked"
+    anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
+
+
+def _key(ref: Persistent) -> str | None:
+    """The key of the tensor or storage that a reference names."""
+    return ref.pid if type(ref.pid) is str else None
+
+
+def _missing(pickled: Pickled, places: Places, made: Mapping[str, Tensor]) -> Iterator[Finding]:
+    """References to what is not in the file."""
     for ref in pickled.persistents:
-        key = ref.pid if type(ref.pid) is str else None
         if type(ref.pid) is tuple and len(ref.pid) == 3:  # a module's class with its source
             continue
+        key = _key(ref)
         if key is None or (key not in made and key not in places):
-            yield finding(
-                "missing-storage",
-                f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage",
-                offset=ref.offset,
-            )
-            continue
-        used.add(key)
-        if key in made:
-            stubs[id(ref)] = made[key]
-    used |= {t.storage for t in made.values()}
-    referred = {r.pid for r in pickled.persistents if type(r.pid) is str}
-    for key in (k for k in made if k not in referred):  # in the file's order
-        yield finding("extra-storage", f"nothing refers to tensor {key[:80]!r}", offset=found["tensors"][0])
+            why = f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage"
+            yield finding("missing-storage", why, offset=ref.offset)
+
+
+def _unused(
+    pickled: Pickled, places: Places, made: Mapping[str, Tensor], found: Mapping[str, tuple[int, int]]
+) -> Iterator[Finding]:
+    """Tensors that nothing refers to, then storages, each in the file's order."""
+    referred = {_key(ref) for ref in pickled.persistents}
+    for key in made:
+        if key not in referred:
+            why = f"nothing refers to tensor {key[:80]!r}"
+            yield finding("extra-storage", why, offset=found["tensors"][0])
+    used = referred | {t.storage for t in made.values()}
     for key, (_, _, root) in places.items():
         if key not in used and not root:
-            yield finding(
-                "extra-storage", f"nothing refers to storage {key[:80]!r}", offset=found["storages"][0]
-            )
-    yield from named(pickled.value, stubs, anatomy, "")
+            why = f"nothing refers to storage {key[:80]!r}"
+            yield finding("extra-storage", why, offset=found["storages"][0])
 
 
 def _end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:

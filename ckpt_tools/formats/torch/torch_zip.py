@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
@@ -11,6 +11,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside, st
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
 from ckpt_tools.model.finding import Finding
@@ -121,30 +122,33 @@ def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
 def _checksums(
     source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data). ``vouched``: they are those that torch wrote."""
+    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data).
+
+    ``vouched``: they are those that torch wrote.
+    """
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     if unsummed(records):
-        yield finding(
-            "checksum-off", "every record has the checksum 0: it was switched off when this file was saved"
-        )
+        why = "every record has the checksum 0: it was switched off when this file was saved"
+        yield finding("checksum-off", why)
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
         skipped.update(records)
-    elif data and not any(
-        r.crc for r in data
-    ):  # skip_data leaves room for the storages; its user may fill them in later
-        empty = all(_blank(source, r) for r in data[:64])
-        if empty:
-            yield finding(
-                "skeleton",
-                "all storages are zero and have no checksum: the file was saved with skip_data",
-                offset=data[0].payload,
-            )
-        if empty or vouched or len(data) > 1:
-            skipped.update(data)
-            yield finding("not-checksummed", "no storage in this file is protected by a checksum")
+    elif data and not any(r.crc for r in data):
+        skipped = yield from _skipped(source, data, vouched)
     explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
     protect([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
+
+
+def _skipped(source: Source, data: Sequence[Record], vouched: bool) -> Generator[Finding, None, set[Record]]:
+    """The storages without a checksum: skip_data leaves room for them, and its user may fill them in later."""
+    empty = all(_blank(source, r) for r in data[:64])
+    if empty:
+        why = "all storages are zero and have no checksum: the file was saved with skip_data"
+        yield finding("skeleton", why, offset=data[0].payload)
+    if not empty and not vouched and len(data) == 1:
+        return set()
+    yield finding("not-checksummed", "no storage in this file is protected by a checksum")
+    return set(data)
 
 
 def _blank(source: Source, r: Record) -> bool:
@@ -157,7 +161,7 @@ def _blank(source: Source, r: Record) -> bool:
 
 
 def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc; readers accept the versions 1 to 10)."""
+    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc)."""
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
         yield finding("bad-header", "the archive has no version record")
@@ -167,24 +171,28 @@ def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iter
             continue
         value = read_record(source, r, 64).decode("latin-1").strip() if r.size <= 64 else ""
         if name == "byteorder":
-            good = value in ("little", "big")
             anatomy.explain(r.payload, r.stored, "byteorder: little or big")
             if value == "big":
                 anatomy.metadata["byteorder"] = value
-        else:
-            good = value.isascii() and value.isdigit() and (name not in versions or 1 <= int(value) <= 20)
-        if not good:
+        if not _sensible(name, value, name in versions):
             yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.place)
         elif name == ".storage_alignment" and int(value):
-            for other, d in by_name.items():
-                if (
-                    other.startswith("data/") and d.flags & 8 and d.payload >= 0 and d.payload % int(value)
-                ):  # other programs' zips have no bit 3
-                    yield finding(
-                        "odd-header",
-                        f"record {other[:100]!r} is not aligned to {value} bytes as the others are",
-                        offset=d.payload,
-                    )
+            yield from _unaligned(by_name, int(value), value)
+
+
+def _sensible(name: str, value: str, version: bool) -> bool:
+    """Whether a one-line record says what torch writes; readers accept the versions 1 to 10."""
+    if name == "byteorder":
+        return value in ("little", "big")
+    return value.isascii() and value.isdigit() and (not version or 1 <= int(value) <= 20)
+
+
+def _unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Iterator[Finding]:
+    """Storages that do not begin where the archive says that they do. Other programs' zips have no bit 3."""
+    for name, r in by_name.items():
+        if name.startswith("data/") and r.flags & 8 and r.payload >= 0 and r.payload % alignment:
+            why = f"record {name[:100]!r} is not aligned to {shown} bytes as the others are"
+            yield finding("odd-header", why, offset=r.payload)
 
 
 def _inflated(source: Source, record: Record) -> bytes:
@@ -205,52 +213,52 @@ def _pickle(
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
         start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
-    pickled = yield from read_judged(
-        within,
-        start,
-        stop,
-        anatomy,
-        whole=True,
-        harmless=("__torch__", "torch.jit._pickle") if script else (),
-    )
+    harmless = ("__torch__", "torch.jit._pickle") if script else ()
+    pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=harmless)
     if pickled.end != stop:
-        yield finding(
-            "trailing-data",
-            f"record {name!r} has {stop - pickled.end} bytes after its pickle",
-            offset=pickled.end,
-        )
+        why = f"record {name!r} has {stop - pickled.end} bytes after its pickle"
+        yield finding("trailing-data", why, offset=pickled.end)
+    places = yield from _places(pickled, by_name, folder)
+    named = keys_of(pickled)
+    for other, r in by_name.items():
+        if _holds_storage(other, folder, script) and other.removeprefix(folder) not in named:
+            yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
+    yield from tensors(pickled, places, anatomy, "constants" if name == "constants.pkl" else "")
+    if name == "data.pkl":
+        scalars(pickled.value, anatomy)
+
+
+def _holds_storage(name: str, folder: str, script: bool) -> bool:
+    """Whether a record is there for a storage. The data/ of TorchScript has other files as well, none named by a number."""
+    if not name.startswith(folder) or name.endswith("/"):
+        return False
+    return not script or folder != "data/" or name[5:].isdigit()
+
+
+def _places(
+    pickled: Pickled, by_name: Mapping[str, Record], folder: str
+) -> Generator[Finding, None, dict[str, Place]]:
+    """Where the storages of a pickle lie, by key."""
     places: dict[str, Place] = {}
     for s in storages(pickled):
         if not isinstance(s, Storage):
             yield s
             continue
+        shown = repr(folder + s.key[:80])
         r = by_name.get(folder + s.key)
         if r is None:
-            yield finding(
-                "missing-storage",
-                f"tensors need storage {s.key[:80]!r}, but there is no record {folder + s.key[:80]!r}",
-                offset=s.offset,
-            )
+            why = f"tensors need storage {s.key[:80]!r}, but there is no record {shown}"
+            yield finding("missing-storage", why, offset=s.offset)
             continue
         if r.size != s.nbytes:
-            why = f"record {folder + s.key[:80]!r} has {r.size:,} bytes, its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
-            yield finding("storage-size", why, offset=r.place)
-        if r.method != STORED and r.size:
-            why = f"record {folder + s.key[:80]!r} is compressed: torch.load(mmap=True) would take its {r.stored:,} compressed bytes for numbers"
-            yield finding("compressed-storage", why, offset=r.place)
-        places[s.key] = Place(r.payload if r.method == STORED and r.payload >= 0 else None, r.size)
-    named = keys_of(pickled)
-    for other, r in by_name.items():
-        if (
-            other.startswith(folder)
-            and not other.endswith("/")
-            and other.removeprefix(folder) not in named
-            and (not script or folder != "data/" or other[5:].isdigit())
-        ):
-            yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
-    yield from tensors(pickled, places, anatomy, "constants" if name == "constants.pkl" else "")
-    if name == "data.pkl":
-        scalars(pickled.value, anatomy)
+            need = f"its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
+            yield finding("storage-size", f"record {shown} has {r.size:,} bytes, {need}", offset=r.place)
+        stored = r.method == STORED
+        if not stored and r.size:
+            danger = f"torch.load(mmap=True) would take its {r.stored:,} compressed bytes for numbers"
+            yield finding("compressed-storage", f"record {shown} is compressed: {danger}", offset=r.place)
+        places[s.key] = Place(r.payload if stored and r.payload >= 0 else None, r.size)
+    return places
 
 
 FORMAT = Format(
