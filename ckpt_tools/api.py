@@ -26,7 +26,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.prefetch import by_crowd, by_engine
+from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.reading.unseen import not_seen, unread_files
 from ckpt_tools.storage import counted
@@ -176,10 +176,8 @@ def verify(
 
                 Sampling(asked, s, kept, engine).read(level)
                 partial |= s.reader.partial
-            elif engine is not None:
-                by_engine(s, engine, level)
             else:
-                by_crowd(s, s.parts, level, bare=True)
+                prefetch(s, s.parts, level, bare=True, engine=engine)
             for part in s.parts:
                 s.report(part, level)
             bare = []

@@ -28,7 +28,7 @@ from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.planning.saved_world import require_its_world
 from ckpt_tools.planning.substitutes import Evidence
-from ckpt_tools.reading.prefetch import by_crowd
+from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.processes import LEAST
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
@@ -194,13 +194,13 @@ class Review:
     def _prefetch(self, parts: Sequence[Part]) -> None:
         """Many files are read by several processes at once: their contents only if nothing is wrong with their structure."""
         s, level = self.session, self.selection.level
-        by_crowd(s, parts, self.names)
+        prefetch(s, parts, self.names)
         if level <= Level.STRUCTURE:
             return
         s.expect(p for p in parts if p.path not in s.reports or s.reports[p.path].level < level)
         if len(parts) >= LEAST:
             good = [p for p in parts if s.report(p, self.names).verdict not in _UNUSABLE]
-            by_crowd(s, good, level)
+            prefetch(s, good, level)
 
     def _gaps(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
         """Tensors of which the files to load hold only some pieces."""

@@ -21,7 +21,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.reading.prefetch import by_crowd
+from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
 ALONE = "a single file without a rank"
@@ -125,7 +125,7 @@ def _files_asked(
         if c.kind is Kind.RELEASE and c is not first:
             continue
         parts = _telling(c)[:_FILES]
-        by_crowd(session, parts, level)
+        prefetch(session, parts, level)
         reports = [session.report(p, level) for p in parts]
         if world := in_files.saved_world_size(reports):
             return _Files(parts, reports, world)
@@ -182,7 +182,7 @@ def _rank_order(session: Session, ranked: Sequence[Checkpoint], files: _Files, s
     if len({row.rank for row in rows}) > 1:
         level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in files.parts}
         others = [p for c in ranked[:_ASKED] for p in _telling(c) if p.path not in asked][:_NEIGHBOURS]
-        by_crowd(session, others, level)
+        prefetch(session, others, level)
         rows += placed([(p, session.report(p, level)) for p in others])
     return rank_order(rows)
 

@@ -11,7 +11,7 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.bare_files import settle_bare_files
-from ckpt_tools.reading.prefetch import by_crowd
+from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
 
@@ -21,7 +21,7 @@ def settle_ambiguous_names(s: Session) -> None:
     pieces = [(s.layouts[layout], name) for layout, name in names]
     if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
         return
-    by_crowd(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
+    prefetch(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
     placed, damaged = _place_by_content(s)
     placed += _place_by_siblings(s, damaged, {(p.layout, p.base) for p in placed})
     known = [p for p in placed if not s.layouts.of(p).last_resort]

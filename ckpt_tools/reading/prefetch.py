@@ -1,174 +1,186 @@
-"""Many files looked at before anybody asks for their reports: by an engine's workers, or by copies of this process. The answers are those that the session would have found itself."""
+"""Many files read before anybody asks for their reports: by an engine's workers, or by worker processes of this host.
+
+The answers are those that the session would have found itself. Whatever is left out is read when it is asked for.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ckpt_tools.cache.codec import Seen, pack, unpack
+from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.checksum import default_jobs
-from ckpt_tools.inspection.check import cut_short, look
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading import processes
 from ckpt_tools.reading.reader import WAIT
+from ckpt_tools.reading.request import Answer, Request, inspect_file
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage import Identity, Stopped, count, counted
+from ckpt_tools.storage import Identity, Stopped, count
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.work_units import Want
 
 _SAMPLE = 16
 """Files of which an earlier run's verdicts tell whether it knew most of them."""
+_PAUSE = 0.02
+"""Seconds between two checks of whether another process has read the tree."""
 
 
-class _File(NamedTuple):
-    path: str
-    size: int
-    mtime_ns: int
-    findings: Sequence[Finding]
-    expect: Sequence[str]
-    part: Part | None
+def prefetch(
+    s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False, engine: Engine | None = None
+) -> None:
+    """Have reports on ``parts``, and on the bare files, ready for when they are asked for. Raises CannotLook when the engine is gone.
+
+    An engine reads every file that has to be opened; worker processes only where the files are many and small, and that saves time.
+    """
+    # What this host reads is kept at once: other processes of it may wait for it.
+    by_path = {p.path: p for p in parts} if engine is None else {}
+    # Not by a name of its own: the processes end as soon as nobody asks any further, also after Ctrl-C.
+    for request, seen in (
+        _by_engine(s, engine, parts, level, bare) if engine else _by_processes(s, parts, level, bare)
+    ):
+        s.reader.prefetched[request.path] = level, seen
+        if (part := by_path.get(request.path)) is not None:
+            s.report(part, level)
 
 
-def _files(s: Session, parts: Sequence[Part], level: Level) -> Iterator[_File]:
-    """Those of the parts and, after them, of the bare files that nobody has looked at so deeply yet."""
-    for p in parts:
-        piece, have = s.layouts.piece_of(p), s.reports.get(p.path)
-        deeper = have is None or (
-            have.level < level and have.format is not None and not cut_short(have.findings, have.size)
-        )
-        if deeper and not (p.size == 0 and piece.mark):
-            yield _File(
-                p.path,
-                p.size,
-                p.mtime_ns,
-                p.findings,
-                formats_allowed(p, piece),
-                p,
-            )
-
-
-def _bare(s: Session) -> Iterator[_File]:
-    yield from (_File(path, size, mtime_ns, seen, (), None) for path, size, mtime_ns, seen in s.found.bare)
-
-
-def wanted(s: Session, level: Level) -> list[Want]:
-    """The files that must be opened for reports at ``level``."""
-    from ckpt_tools.reading.work_units import Want
-
-    out: dict[str, Want] = {}
-    for f in (*_files(s, s.parts, level), *_bare(s)):
-        if s.shown(f.path, level, f.findings) is None and not s.reader.knows(
-            f.path, level, f.expect, s.indexes.based(f.path)
-        ):
-            out.setdefault(
-                f.path, Want(f.path, f.size, f.mtime_ns, level, tuple(f.expect), s.indexes.claims(f.path))
-            )
+def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
+    """The files that must be opened for reports at ``level``: those of the parts and, after them, the bare ones."""
+    out = {p.path: _request(s, p, level) for p in parts if _goes_deeper(s, p, level)}
+    for path, size, mtime_ns, findings in s.found.bare if bare else ():
+        if path not in out and s.shown(path, level, findings) is None:
+            out[path] = Request(path, size, mtime_ns, level, (), s.indexes.claims(path))
     return list(out.values())
 
 
-def by_engine(s: Session, engine: Engine, level: Level) -> None:
-    """Every file of the session, by an engine. Raises CannotLook when it is gone."""
-    from ckpt_tools.reading.scheduler import Spread
-
-    if level is Level.PRESENCE:
-        return
-    spread = Spread(
-        engine,
-        require=s.options.require,
-        key=s.reader.key,
-        explain=s.options.explain,
-        progress=s.reader.progress,
+def _request(s: Session, p: Part, level: Level) -> Request:
+    return Request(
+        p.path,
+        p.size,
+        p.mtime_ns,
+        level,
+        tuple(formats_allowed(p, s.layouts.piece_of(p))),
+        s.indexes.claims(p.path),
     )
-    for want, seen in spread.read(wanted(s, level)):
-        s.reader.prefetched[want.path] = level, seen
 
 
-def by_crowd(s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False) -> None:
-    """The files of ``parts``, and the bare ones, by copies of this process, where they are many and small and that saves time."""
-    if not Level.STRUCTURE <= level <= Level.CONTENT or (len(parts) < processes.LEAST and not bare):
+def _goes_deeper(s: Session, p: Part, level: Level) -> bool:
+    """Whether a part has to be opened, and nobody has read it so deeply yet."""
+    have = s.reports.get(p.path)
+    if have is not None and (
+        have.level >= level or have.format is None or cut_short(have.findings, have.size)
+    ):
+        return False
+    if p.size == 0 and s.layouts.piece_of(p).mark:
+        return False
+    return s.shown(p.path, level, p.findings) is None
+
+
+def _knows(s: Session, request: Request) -> bool:
+    """Whether an earlier run's verdict answers the same."""
+    return s.reader.knows(request.path, request.level, request.expect, s.indexes.based(request.path))
+
+
+# ---- by an engine
+
+
+def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
+    """Those of the requests that no earlier run answers."""
+    return [r for r in requests(s, parts, level, bare=bare) if not _knows(s, r)]
+
+
+def _by_engine(
+    s: Session, engine: Engine, parts: Sequence[Part], level: Level, bare: bool
+) -> Iterator[tuple[Request, Seen]]:
+    from ckpt_tools.reading.scheduler import Scheduler
+
+    if level > Level.PRESENCE:
+        yield from Scheduler(engine, s.reader).read(unknown_requests(s, parts, level, bare=bare))
+
+
+# ---- by processes of this host
+
+
+def _by_processes(
+    s: Session, parts: Sequence[Part], level: Level, bare: bool
+) -> Iterator[tuple[Request, Seen]]:
+    jobs = s.options.jobs or default_jobs()
+    if jobs < 2 or s.reader.rate is not None or s.options.explain:
         return
-    jobs, reader = s.options.jobs or default_jobs(), s.reader
-    if jobs < 2 or reader.rate is not None or s.options.explain:
+    if (
+        not Level.STRUCTURE <= level <= Level.CONTENT
+        or len(parts) + bare * len(s.found.bare) < processes.LEAST
+    ):
         return
-    todo = [
-        f
-        for f in (*_files(s, parts, level), *(_bare(s) if bare else ()))
-        if f.size > 0 and (level is Level.STRUCTURE or f.size < processes.LARGE)
-    ]
-    todo = [
-        f
-        for f in todo
-        if s.shown(f.path, level, f.findings) is None and not any(c.joint for c in s.indexes.claims(f.path))
-    ]
-    if not todo or len(parts) + bare * len(s.found.bare) < processes.LEAST:
-        return
-
-    def known() -> list[bool]:
-        sample = todo[:: -(-len(todo) // _SAMPLE)]
-        return [reader.knows(f.path, level, f.expect, s.indexes.based(f.path)) for f in sample]
-
+    small = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r)]
+    sample = small[:: -(-len(small) // _SAMPLE)] if small else []
     # Where only some are known, another process is at it. (Asking also makes the directory of the cache, where turns are taken.)
-    if all(known()):
+    if all(_knows(s, r) for r in sample):
         return
-    with _one_of_many(s, level):
-        if len(todo) < processes.LEAST or 2 * sum(said := known()) > len(said):
-            return
-        import json  # here, because it costs start-up time
+    with _one_process_at_a_time(s, level):
+        known = sum(_knows(s, r) for r in sample)
+        if len(small) >= processes.LEAST and 2 * known <= len(sample):
+            yield from _read_by_processes(s, small, level, jobs)
 
-        def answer(i: int) -> bytes:
-            f, opened = todo[i], time.time_ns()
-            with counted() as read:
-                report, anatomy = look(
-                    f.path,
-                    level,
-                    expect=f.expect,
-                    claims=s.indexes.claims(f.path),
-                    jobs=1,
-                    require=s.options.require,
-                    key=reader.key,
-                    io=reader.io,
-                )
-            identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else None
-            return json.dumps((read.bytes, identity)).encode() + b"\n" + (pack(report, anatomy.places) or b"")
 
-        def beat() -> None:
-            reader.progress(0)
-            if level > Level.STRUCTURE and reader.spent:  # the budget is for contents
-                raise Stopped
+def _is_for_processes(request: Request) -> bool:
+    """Small enough, and to be judged by itself: what a check adds up over several files must not be torn apart."""
+    small = request.level is Level.STRUCTURE or request.size < processes.LARGE
+    return request.size > 0 and small and not any(c.joint for c in request.claims)
 
-        try:
-            for i, data in processes.crowd(len(todo), jobs, answer, beat):
-                head, _, packed = data.partition(b"\n")
-                (n, identity), made = json.loads(head), unpack(todo[i].path, packed)
-                count(n)
-                reader.progress(n)
-                if made is not None:
-                    reader.prefetched[todo[i].path] = (
-                        level,
-                        Seen(*made, Identity(*identity) if identity else None),
-                    )
-                    if (part := todo[i].part) is not None:
-                        s.report(part, level)
-        except Stopped:  # the budget is spent: what nobody has read is told as such
-            return
+
+def _read_by_processes(
+    s: Session, small: Sequence[Request], level: Level, jobs: int
+) -> Iterator[tuple[Request, Seen]]:
+    import json  # noqa: F401 - before the processes are made, which all need it
+
+    reader, deep = s.reader, level > Level.STRUCTURE
+
+    def answer(i: int) -> bytes:
+        return inspect_file(small[i], s.options.require, key=reader.key, io=reader.io).encode()
+
+    def beat() -> None:
+        reader.progress(0)
+        if deep and reader.spent:  # the budget is for contents
+            raise Stopped
+
+    try:
+        for i, data in processes.run(len(small), jobs, answer, beat):
+            made = Answer.decode(data)
+            count(made.bytes_read)
+            reader.progress(made.bytes_read)
+            if (seen := _seen(small[i].path, made)) is not None:
+                yield small[i], seen
+    except Stopped:  # what nobody has read is told as such
+        return
+
+
+def _seen(path: str, answer: Answer) -> Seen | None:
+    """What a process of this host found; None where it could not send its report."""
+    made = unpack(path, answer.packed) if answer.packed else None
+    if made is None:
+        return None
+    identity = Identity(*answer.identity) if answer.identity else None
+    if identity is not None and not identity.settled(answer.opened_ns):
+        identity = None
+    return Seen(*made, identity)
 
 
 @contextmanager
-def _one_of_many(s: Session, level: Level) -> Iterator[None]:
+def _one_process_at_a_time(s: Session, level: Level) -> Iterator[None]:
     """When many processes of this host ask about one tree, the first has it read and the others wait for its verdicts."""
     cache = s.reader.cache
     if cache is None or not cache.usable or cache.max_age <= 0:
         yield
         return
-    with turn(cache.locks, s.root, level > Level.STRUCTURE, "crowd-") as ours:
+    deep = level > Level.STRUCTURE
+    with turn(cache.locks, s.root, deep, "tree-") as ours:
         until = time.monotonic() + WAIT
-        while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and s.reader.spent):
-            time.sleep(0.02)
+        while not ours() and time.monotonic() < until and not (deep and s.reader.spent):
+            time.sleep(_PAUSE)
         yield

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.reading.work_units import Want
+from ckpt_tools.reading.request import Request
 from ckpt_tools.storage import Identity, LocalSource
 
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
@@ -17,42 +17,42 @@ _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 
 
 def seen_from_here(
-    want: Want, host: str, report: Report, identity: tuple[int, ...] | None
+    request: Request, host: str, report: Report, identity: tuple[int, ...] | None
 ) -> tuple[Report, tuple[int, ...] | None] | None:
     """A worker's report, and what identifies the file there; None when it is better read here."""
     blind = [f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM]
     differs = (
         identity is not None
-        and want.mtime_ns > 0
-        and (report.size, report.mtime_ns) != (want.size, want.mtime_ns)
+        and request.mtime_ns > 0
+        and (report.size, report.mtime_ns) != (request.size, request.mtime_ns)
     )
     if blind or differs:
         try:
-            with LocalSource(want.path) as source:
+            with LocalSource(request.path) as source:
                 now = source.size, source.stat.st_mtime_ns
         except OSError:
             return None  # nobody can: it is said as it is seen from here
-        if differs and not blind and now == (want.size, want.mtime_ns):
-            return unknown(want, other(host)), None
+        if differs and not blind and now == (request.size, request.mtime_ns):
+            return unknown(request, other(host)), None
         if blind:
             said = unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
             report = replace(
                 report,
-                size=want.size,
+                size=request.size,
                 findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings),
             )
     return report, identity
 
 
-def unknown(want: Want, why: str) -> Report:
+def unknown(request: Request, why: str) -> Report:
     return Report(
-        want.path,
+        request.path,
         None,
-        want.size,
+        request.size,
         Verdict.UNKNOWN,
         Level.PRESENCE,
         findings=(finding("unreadable", why),),
-        mtime_ns=want.mtime_ns,
+        mtime_ns=request.mtime_ns,
     )
 
 

@@ -23,7 +23,8 @@ from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.history import DAMAGED, Times
-from ckpt_tools.reading.prefetch import wanted
+from ckpt_tools.reading.prefetch import unknown_requests
+from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.schedule import File, Todo, by_file, first, in_turn, joined, rounds
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings.sample_size import Share
@@ -84,7 +85,7 @@ class Sampling:
         base = self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
         files = [
             File(w, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(w.path, base))))
-            for w in wanted(self.s, level)
+            for w in unknown_requests(self.s, self.s.parts, level, bare=True)
         ]
         if self.at_once:
             self._contents([(f, ()) for f in files])
@@ -102,7 +103,7 @@ class Sampling:
     def _contents(self, todo: Todo) -> None:
         """Until the time is over."""
         if self.engine is not None:
-            todo = [left for some in rounds(todo) for left in self._spread(self.engine, some)]
+            todo = [left for some in rounds(todo) for left in self._by_engine(self.engine, some)]
         for f, numbers in todo:
             if self.reader.spent:
                 self.reader.stopped = True
@@ -110,29 +111,25 @@ class Sampling:
                 return
             self._look(f, numbers)
 
-    def _spread(self, engine: Engine, todo: Todo) -> Todo:
+    def _by_engine(self, engine: Engine, todo: Todo) -> Todo:
         """The same by an engine, each file once; returns what is to be read here."""
-        from ckpt_tools.reading.scheduler import Spread
+        from ckpt_tools.reading.scheduler import Scheduler
 
-        by, numbers = {f.want.path: f for f, _ in todo}, {f.want.path: some for f, some in todo}
+        by, numbers = {f.request.path: f for f, _ in todo}, {f.request.path: some for f, some in todo}
         reader = self.reader
 
         def over() -> bool:
             reader.stopped = reader.stopped or reader.spent
             return reader.stopped
 
-        spread = Spread(
-            engine,
-            require=reader.options.require,
-            key=reader.key,
-            explain=reader.options.explain,
-            progress=reader.progress,
-            pick=lambda want, ask: self._pick(by[want.path], ask, numbers[want.path]),
-            over=over,
-        )
-        for want, seen in spread.read([by[path].want for path in numbers]):
-            self._took(by[want.path], seen)
-            del numbers[want.path]
+        def pick(request: Request, ask: Ask) -> Picked | None:
+            return self._pick(by[request.path], ask, numbers[request.path])
+
+        for request, seen in Scheduler(engine, reader, pick, over).read(
+            [by[path].request for path in numbers]
+        ):
+            self._took(by[request.path], seen)
+            del numbers[request.path]
         return [(by[path], some) for path, some in numbers.items()]
 
     # ---- one file
@@ -141,7 +138,7 @@ class Sampling:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         steps = looking(
-            f.want.path, f.want.level, expect=f.want.expect, claims=f.want.claims, progress=reader.advance, require=reader.options.require, key=reader.key,
+            f.request.path, f.request.level, expect=f.request.expect, claims=f.request.claims, progress=reader.advance, require=reader.options.require, key=reader.key,
             explain=reader.options.explain, io=reader.io,
         )  # fmt: skip
         try:
@@ -174,16 +171,16 @@ class Sampling:
         if f.picked is not None and f.picked.numbers:
             self._note(f, f.picked)
             if f.identity is not None and f.identity.settled(opened_ns):
-                self.times.put(f.want.path, f.identity, f.blocks, f.times)
+                self.times.put(f.request.path, f.identity, f.blocks, f.times)
 
     def _pick(self, f: File, ask: Ask, numbers: Sequence[int]) -> Picked | None:
         """The blocks to read now; None where there is nothing to divide."""
         source, sums, _ = ask
         grid, f.identity = grid_of(sums, source.size), source.identity()
         if (grid.starts, grid.lengths) != (f.blocks.starts, f.blocks.lengths):
-            based = self.s.indexes.based(f.want.path)
-            question = None if based is None else self.reader.question(f.want.expect, based)
-            f.blocks, f.times, f.done = grid, self.times.of(f.want.path, f.identity, grid, question), set()
+            based = self.s.indexes.based(f.request.path)
+            question = None if based is None else self.reader.question(f.request.expect, based)
+            f.blocks, f.times, f.done = grid, self.times.of(f.request.path, f.identity, grid, question), set()
         if not grid:
             return None
         share = self.asked.share
@@ -216,9 +213,9 @@ class Sampling:
         )
         if picked.numbers:
             if f.seen.report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-                self.times.forget(f.want.path)  # what an earlier run said of the whole
+                self.times.forget(f.request.path)  # what an earlier run said of the whole
             if seen.identity is not None:
-                self.times.put(f.want.path, seen.identity, f.blocks, f.times)
+                self.times.put(f.request.path, seen.identity, f.blocks, f.times)
 
     def _note(self, f: File, picked: Picked) -> None:
         new = picked.done - f.done
@@ -231,7 +228,7 @@ class Sampling:
     def _told(self, f: File, level: Level) -> None:
         asked = self.asked
         if f.seen is not None:
-            self.reader.prefetched[f.want.path] = level, f.seen
+            self.reader.prefetched[f.request.path] = level, f.seen
         if f.blocks:
             asked.files, asked.blocks, asked.bytes = (
                 asked.files + 1,
@@ -243,7 +240,7 @@ class Sampling:
             if len(f.done) == len(f.blocks):
                 asked.files_read += 1
             else:
-                self.reader.partial.add(f.want.path)
+                self.reader.partial.add(f.request.path)
 
     # ---- which
 
@@ -265,7 +262,7 @@ class Sampling:
         if f is None or self.asked.blocks_read or not f.looks or f.seen is None or f.seen.identity is None:
             return
         f.times[numbers[0]] = -self.times.now_ns
-        self.times.put(f.want.path, f.seen.identity, f.blocks, f.times)
+        self.times.put(f.request.path, f.seen.identity, f.blocks, f.times)
 
 
 def _seen(report: Report, anatomy: Anatomy, opened_ns: int) -> Seen:

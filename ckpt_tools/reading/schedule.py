@@ -10,7 +10,7 @@ from ckpt_tools.cache.codec import Seen
 from ckpt_tools.checksum import Blocks, Picked
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.reading.history import turn
-from ckpt_tools.reading.work_units import Want
+from ckpt_tools.reading.request import Request
 from ckpt_tools.settings.sample_size import Share
 from ckpt_tools.storage import Identity
 
@@ -19,7 +19,7 @@ from ckpt_tools.storage import Identity
 class File:
     """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``, ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells."""
 
-    want: Want
+    request: Request
     home: int
     seen: Seen | None = None
     blocks: Blocks = field(default_factory=Blocks)
@@ -80,7 +80,7 @@ def by_file(todo: Todo) -> Todo:
     """Each file in one go, by their paths: for where all is read in any case."""
     out: dict[str, tuple[File, list[int]]] = {}
     for f, numbers in todo:
-        out.setdefault(f.want.path, (f, []))[1].extend(numbers)
+        out.setdefault(f.request.path, (f, []))[1].extend(numbers)
     return [out[path] for path in sorted(out)]
 
 
@@ -88,11 +88,11 @@ def rounds(todo: Todo) -> Iterator[Todo]:
     """The same in as many pieces as are needed for no file to be twice in one."""
     out, paths = Todo(), set[str]()
     for f, numbers in todo:
-        if f.want.path in paths:
+        if f.request.path in paths:
             yield out
             out, paths = Todo(), set()
         out.append((f, numbers))
-        paths.add(f.want.path)
+        paths.add(f.request.path)
     yield out
 
 

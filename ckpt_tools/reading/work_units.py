@@ -5,40 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ckpt_tools.checksum.remote import Content, Result
-from ckpt_tools.formats import Anatomy, Claim
+from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection.check import Ask, Told
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Report
+from ckpt_tools.reading.request import Request
 
 UNIT = 256 * 1024 * 1024
 """Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for a scheduler."""
-LARGEST, SHARE, UNITS = 4 * 1024 * 1024 * 1024, 32, 20_000
+LARGEST, EACH, UNITS = 4 * 1024 * 1024 * 1024, 32, 20_000
 """Where there is much to read units are larger, up to ``LARGEST``: handing one out takes milliseconds of one process, so that ``UNITS`` are enough for it.
-Up to there each thread gets ``SHARE`` of them, so that all end at about the same time."""
+Up to there each thread gets ``EACH`` of them, so that all end at about the same time."""
 FILES = 256
 """Files in a unit at most."""
 _ITEMS = 1 << 14
 """Ranges of one file in a unit at most."""
 
 
-class Want(NamedTuple):
-    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory showed them."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    level: Level
-    expect: tuple[str, ...] = ()
-    claims: tuple[Claim, ...] = ()
-
-
 @dataclass
 class Open:
     """A file whose content is out."""
 
-    want: Want
+    request: Request
     steps: Generator[Ask, Told, tuple[Report, Anatomy]]
     ask: Ask
     content: Content
@@ -55,11 +45,11 @@ class Unit:
     def __init__(self, most: int) -> None:
         self.most = most
         self.files: list[tuple[Any, ...]] = []
-        self.owners: list[tuple[Want | Open, tuple[int, ...]]] = []
+        self.owners: list[tuple[Request | Open, tuple[int, ...]]] = []
         self.bytes = 0
         self.begun_ns = time.time_ns()
 
-    def add(self, owner: Want | Open, numbers: tuple[int, ...], size: int, *sent: Any) -> bool:
+    def add(self, owner: Request | Open, numbers: tuple[int, ...], size: int, *sent: Any) -> bool:
         """Whether it is full."""
         self.files.append(sent)
         self.owners.append((owner, numbers))
@@ -69,7 +59,7 @@ class Unit:
 
 def unit_of(total: int, width: int) -> int:
     """Bytes of a unit when so many are to be read by so many threads."""
-    return max(UNIT, min(LARGEST, max(total // (SHARE * max(2, width)), total // UNITS)))
+    return max(UNIT, min(LARGEST, max(total // (EACH * max(2, width)), total // UNITS)))
 
 
 def portions(content: Content, room: int, unit: int) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -85,7 +75,7 @@ def portions(content: Content, room: int, unit: int) -> Iterator[tuple[tuple[int
         yield tuple(numbers), size
 
 
-def told(one: Open, progress: Callable[[int], None]) -> Told:
+def mismatches_of(one: Open, progress: Callable[[int], None]) -> Told:
     if one.wrong is not None:
         raise one.wrong
     yield from one.content.found(one.ask[0], one.results, progress)

@@ -6,13 +6,12 @@ import socket
 from typing import Any
 
 from ckpt_tools import __version__
-from ckpt_tools.cache.codec import pack
 from ckpt_tools.checksum.remote import Item, read_items
 from ckpt_tools.formats.common.zero_pages import MOST, watching
-from ckpt_tools.inspection.check import look
 from ckpt_tools.model.plain import decode
 from ckpt_tools.model.report import Level
-from ckpt_tools.storage import LocalSource, counted
+from ckpt_tools.reading.request import Request, inspect_file
+from ckpt_tools.storage import LocalSource
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
@@ -28,24 +27,17 @@ def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, st
             __version__,
             host,
             "",
-            tuple(_look(*rest) if kind == "look" else _read(*rest) for kind, *rest in files),
+            tuple(_whole(*rest) if kind == "whole" else _read(*rest) for kind, *rest in files),
         )
     except Exception as e:
         return __version__, host, f"{type(e).__name__}: {e}", ()
 
 
-def _look(
+def _whole(
     path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    with counted() as read:
-        report, anatomy = look(
-            path, Level(level), expect=expect, require=require, claims=tuple(map(decode, claims)), jobs=1
-        )
-    return (
-        pack(report, anatomy.places),
-        None if anatomy.identity is None else tuple(anatomy.identity),
-        read.bytes,
-    )
+    request = Request(path, 0, 0, Level(level), expect, tuple(map(decode, claims)))
+    return tuple(inspect_file(request, require))
 
 
 def _read(path: str, size: int, mtime_ns: int, items: tuple[Item, ...]) -> tuple[Any, ...]:

@@ -376,7 +376,7 @@ class Seen(Asker):
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(processes, "LEAST", 1)
-        monkeypatch.setattr(processes, "crowd", self._crowd)
+        monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
         monkeypatch.setattr(import_module("ckpt_tools.comparison.compare"), "ThreadPoolExecutor", self._noting(threads, "threads"))
@@ -384,7 +384,7 @@ class Seen(Asker):
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)  # the trees are of this second
         self.unreadable = False
 
-    def _crowd(self, count: int, jobs: int, answer: object, beat: object) -> Iterator[tuple[int, bytes]]:
+    def _run(self, count: int, jobs: int, answer: object, beat: object) -> Iterator[tuple[int, bytes]]:
         self.calls.append(("processes", jobs))
         yield from ()
 

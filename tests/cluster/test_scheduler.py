@@ -24,7 +24,7 @@ from slurm_cluster import needs
 from ckpt_tools import Level, api
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.output import json as emit
-from ckpt_tools.reading import engines, work_units, worker
+from ckpt_tools.reading import engines, request, work_units, worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -127,7 +127,7 @@ def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, su
     looks: dict[str, int] = {}
 
     def note(files: Any) -> None:
-        looks.update({path: len(claims) for kind, path, *_, claims in files if kind == "look"})
+        looks.update({path: len(claims) for kind, path, *_, claims in files if kind == "whole"})
 
     asked(FIXTURES / "formats" / name / "good", before=note)
     assert sum(claims > 0 and path.endswith(suffix) for path, claims in looks.items()) > 1
@@ -219,14 +219,14 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
     monkeypatch.setattr(worker, "LocalSource", real)
     monkeypatch.setattr(work_units, "UNIT", 1 << 40)
-    look = worker.look
+    look = request.look
 
     def older(path: str, *args: Any, **more: Any) -> Any:
         shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
         report, anatomy = look(str(copy), *args, **more)
         return report, anatomy
 
-    monkeypatch.setattr(worker, "look", older)
+    monkeypatch.setattr(request, "look", older)
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
 
@@ -240,7 +240,7 @@ def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest
 
 def test_a_defect_of_ours_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
-    monkeypatch.setattr(worker, "look", lambda *_, **__: [].pop())
+    monkeypatch.setattr(request, "look", lambda *_, **__: [].pop())
     with pytest.raises(CannotLook, match="IndexError"):
         asked(tmp_path)
 

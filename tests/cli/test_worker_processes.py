@@ -19,7 +19,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
-from ckpt_tools.reading import prefetch, processes
+from ckpt_tools.reading import processes, request
 from ckpt_tools.storage import Stopped, worker_processes
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
@@ -55,19 +55,19 @@ def told(found: Verification) -> Verification:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(files, those answered by a copy) of every crowd in the test. The thread by which pytest watches for hangs does not count."""
+    """(files, those answered by a copy) of every run in the test. The thread by which pytest watches for hangs does not count."""
     monkeypatch.setattr(worker_processes, "alone", lambda: threading.active_count() == 1)
     seen: list[tuple[int, int]] = []
-    real = processes.crowd
+    real = processes.run
 
-    def counting(count: int, jobs: int, answer: processes.Answer, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
+    def counting(count: int, jobs: int, answer: processes.Work, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
         n = 0
         for one in real(count, jobs, answer, beat):
             n += 1
             yield one
         seen.append((count, n))
 
-    monkeypatch.setattr(processes, "crowd", counting)
+    monkeypatch.setattr(processes, "run", counting)
     return seen
 
 
@@ -126,14 +126,14 @@ def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, cop
 def test_what_a_dead_copy_leaves_is_read_here(many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
-    here, real = os.getpid(), prefetch.look
+    here, real = os.getpid(), request.look
 
     def deadly(path: str, *rest: object, **more: object) -> object:
         if os.getpid() != here and "rank_5/" in path:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prefetch, "look", deadly)
+    monkeypatch.setattr(request, "look", deadly)
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone
@@ -164,9 +164,9 @@ def test_no_copy_outlives_a_stop() -> None:
 
     before = children()
     with pytest.raises(Stopped):
-        list(processes.crowd(100, 4, forever, stop))
+        list(processes.run(100, 4, forever, stop))
     assert children() == before
-    for pair in processes.crowd(100, 4, forever, lambda: None):
+    for pair in processes.run(100, 4, forever, lambda: None):
         assert pair == (0, b"x")
         break  # whoever asks no further ends them too
     assert children() == before
@@ -179,7 +179,7 @@ def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPa
         return bytes([i % 251]) * (i * 37 % 300_000)
 
     for count in (1, 2, 999, 1000, 1001, 2345):
-        got = list(processes.crowd(count, 3, answer, lambda: None))
+        got = list(processes.run(count, 3, answer, lambda: None))
         assert sorted(i for i, _ in got) == list(range(count))
         assert all(data == answer(i) for i, data in got)
 
@@ -195,7 +195,7 @@ def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyP
             time.sleep(0.02)
             return b"x" * 100
 
-        for _ in processes.crowd(1000, 2, answer, lambda: None):
+        for _ in processes.run(1000, 2, answer, lambda: None):
             if len(list(tmp_path.iterdir())) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
