@@ -90,7 +90,7 @@ def _nothing_said(checkpoint: Checkpoint) -> Mapping[str, int]:
 
 
 class RankFile(NamedTuple):
-    """When a rank saved one of its files: the progress of training, and how often the run had been restarted."""
+    """When a rank saved one of its files: the progress of training, and how often the run had restarted."""
 
     order: tuple[int, int, int]
     restarts: int
@@ -237,7 +237,7 @@ def _per_rank(piece: Piece) -> bool:
 
 
 def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
-    """Places of the parallel grid that other checkpoints have files for, and this one's own grid has as well."""
+    """Places of this checkpoint's parallel grid that others have files for, and it has not."""
     layout = BY_NAME[checkpoint.layout]
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:

@@ -1,4 +1,6 @@
-"""Warnings about a choice of which no file is damaged: clocks, orders that disagree, saves that never finished."""
+"""Warnings about a choice of which no file is damaged: clocks, orders that disagree, saves that never
+finished.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def _restarts(c: Checkpoint) -> int:
 
 
 def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str | None:
-    """Whom the framework calls the newest: the tracker names it, or it holds the file that every save renews."""
+    """What the framework calls the newest: its tracker names it, or it holds the file that every save renews."""
     if _named(session, by_mtime):
         return "mtime"
     return "step" if _named(session, by_step) else None

@@ -17,8 +17,8 @@ from ckpt_tools.model.plan import Assignment, Choice, Rejected, Rollback
 
 @frozen
 class Judgement:
-    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it, and
-    what each rank would load.
+    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it,
+    and what each rank would load.
     """
 
     usable: bool
@@ -33,7 +33,10 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
 class _Step(NamedTuple):
-    """One step of one run. Checkpoints whose step nothing tells are of no common step: ``path`` keeps them apart."""
+    """One step of one run.
+
+    Checkpoints whose step nothing tells are of no common step: ``path`` keeps them apart.
+    """
 
     layout: str
     run: str
@@ -76,7 +79,9 @@ def rank(
 
 
 class _RollbackRule:
-    """What may still be resumed from after a dying gasp that cannot be used: what was saved before its last regular save."""
+    """What may still be resumed from after a dying gasp that cannot be used: what was saved before its last
+    regular save.
+    """
 
     def __init__(self, save_interval: int | None, step_of: StepOf) -> None:
         self.save_interval, self.step_of = save_interval, step_of

@@ -157,7 +157,10 @@ def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneU
     """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted
     looks like a first launch.
     """
-    text = f"there is no checkpoint in {root}, but an earlier start resumed from step {before.step} ({before.path})"
+    text = (
+        f"there is no checkpoint in {root}, "
+        f"but an earlier start resumed from step {before.step} ({before.path})"
+    )
     return NoneUsable(
         text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from operator import attrgetter
 
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -21,17 +20,17 @@ def belongs(c: Checkpoint, selection: Selection) -> bool:
 
 
 def _of_run(c: Checkpoint, run: str | None) -> bool:
-    return run is None or run.rstrip("/") in (c.run, c.parts[0].base, os.path.basename(c.run))
+    return run is None or run.rstrip("/") in (c.run, c.parts[0].base, c.run.rpartition("/")[2])
 
 
 def _of_prefix(c: Checkpoint, prefix: str | None) -> bool:
     if prefix is None or is_whole_prefix(c, prefix):
         return True
-    return any(os.path.basename(p.path).startswith(prefix) for p in c.parts)
+    return any(p.path.rpartition("/")[2].startswith(prefix) for p in c.parts)
 
 
 def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
-    """Whether a prefix is the whole of what keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
+    """Whether a prefix is all that keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
 

@@ -37,7 +37,7 @@ TrackerReader = Callable[[bytes], "int | str | None"]
 
 
 class Outcome(NamedTuple):
-    """The error that keeps a job from starting fresh, None where it may, and findings that name every reason."""
+    """The error that keeps a job from starting fresh, None where it may, and findings that name the reasons."""
 
     error: CkptError | None
     findings: Sequence[Finding] = ()
@@ -205,7 +205,7 @@ def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
 
 
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
-    """What the trackers say although there is no checkpoint: each of them was written because there was one."""
+    """What the trackers say although there is no checkpoint: each was written because there was one."""
     readers: dict[str, list[TrackerReader]] = {}
     for layout in active():
         if layout.tracker and layout.read_tracker:
@@ -234,7 +234,7 @@ _UNDER_WAY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$
 
 
 def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Scope:
-    """Paths that matter, without the parts of saves that never finished and what lies in their directories."""
+    """Paths that matter, without the parts of unfinished saves and what lies in their directories."""
     homes = {p.home for c in saves for p in c.parts if p.home}
     parts = {p.path for p in session.parts}
 

@@ -15,9 +15,7 @@ from typing import NamedTuple
 from ckpt_tools.model.frozen import frozen
 
 Order = tuple[int, int, int]
-"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for what is not
-known.
-"""
+"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
 
 _DAY_NS = 86_400 * 1_000_000_000
 _FIRST_NS = 3_655 * _DAY_NS
@@ -144,7 +142,8 @@ class _Pace(NamedTuple):
 
 
 def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
-    """Whether every save took at least half the time that its steps take in this run; downtime may come on top.
+    """Whether every save took at least half the time that its steps take in this run; downtime may come on
+    top.
 
     Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace.
     """

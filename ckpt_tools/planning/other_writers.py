@@ -109,7 +109,7 @@ def _written(
 
 
 def _changed(front: Sequence[Part]) -> tuple[dict[str, str], dict[str, OSError]]:
-    """(files that are not as they were listed: path -> how; those that cannot be asked about: path -> why)."""
+    """(files that are not as they were listed: path -> how; those that nobody can ask about: path -> why)."""
     before = {p.path: (p.size, p.mtime_ns) for p in front}
     changed, unknown = dict[str, str](), dict[str, OSError]()
     for path, now in _stats(list(before)):

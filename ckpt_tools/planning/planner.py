@@ -35,7 +35,7 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
-from ckpt_tools.planning import choice_warnings, other_writers, shrunk
+from ckpt_tools.planning import choice_warnings, other_writers, smaller_job
 from ckpt_tools.planning.candidates import Candidates, number
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.judge import Judge
@@ -145,14 +145,14 @@ class Planner(Candidates):
         saves = ordered(self.checkpoints, self._by, self.selection.prefer)
         ranked = {c.key for c in self.ranked}
         newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
-        for size, mine in shrunk.readings(saves, world):
-            judge = self._judge_of(size)
+        for job in smaller_job.smaller_jobs(saves, world):
+            judge = self._judge_of(job.size)
             if judge is None:
                 continue
-            asked = [c for c in mine if c.key in newer][: self.selection.max_attempts]
+            asked = [c for c in job.saves if c.key in newer][: self.selection.max_attempts]
             newest = next((c for c in asked if judge.judge(c).usable), None)
             if newest is not None:
-                raise shrunk.question(size, mine, world, mine=newest, other=chosen)
+                raise smaller_job.size_in_doubt(job, world, mine=newest, other=chosen)
 
     @property
     def _by(self) -> str:
@@ -162,7 +162,7 @@ class Planner(Candidates):
     def _judge_of(self, size: int) -> Judge | None:
         """The judge for a job of ``size`` ranks; none where what the caller says rules such a job out."""
         selection = self.selection
-        if not shrunk.possible(size, selection, self.topology.sizes):
+        if not smaller_job.possible(size, selection, self.topology.sizes):
             return None
         topology = replace(self.topology, world_size=size)
         if selection.strategy_dir is not None:
