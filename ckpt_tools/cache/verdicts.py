@@ -10,8 +10,8 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt_tools.cache.locks import directory, inside
@@ -290,6 +290,19 @@ class Cache:
             (max(0, count - keep),),
         )
         db.execute("COMMIT")
+
+
+@contextmanager
+def remembering(
+    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
+) -> Iterator[Cache | None]:
+    """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
+    cache = Cache(os.path.abspath(root), max_age, note, trust=trust) if wanted else None
+    try:
+        yield cache
+    finally:
+        if cache is not None:
+            cache.close()
 
 
 def _sound(name: str, at: int, trust: Trust) -> None:

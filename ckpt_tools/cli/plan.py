@@ -14,6 +14,7 @@ def plan(asked: options.Question) -> int:
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """
     from ckpt_tools import api
+    from ckpt_tools.planning.answer import narrowed
 
     to = asked.output
     try:
@@ -22,7 +23,7 @@ def plan(asked: options.Question) -> int:
         if (
             asked.ranked and asked.selection.rank is not None
         ):  # not for CKPT_RANK: each process of a job may have that
-            result = api.narrowed(result, asked.selection.rank)
+            result = narrowed(result, asked.selection.rank)
     except CkptError as error:
         if error.plan is not None and asked.explain and to.format == "table":
             from ckpt_tools.output import story

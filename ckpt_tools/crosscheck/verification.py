@@ -1,0 +1,152 @@
+"""One verification: every file below some roots read to a level, and compared with the others beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpt_tools.cache.verdicts import Cache, remembering
+from ckpt_tools.crosscheck.crosscheck import across
+from ckpt_tools.findings import finding
+from ckpt_tools.model.answers import FileReport, Summary, Verification
+from ckpt_tools.model.finding import Finding, Verdict, blind, worst
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage import counted
+from ckpt_tools.storage.stalls import limited
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.engines import Engine
+    from ckpt_tools.reading.sampling import Asked
+
+
+class Verifier(NamedTuple):
+    """How to verify: to which ``level``, what part of the contents (None: all), and by which engine's workers (None: here)."""
+
+    level: Level
+    options: ReadOptions
+    sample: Asked | None = None
+    engine: Engine | None = None
+
+    def verify(self, roots: Sequence[str]) -> Verification:
+        """Every file at or below the roots, which are absolute paths."""
+        started = time.perf_counter()
+        found = [self._root(root) for root in dict.fromkeys(roots)]
+        files = tuple({f.report.path: f for one in found for f in one.files}.values())
+        findings = tuple(f for one in found for f in one.findings)
+        summary = self._summary(files, found, time.perf_counter() - started)
+        sample, note = self.sample, self.options.note
+        if sample is not None and note is not None and (why := sample.why_nothing()):
+            note(why)
+        return Verification(
+            root=os.path.commonpath(roots) if len(roots) > 1 else roots[0],
+            verdict=_verdict(files, findings),
+            level=self.level,
+            summary=summary,
+            files=files,
+            findings=findings,
+            sample=sample.told() if sample else None,
+        )
+
+    def _root(self, root: str) -> _Root:
+        seconds, options = self.sample.seconds if self.sample else None, self.options
+        with (
+            limited(seconds),
+            counted() as read,
+            remembering(root, options.cache, options.max_age, options.note, options.trust) as cache,
+        ):
+            s = open_session(root, replace(options, budget=seconds), cache=cache)
+            s.add_members()
+            s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
+            self._read(s, cache)
+            bare, unrecognised = _read_bare(s, self.level)
+            # Of what is read in part, copies are compared to their ends all the same.
+            deep = self.level if self.sample is None else Level.STRUCTURE
+            findings = [*_beside_the_files(s), *across(s, s.found.tree, deep)]
+        files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
+        if not files:  # beside others that were it would be lost in their good news
+            text = "no checkpoint file that ckpt knows is there: nothing was inspected"
+            findings.append(finding("not-inspected", text, path=root))
+        return _Root(
+            files, findings, frozenset(s.reader.partial), unrecognised + s.found.unrecognised, read.bytes
+        )
+
+    def _read(self, s: Session, cache: Cache | None) -> None:
+        """Have a report on every part: a sample is drawn over all files, else many are read at once."""
+        if self.sample is not None:
+            from ckpt_tools.reading.sampling import Sampling
+
+            Sampling(self.sample, s, cache, self.engine).read(self.level)
+        else:
+            prefetch(s, s.parts, self.level, bare=True, engine=self.engine)
+        for part in s.parts:
+            s.report(part, self.level)
+
+    def _summary(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:
+        partial = frozenset[str]().union(*(one.partial for one in found))
+        verdicts = [f.report.verdict for f in files]
+        reports = [f.report for f in files if f.report.path not in partial]
+        return Summary(
+            files=len(files),
+            bytes=sum(max(0, f.report.size) for f in files),
+            bytes_read=sum(one.bytes_read for one in found),
+            seconds=round(seconds, 6),
+            ok=verdicts.count(Verdict.OK),
+            suspect=verdicts.count(Verdict.SUSPECT),
+            broken=verdicts.count(Verdict.BROKEN),
+            unknown=verdicts.count(Verdict.UNKNOWN),
+            below_level=sum(r.level < self.level and r.verdict is not Verdict.BROKEN for r in reports),
+            unrecognised=sum(one.unrecognised for one in found),
+        )
+
+
+class _Root(NamedTuple):
+    """What came of one root: ``partial`` are the files of which a part of the contents was asked for."""
+
+    files: list[FileReport]
+    findings: list[Finding]
+    partial: frozenset[str]
+    unrecognised: int
+    bytes_read: int
+
+
+def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
+    """Reports on the files outside every layout, and how many of these are no checkpoint's."""
+    out = list[FileReport]()
+    for bare in s.found.bare:
+        report = s.report_file(bare.path, level, bare.findings)
+        if report.format is not None or report.findings:
+            s.reports[bare.path] = report
+            out.append(FileReport(None, report))
+    return out, len(s.found.bare) - len(out)
+
+
+def _beside_the_files(s: Session) -> list[Finding]:
+    """What could not be looked at, and what is there although it is no part of a checkpoint."""
+    unfinished, graph = (
+        "a temporary file of a save that never finished",
+        "TensorFlow's graph: it holds no state",
+    )
+    return [
+        *not_seen(s),
+        *s.notes,
+        *(finding("unfinished-save", unfinished, path=p) for p in s.found.unfinished),
+        *(finding("not-needed", graph, path=p) for p in s.found.unneeded),
+    ]
+
+
+def _verdict(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:
+    """The worst of all; unknown wins, for what was not inspected may be anything."""
+    verdicts = {f.report.verdict for f in files}
+    unseen = blind(findings) or any(f.code == "not-inspected" for f in findings)
+    if not files or Verdict.UNKNOWN in verdicts or unseen:
+        return Verdict.UNKNOWN
+    verdicts.add(worst(findings))
+    return next((v for v in (Verdict.BROKEN, Verdict.SUSPECT) if v in verdicts), Verdict.OK)

@@ -1,0 +1,65 @@
+"""The answer to one question: the load plan, the errors in place of one, and the part of it that one rank needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
+from ckpt_tools.launchers.launcher import Started
+from ckpt_tools.model.plan import LoadPlan, Resume
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import decision_log
+from ckpt_tools.planning.planner import Planner
+from ckpt_tools.reading.session import Progress
+
+
+def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
+    """The plan; one without a checkpoint only where that is allowed, and where no earlier start had one. With ``strict`` nothing in it is unknown."""
+    try:
+        made = Planner(root, selection, progress, cache).plan()
+    except NoCheckpoint as error:  # that something is gone says more
+        decision_log.first_launch(root, selection, error.plan)
+        raise
+    if made.checkpoint is None:
+        decision_log.first_launch(root, selection, made)
+    if selection.strict and made.below_level:
+        raise _unknown(made, selection)
+    return made
+
+
+def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
+    text = f"{made.below_level} of the files to load could not be looked at as deeply as --level {selection.level} asks, which --strict takes for unknown"
+    none = replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
+    return CannotLook(
+        text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none
+    )
+
+
+def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
+    """The rank that is meant: the one that was named, else the one that the launcher gave this process. Raises UsageError where it is unknown and matters."""
+    if selection.rank is not None:
+        return selection.rank
+    if started and started.rank:
+        return started.rank.value
+    if len({tuple(f.path for f in r.files) for r in full.ranks}) <= 1:
+        return full.ranks[0].rank if full.ranks else 0
+    message = f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown"
+    if started and started.unclear:
+        raise UsageError(f"{message}: {started.unclear}", started.hint)
+    raise UsageError(message, "pass --rank N, or set CKPT_RANK")
+
+
+def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
+    """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises UsageError when the rank is outside the world."""
+    if full.checkpoint is None or (full.shared and not full.ranks):
+        return full
+    ranks = tuple(r for r in full.ranks if r.rank == mine)
+    if not ranks:
+        raise UsageError(
+            f"rank {mine} is outside the world of {full.world_size} ranks",
+            "say --world-size N, and --replicas all if every rank loads the same file",
+        )
+    files = ranks[0].files
+    resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
+    return replace(full, ranks=ranks, resume=resume)
