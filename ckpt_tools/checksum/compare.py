@@ -193,6 +193,34 @@ def _crc(crc: Crc, source: HeldSource, pieces: Sequence[Piece], progress: Progre
     return value
 
 
+class _Found:
+    """What the units of some sums gave so far: CRCs by piece, other checksums whole."""
+
+    def __init__(self, units: Iterable[Unit]) -> None:
+        self._left = Counter(u.sum for u in units)
+        self._whole: dict[int, Outcome] = {}
+        self._crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units
+
+    def add(self, u: Unit, got: Outcome) -> None:
+        self._left[u.sum] -= 1
+        if u.sum < 0:
+            return
+        if u.piece < 0 or isinstance(got, InflateError):
+            self._whole[u.sum] = got
+        elif isinstance(got, int):
+            self._crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
+
+    def value(self, i: int, s: Sum) -> Outcome | None:
+        """What the i-th sum came to; None where it was stopped before its end, or not picked: nothing is known about it."""
+        if i in self._whole:
+            return self._whole[i]
+        if self._left[i]:
+            return None
+        if isinstance(s.hash, Crc):
+            return _joined(s.hash, s, self._crcs.get(i, {}))
+        raise AssertionError(f"{s.what}: nobody has fed it")
+
+
 def _compare(
     source: Source,
     sums: Sequence[Sum],
@@ -203,44 +231,32 @@ def _compare(
     given: Iterable[tuple[Unit, Outcome]] | None = None,
     picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units in order
-    done: dict[int, Outcome] = {}
-    left, stopped = Counter(u.sum for u in units), None
+    """The sums that do not match, from what their units give: ``given`` by others, or worked out here. Raises Stopped after them."""
+    found, stopped = _Found(units), None
     units = units if picked is None else picked.of(units)
+    if given is None:
+        given = outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch)
     try:
-        for u, got in (
-            outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch)
-            if given is None
-            else given
-        ):
-            left[u.sum] -= 1
+        for u, got in given:
+            found.add(u, got)
             if picked is not None:
                 picked.took(u)
-            if u.sum < 0:
-                continue
-            if u.piece < 0 or isinstance(got, InflateError):
-                done[u.sum] = got
-            elif isinstance(got, int):
-                crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
     except Stopped as e:
         stopped = e
     for i, s in enumerate(sums):
-        if left[i] and i not in done:  # stopped before its end, or not picked: nothing is known about it
-            continue
-        if i in done:
-            value = done[i]
-        elif isinstance(s.hash, Crc):
-            value = _joined(s.hash, s, crcs.get(i, {}))
-        else:
-            raise AssertionError(f"{s.what}: nobody has fed it")
-        if value == s.expected:
-            continue
-        if s.otherwise is not None and not any(
-            True for _ in mismatches(source, [replace(s, pieces=s.otherwise, otherwise=None)], jobs=jobs)
-        ):
+        value = found.value(i, s)
+        if value is None or value == s.expected or _reads_otherwise(source, s, jobs):
             continue
         if picked is not None:
             picked.wrong(s)
         yield s, value
     if stopped is not None:
         raise stopped
+
+
+def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
+    """Whether a sum matches by its second reading."""
+    if s.otherwise is None:
+        return False
+    second = replace(s, pieces=s.otherwise, otherwise=None)
+    return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
