@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -111,14 +111,15 @@ _STATS: tuple[tuple[type, ...], ...] = ((str,), (str,), *[(int,)] * 6, _NUMBER, 
 
 def _typed(v: Mapping[str, Any]) -> None:
     """Raises TypeError where a value is of another type than that which ``pack`` writes: what reads a report later does not look again."""
-    boxes = [side for box in v["places"].values() for side in box]
-    rows = [
-        *((v[name], kinds) for name, kinds in _FIELDS.items()),
-        *(pair for row in v["findings"] for pair in zip(row, _FINDING, strict=True)),
-        *(pair for row in v["stats"] for pair in zip(row, _STATS, strict=True)),
-        *(pair for row in v["unlisted"] for pair in zip(row, _UNLISTED, strict=True)),
-        *((side, (list,)) for side in boxes),
-        *((n, (int,)) for side in boxes for n in side),
-    ]
-    if not all(type(value) in kinds for value, kinds in rows):
+    _check((v[name], kinds) for name, kinds in _FIELDS.items())
+    for name, kinds in (("findings", _FINDING), ("stats", _STATS), ("unlisted", _UNLISTED)):
+        for row in v[name]:
+            _check(zip(row, kinds, strict=True))
+    for box in v["places"].values():
+        for side in box:
+            _check([(side, (list,)), *((n, (int,)) for n in side)])
+
+
+def _check(values: Iterable[tuple[object, tuple[type, ...]]]) -> None:
+    if not all(type(value) in kinds for value, kinds in values):
         raise TypeError("it is no report")

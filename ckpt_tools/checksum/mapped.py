@@ -54,42 +54,54 @@ def digests_of_mapped(
 ) -> Iterator[tuple[Unit, int | bytes]]:
     """What ``mappable`` units give, in any order; without those that a helper had when it died. Raises what ``progress`` raises; no helper is left behind."""
     waiting = deque((u, _KINDS[sums[u.sum].hash]) for u in units)
-    kinds = {kind for _, kind in waiting}
     helpers: dict[int, _Helper] = {}
-    poll = select.poll()
     try:
-        for _ in range(min(jobs, HELPERS, len(units))):
-            helper = _Helper.start(
-                source.fd, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)]
-            )
-            if helper is None:
-                break
-            helpers[helper.answers] = helper
-            poll.register(helper.answers, select.POLLIN)
-            for _ in range(_AHEAD):
-                helper.ask(waiting)
-        heard = time.monotonic()
-        while any(h.asked for h in helpers.values()):
-            ready = poll.poll(_LOOK * 1000)
-            if not ready and stalls.overdue(heard):
-                return  # what they were asked is read by the caller, whose every call is watched
-            for fd, _ in ready:
-                heard = time.monotonic()
-                helper = helpers[fd]
-                answer = os.read(fd, ANSWER.size)
-                if len(answer) < ANSWER.size:  # it is dead, and what it was asked stays undone
-                    poll.unregister(fd)
-                    helper.asked.clear()
-                    continue
-                (unit, kind), digest = helper.asked.popleft(), ANSWER.unpack(answer)[1]
-                helper.ask(waiting)
-                source.count(unit.length)
-                yield unit, digest if kind == mapped_child.XXH3 else int.from_bytes(digest, "big")
-                if progress:
-                    progress(unit.length)
+        _start(helpers, min(jobs, HELPERS, len(units)), source.fd, waiting)
+        for unit, digest in _answers(helpers, waiting):
+            source.count(unit.length)
+            yield unit, digest
+            if progress:
+                progress(unit.length)
     finally:
         for helper in helpers.values():
             helper.end()
+
+
+def _start(helpers: dict[int, _Helper], count: int, file: int, waiting: deque[tuple[Unit, int]]) -> None:
+    """Add up to ``count`` helpers, by the pipes of their answers, each with its first requests."""
+    kinds = {kind for _, kind in waiting}
+    for _ in range(count):
+        helper = _Helper.start(file, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)])
+        if helper is None:
+            return
+        helpers[helper.answers] = helper
+        for _ in range(_AHEAD):
+            helper.ask(waiting)
+
+
+def _answers(
+    helpers: dict[int, _Helper], waiting: deque[tuple[Unit, int]]
+) -> Iterator[tuple[Unit, int | bytes]]:
+    """What the helpers answer, each asked for the next unit meanwhile."""
+    poll = select.poll()
+    for fd in helpers:
+        poll.register(fd, select.POLLIN)
+    heard = time.monotonic()
+    while any(h.asked for h in helpers.values()):
+        ready = poll.poll(_LOOK * 1000)
+        if not ready and stalls.overdue(heard):
+            return  # what they were asked is read by the caller, whose every call is watched
+        for fd, _ in ready:
+            heard = time.monotonic()
+            helper = helpers[fd]
+            answer = os.read(fd, ANSWER.size)
+            if len(answer) < ANSWER.size:  # it is dead, and what it was asked stays undone
+                poll.unregister(fd)
+                helper.asked.clear()
+                continue
+            (unit, kind), digest = helper.asked.popleft(), ANSWER.unpack(answer)[1]
+            helper.ask(waiting)
+            yield unit, digest if kind == mapped_child.XXH3 else int.from_bytes(digest, "big")
 
 
 class _Helper:

@@ -17,9 +17,7 @@ from ckpt_tools.reading.session import Session
 
 def settle_ambiguous_names(s: Session) -> None:
     """Give each file whose name does not tell what it is its place by its structure; what is no piece of a checkpoint becomes a bare file."""
-    names = {(p.layout, p.piece) for p in s.found.parts}
-    pieces = [(s.layouts[layout], name) for layout, name in names]
-    if not any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces):
+    if not _some_ambiguous(s):
         return
     prefetch(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
     placed, damaged = _place_by_content(s)
@@ -32,6 +30,12 @@ def settle_ambiguous_names(s: Session) -> None:
                 s.make_bare(part)
     elif placed:
         settle_bare_files(s)
+
+
+def _some_ambiguous(s: Session) -> bool:
+    names = {(p.layout, p.piece) for p in s.found.parts}
+    pieces = [(s.layouts[layout], name) for layout, name in names]
+    return any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces)
 
 
 def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:

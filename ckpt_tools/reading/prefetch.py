@@ -109,13 +109,9 @@ def _by_engine(
 def _by_processes(
     s: Session, parts: Sequence[Part], level: Level, bare: bool
 ) -> Iterator[tuple[Request, Seen]]:
-    jobs = s.options.jobs or default_jobs()
-    if jobs < 2 or s.reader.rate is not None or s.options.explain:
-        return
-    if (
-        not Level.STRUCTURE <= level <= Level.CONTENT
-        or len(parts) + bare * len(s.found.bare) < processes.LEAST
-    ):
+    jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
+    one_by_one = jobs < 2 or s.reader.rate is not None or s.options.explain
+    if one_by_one or count < processes.LEAST or level not in (Level.STRUCTURE, Level.CONTENT):
         return
     small = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r)]
     sample = small[:: -(-len(small) // _SAMPLE)] if small else []

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.request import Request
 from ckpt_tools.storage import Identity, LocalSource
@@ -26,22 +26,25 @@ def seen_from_here(
         and request.mtime_ns > 0
         and (report.size, report.mtime_ns) != (request.size, request.mtime_ns)
     )
-    if blind or differs:
-        try:
-            with LocalSource(request.path) as source:
-                now = source.size, source.stat.st_mtime_ns
-        except OSError:
-            return None  # nobody can: it is said as it is seen from here
-        if differs and not blind and now == (request.size, request.mtime_ns):
-            return unknown(request, other(host)), None
-        if blind:
-            said = unseen(blind[0].message, host) if report.size < 0 else f"{blind[0].message} (on {host})"
-            report = replace(
-                report,
-                size=request.size,
-                findings=tuple(replace(f, message=said) if f is blind[0] else f for f in report.findings),
-            )
+    if not (blind or differs):
+        return report, identity
+    try:
+        with LocalSource(request.path) as source:
+            now = source.size, source.stat.st_mtime_ns
+    except OSError:
+        return None  # nobody can: it is said as it is seen from here
+    if blind:
+        return _said_on(host, request, report, blind[0]), identity
+    if now == (request.size, request.mtime_ns):
+        return unknown(request, other(host)), None
     return report, identity
+
+
+def _said_on(host: str, request: Request, report: Report, blind: Finding) -> Report:
+    """The report of a worker that could not read, with the name of its host."""
+    said = unseen(blind.message, host) if report.size < 0 else f"{blind.message} (on {host})"
+    findings = tuple(replace(f, message=said) if f is blind else f for f in report.findings)
+    return replace(report, size=request.size, findings=findings)
 
 
 def unknown(request: Request, why: str) -> Report:
