@@ -35,6 +35,7 @@ _KINDS = {0x8C: "text", 0x58: "text", 0x93: "global", 0x7D: "dict", 0x5D: "list"
     b"\x85\x86\x87tR\x81", "value"
 )
 _WHAT = "pickle of the state_dict's entries and their places"
+_DEPRECATED = "deprecated property of a tensor"
 _TARGET = 64 * 1024
 MAX_SPOTS = 1 << 16
 """Unprotected ranges that are told apart; what follows them is one."""
@@ -87,55 +88,105 @@ def explain(
 ) -> None:
     """Explain the bytes of a good .metadata.
 
-    ``names`` are texts that other texts in the file repeat, ``extra`` the attributes that other programs added (nothing is known about them); ``sizes``
-    says that shapes and offsets are compared with the data files and with each other.
+    ``names`` are texts that other texts in the file repeat, ``extra`` the attributes that other programs
+    added (nothing is known about them); ``sizes`` says that shapes and offsets are compared with the data
+    files and with each other.
     """
-    memo: list[tuple[str, str]] = []  # what kind of value each entry is, and its text or name
-    last, text, name, at, end, left = 0, "", "", 0, 0, MAX_SPOTS
+    walk = _Walk(names, sizes)
+    at, end, left = 0, 0, MAX_SPOTS
     rest = "what another program added, or wrote in another way"
     for op in ops(data):
-        weak, first = "", op.end - len(op.arg)
-        if op.code in _TEXT:
-            text = op.arg.decode("utf-8", "replace")
-            if text in extra:
-                break
-            if (
-                text not in _FIRM and text not in names
-            ):  # its length as well: what is left of the text may happen to be opcodes
-                weak, first = (
-                    "text that is stored once: a name of one part, an id, the path of the save",
-                    op.at,
-                )
-        elif op.code == _GLOBAL:
-            name, text = text, ""
-        elif op.code == _MEMOIZE:
-            memo.append((_KINDS.get(last, ""), name if last == _GLOBAL else text))
-        elif op.code in _GET:
-            index = int.from_bytes(op.arg, "little")
-            kind, said = memo[index] if index < len(memo) else ("", "")
-            name, text = (said, "") if kind == "global" else (name, said if kind == "text" else "")
-            if any(
-                i < len(memo) and memo[i][0] == kind
-                for i in (index ^ 1 << bit for bit in range(8 * len(op.arg)))
-            ):
-                weak = "reference to a value stored before: one that leads to an equal value is not noticed"
-        elif op.code in _INT and name.endswith("MEM_FORMAT_ENCODING"):
-            weak = "deprecated property of a tensor"
-        elif op.code in _INT and not sizes and text not in ("offset", "length", "index"):
-            weak = "shape or offset: only what lies outside of its tensor is noticed"
-        elif op.code in _BOOLS:
-            weak, first = "deprecated property of a tensor", op.at
-        elif op.code in (_FRAME, _PROTO):
-            weak = _framing(op)
-        if weak:
-            anatomy.explain(at, first - at, _WHAT)
-            anatomy.explain(first, op.end - first, weak, Guard.UNPROTECTED)
+        if op.code in _TEXT and _text(op) in extra:
+            break
+        spot = walk.weak(op)
+        if spot is not None:
+            anatomy.explain(at, spot.at - at, _WHAT)
+            anatomy.explain(spot.at, op.end - spot.at, spot.why, Guard.UNPROTECTED)
             at, left = op.end, left - 1
             if not left:
                 rest = "a pickle of more unprotected places than are told apart"
                 break
-        last, end = op.code, op.end
+        end = op.end
     else:
         anatomy.explain(at, end - at, _WHAT)
         at = end
     anatomy.explain(at, len(data) - at, rest, Guard.UNPROTECTED)
+
+
+class _Spot(NamedTuple):
+    """Bytes from ``at`` to the end of an opcode that may change unseen, and why."""
+
+    at: int
+    why: str
+
+
+class _Stored(NamedTuple):
+    """What an entry of the memo is: its kind, one of ``_KINDS``, and its text or name."""
+
+    kind: str
+    text: str
+
+
+class _Walk:
+    """Goes through the opcodes and says of each what of it may change unseen; keeps what the next ones need."""
+
+    def __init__(self, names: Collection[str], sizes: bool) -> None:
+        self._names, self._sizes = names, sizes
+        self._memo: list[_Stored] = []
+        self._last = 0  # the opcode before this one
+        self._text = ""  # the last text: the key of what follows
+        self._global = ""  # the last global
+
+    def weak(self, op: Op) -> _Spot | None:
+        """The bytes of an opcode that may change unseen."""
+        argument = op.end - len(op.arg)
+        spot: _Spot | None = None
+        if op.code in _TEXT:
+            spot = self._string(op)
+        elif op.code == _GLOBAL:
+            self._global, self._text = self._text, ""
+        elif op.code == _MEMOIZE:
+            text = self._global if self._last == _GLOBAL else self._text
+            self._memo.append(_Stored(_KINDS.get(self._last, ""), text))
+        elif op.code in _GET:
+            spot = self._reference(op, argument)
+        elif op.code in _INT:
+            spot = self._number(argument)
+        elif op.code in _BOOLS:
+            spot = _Spot(op.at, _DEPRECATED)
+        elif op.code in (_FRAME, _PROTO):
+            why = _framing(op)
+            spot = _Spot(argument, why) if why else None
+        self._last = op.code
+        return spot
+
+    def _string(self, op: Op) -> _Spot | None:
+        self._text = _text(op)
+        if self._text in _FIRM or self._text in self._names:
+            return None
+        # Its length as well: what is left of the text may happen to be opcodes.
+        return _Spot(op.at, "text that is stored once: a name of one part, an id, the path of the save")
+
+    def _reference(self, op: Op, argument: int) -> _Spot | None:
+        index = int.from_bytes(op.arg, "little")
+        stored = self._memo[index] if index < len(self._memo) else _Stored("", "")
+        if stored.kind == "global":
+            self._global = stored.text
+        self._text = stored.text if stored.kind == "text" else ""
+        for bit in range(8 * len(op.arg)):
+            other = index ^ 1 << bit
+            if other < len(self._memo) and self._memo[other].kind == stored.kind:
+                why = "reference to a value stored before: one that leads to an equal value is not noticed"
+                return _Spot(argument, why)
+        return None
+
+    def _number(self, argument: int) -> _Spot | None:
+        if self._global.endswith("MEM_FORMAT_ENCODING"):
+            return _Spot(argument, _DEPRECATED)
+        if not self._sizes and self._text not in ("offset", "length", "index"):
+            return _Spot(argument, "shape or offset: only what lies outside of its tensor is noticed")
+        return None
+
+
+def _text(op: Op) -> str:
+    return op.arg.decode("utf-8", "replace")

@@ -21,6 +21,7 @@ from ckpt_tools.formats.dcp import byte_map, data_files
 from ckpt_tools.formats.dcp.data_files import Piece
 from ckpt_tools.formats.dcp.metadata import (
     ATTRIBUTES,
+    Chunk,
     Entry,
     Segment,
     damaged_names,
@@ -99,21 +100,25 @@ def _explain(
     known: Mapping[str, Entry],
     placed: Sequence[Segment],
 ) -> None:
-    paths = root.get("planner_data")
-    nested = (
-        {k: v for k, v in paths.items() if type(v) is tuple and len(v) > 1} if isinstance(paths, dict) else {}
-    )
-    names = (
-        {s.path for s in placed}
-        | nested.keys()
-        | {part for path in nested.values() for part in path if type(part) is str}
-    )
+    names = {s.path for s in placed} | _path_names(root.get("planner_data"))
+    extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
     whole = all(
         math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in known.values() if e.dtype
     )
-    extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
     sizes = whole and not any(s.transforms for s in placed)
     byte_map.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
+
+
+def _path_names(paths: Any) -> set[Any]:
+    """The names of planner_data that are made of several keys, and those keys: one text repeats the other."""
+    if not isinstance(paths, dict):
+        return set()
+    names = set()
+    for name, path in paths.items():
+        if type(path) is tuple and len(path) > 1:
+            names.add(name)
+            names.update(part for part in path if type(part) is str)
+    return names
 
 
 def _read(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
@@ -133,39 +138,31 @@ def _read(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]
 def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
     """The chunks of every tensor must fill it.
 
-    What a single rank saved (``__<rank>.metadata``, no_dist=True) may hold its own shards only: torch checks volumes only when several ranks save.
+    What a single rank saved (``__<rank>.metadata``, no_dist=True) may hold its own shards only: torch checks
+    volumes only when several ranks save.
     """
     writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []
     for fqn, e in known.items():
-        if not e.dtype:
-            continue
-        bad = untiled(
-            e.shape,
-            [Box(c.offsets, tuple(o + s for o, s in zip(c.offsets, c.sizes, strict=True))) for c in e.chunks],
-        )
+        bad = untiled(e.shape, list(map(_box, e.chunks))) if e.dtype else None
         if bad is None:
             continue
         at = e.chunks[bad.box].at if bad.box >= 0 else e.at
         if bad.kind == "complex":
-            yield finding(
-                "too-complex",
-                f"the chunks of {fqn[:200]!r} lie so irregularly that they were not compared",
-                offset=at,
-            )
+            why = f"the chunks of {fqn[:200]!r} lie so irregularly that they were not compared"
+            yield finding("too-complex", why, offset=at)
         elif bad.kind == "hole":
-            holes.append(
-                finding(
-                    "bad-header",
-                    f"the chunks of {fqn[:200]!r} do not fill its shape {list(e.shape)}",
-                    offset=at,
-                )
-            )
+            why = f"the chunks of {fqn[:200]!r} do not fill its shape {list(e.shape)}"
+            holes.append(finding("bad-header", why, offset=at))
         else:
             what = "reaches beyond its shape" if bad.kind == "bounds" else "overlaps another"
             yield finding("bad-header", f"a chunk of {fqn[:200]!r} {what}", offset=at)
     if len(writers) > 1 or (len(holes) == 1 and writers == {"0"}):
         yield from holes
+
+
+def _box(chunk: Chunk) -> Box:
+    return Box(chunk.offsets, tuple(o + s for o, s in zip(chunk.offsets, chunk.sizes, strict=True)))
 
 
 def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
@@ -174,43 +171,35 @@ def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
     for fqn, entry in known.items():
         for c in entry.chunks:
             if (fqn, c.offsets) in wanted:
-                yield finding(
-                    "bad-header", f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}", offset=c.at
-                )
+                why = f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}"
+                yield finding("bad-header", why, offset=c.at)
             wanted[fqn, c.offsets] = c.at
         if not entry.dtype:
             wanted[fqn, None] = entry.at
     seen = set()
     for s in placed:
-        where, e = (s.fqn, s.offsets), known.get(s.fqn)
+        where = (s.fqn, s.offsets)
+        shown = f"{s.fqn[:200]!r} at {list(s.offsets or ())}"
         if where in seen:
-            yield finding(
-                "duplicate-key",
-                f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())} twice",
-                offset=s.at,
-            )
+            yield finding("duplicate-key", f"storage_data names {shown} twice", offset=s.at)
         elif where not in wanted:
-            yield finding(
-                "bad-header",
-                f"storage_data names {s.fqn[:200]!r} at {list(s.offsets or ())}, which state_dict_metadata does not have",
-                offset=s.at,
-            )
-        elif s.hint is not None and (
-            e is None or s.hint >= len(e.chunks) or e.chunks[s.hint].offsets != s.offsets
-        ):
-            yield finding(
-                "odd-header",
-                f"storage_data says that {s.fqn[:200]!r} at {list(s.offsets or ())} is chunk {s.hint}, which it is not",
-                offset=s.at,
-            )
+            why = f"storage_data names {shown}, which state_dict_metadata does not have"
+            yield finding("bad-header", why, offset=s.at)
+        elif not _is_chunk(s, known.get(s.fqn)):
+            why = f"storage_data says that {shown} is chunk {s.hint}, which it is not"
+            yield finding("odd-header", why, offset=s.at)
         seen.add(where)
     for (fqn, offsets), at in wanted.items():
         if (fqn, offsets) not in seen:
-            yield finding(
-                "bad-header",
-                f"no file holds {fqn[:200]!r}" + (f" at {list(offsets)}" if offsets is not None else ""),
-                offset=at,
-            )
+            place = f" at {list(offsets)}" if offsets is not None else ""
+            yield finding("bad-header", f"no file holds {fqn[:200]!r}{place}", offset=at)
+
+
+def _is_chunk(s: Segment, e: Entry | None) -> bool:
+    """Whether a segment is the chunk whose number it gives; the number may be left out."""
+    if s.hint is None:
+        return True
+    return e is not None and s.hint < len(e.chunks) and e.chunks[s.hint].offsets == s.offsets
 
 
 def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ know are left alone: Megatron-core 0.8 to 0.15 adds ``mcore_data``. One that dif
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
@@ -244,49 +244,37 @@ def segments(values: Any) -> Generator[Finding, None, list[Segment]]:
     out: list[Segment] = []
     for key, value in values.items():
         try:
-            k, v = (
-                state(key, "MetadataIndex", "a key in storage_data"),
-                state(value, "_StorageInfo", "a value in storage_data"),
-            )
-            fqn, path, where = k.get("fqn"), v.get("relative_path"), k.get("offset")
-            if type(fqn) is not str:
-                raise Damage("bad-header", "a key in storage_data has no name", key.offset)
-            offsets = (
-                None
-                if where is None
-                else ints(where, f"the offset of {fqn[:200]!r} in storage_data", key.offset)
-            )
-            hint = k.get("index", "")
-            if hint is not None and (type(hint) is not int or not 0 <= hint < HUGE):
-                raise Damage(
-                    "bad-header", f"the index of {fqn[:200]!r} in storage_data is no number", key.offset
-                )
-            start, length = v.get("offset"), v.get("length")
-            if (
-                type(start) is not int
-                or type(length) is not int
-                or not (0 <= start < HUGE and 0 <= length < HUGE)
-            ):
-                raise Damage("bad-header", f"the place of {fqn[:200]!r} in its file is absurd", value.offset)
-            if type(path) is not str or not path:
-                raise Damage("bad-header", f"the file of {fqn[:200]!r} has no name", value.offset)
-            out.append(
-                Segment(
-                    fqn,
-                    offsets,
-                    hint,
-                    path,
-                    start,
-                    length,
-                    _texts(v.get("transform_descriptors"), value.offset),
-                    value.offset,
-                )
-            )
+            out.append(_segment(key, value))
             for part in (key, value):
                 yield from damaged_names(part)
         except Damage as e:
             yield e.finding
     return out
+
+
+def _segment(key: Any, value: Any) -> Segment:
+    """One item of storage_data. Raises Damage."""
+    index = state(key, "MetadataIndex", "a key in storage_data")
+    info = state(value, "_StorageInfo", "a value in storage_data")
+    fqn, path, where = index.get("fqn"), info.get("relative_path"), index.get("offset")
+    if type(fqn) is not str:
+        raise Damage("bad-header", "a key in storage_data has no name", key.offset)
+    shown = repr(fqn[:200])
+    offsets = None if where is None else ints(where, f"the offset of {shown} in storage_data", key.offset)
+    hint = index.get("index", "")
+    if hint is not None and not _is_count(hint):
+        raise Damage("bad-header", f"the index of {shown} in storage_data is no number", key.offset)
+    start, length = info.get("offset"), info.get("length")
+    if not _is_count(start) or not _is_count(length):
+        raise Damage("bad-header", f"the place of {shown} in its file is absurd", value.offset)
+    if type(path) is not str or not path:
+        raise Damage("bad-header", f"the file of {shown} has no name", value.offset)
+    transforms = _texts(info.get("transform_descriptors"), value.offset)
+    return Segment(fqn, offsets, hint, path, start, length, transforms, value.offset)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < HUGE
 
 
 def _texts(values: Any, at: int) -> tuple[str, ...]:

@@ -103,19 +103,29 @@ def small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
         return
     yield from damaged_names(meta)
-    where, modules, ids = (
-        meta.state.get("checkpoint_id"),
-        meta.state.get("modules"),
-        [meta.state.get(k) for k in ("save_id", "load_id")],
-    )
-    if type(where) is Call and type(where.func) is Global:
-        ok = where.func.name not in _PATHS or all(type(a) is str for a in where.args)
-    else:
-        ok = where is None or type(where) is str
-    ok = ok and (modules is None or (type(modules) is list and all(type(m) is str for m in modules)))
-    if not ok or not all(i is None or (type(i) is str and (len(i) != 36 or _UUID.fullmatch(i))) for i in ids):
-        yield finding(
-            "bad-header", "the path, the ids or the modules in storage_meta are damaged", offset=meta.offset
-        )
-    elif ids[0] is not None:
-        remember(anatomy.metadata, "save_id", ids[0])  # a random number of its own for every save
+    state = meta.state
+    save_id = state.get("save_id")
+    ids = _is_id(save_id) and _is_id(state.get("load_id"))
+    if not ids or not _is_path(state.get("checkpoint_id")) or not _are_modules(state.get("modules")):
+        why = "the path, the ids or the modules in storage_meta are damaged"
+        yield finding("bad-header", why, offset=meta.offset)
+    elif save_id is not None:
+        remember(anatomy.metadata, "save_id", save_id)  # a random number of its own for every save
+
+
+def _is_path(value: Any) -> bool:
+    """Whether this may be ``checkpoint_id``: a text, a path of pathlib or nothing."""
+    if type(value) is Call and type(value.func) is Global:
+        return value.func.name not in _PATHS or all(type(a) is str for a in value.args)
+    return value is None or type(value) is str
+
+
+def _are_modules(value: Any) -> bool:
+    return value is None or (type(value) is list and all(type(m) is str for m in value))
+
+
+def _is_id(value: Any) -> bool:
+    """Whether this may be ``save_id`` or ``load_id``: what has the length of a UUID is one."""
+    if value is None:
+        return True
+    return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
