@@ -403,7 +403,7 @@ last_preserved_timestamp: 1795218746.0092125
 
 
 def test_a_list_of_checkpoints_is_read() -> None:
-    assert parse(LIST) == State("ckpt-5", ("ckpt-4", "ckpt-5"), (1795218747.2037766, 1e20), 1795218746.0092125)
+    assert parse(LIST) == State("ckpt-5", ("ckpt-4", "ckpt-5"), (1795218747.2037766, 1e20))
     escaped = rb'model_checkpoint_path: "/tmp/\303\274 \"x\"\\dir/ck-\n1\'"'
     assert parse(escaped).latest == '/tmp/ü "x"\\dir/ck-\n1\''
     assert parse('model_checkpoint_path: "/tmp/ü"'.encode()).latest == "/tmp/ü"

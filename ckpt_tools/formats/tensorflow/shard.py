@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from ckpt_tools.checksum import CRC32C, Crc, Extent, Hash, Sum
@@ -21,6 +21,8 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """What tf.train.Checkpoint puts behind the path of a variable in its tree of objects."""
 _PAGE = 4096
 _SAID = 16
+_PADDING = 1 << 19
+"""Bytes between tensors that are read, about."""
 _COUNTERS = frozenset({"save_counter", "global_step", "step", "epoch", "iterations"})
 """Names at the top of the tree that say how far training was: never left out."""
 _ITERATIONS = frozenset({"iterations", "_iterations", "iter"})
@@ -98,51 +100,65 @@ def _objects(raw: bytes) -> int:
 
 
 def _tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Whether the tensors follow each other without gaps, but for zeros up to a common alignment (BundleWriter::Options.data_alignment)."""
-    at, said, gaps = 0, 0, list[tuple[int, int]]()
-    for i in items:
-        if i.offset > at:
-            gaps.append((at, i.offset - at))
-        elif i.offset < at and i.size:
-            said += 1
-            if said <= _SAID:
-                yield finding(
-                    "bad-header",
-                    f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {at}",
-                    offset=i.offset,
-                )
-        at = max(at, i.offset + i.size)
+    """Whether the tensors follow each other without gaps.
+
+    Zeros up to a common alignment are none (BundleWriter::Options.data_alignment).
+    """
+    gaps, inside = _between(items)
+    for i, before in inside[:_SAID]:
+        why = f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {before}"
+        yield finding("bad-header", why, offset=i.offset)
     common = _PAGE
     for i in items:
         common |= i.offset
     common &= -common  # the largest power of two that divides every offset
     most = max((length for _, length in gaps), default=0)
-    padded, tail = 0 < most < common, source.size - end
-    ends = (
-        {-(-end // (1 << k)) << k for k in range(most.bit_length(), common.bit_length())} if padded else {end}
-    )
+    padded = 0 < most < common
+    widths = range(most.bit_length(), common.bit_length())
+    ends = {-(-end // (1 << k)) << k for k in widths} if padded else {end}
     if padded and source.size in ends:
-        gaps.append((end, tail))
-    elif tail > 0:
+        gaps.append((end, source.size - end))
+    else:
+        yield from _tail(source.size, end, ends)
+    if padded:
+        yield from _padding(gaps, source, anatomy)
+        return
+    for offset, length in gaps[: max(0, _SAID - len(inside))]:
+        yield finding("extra-storage", f"{length} bytes belong to no tensor", offset=offset)
+
+
+def _between(items: Sequence[Item]) -> tuple[list[tuple[int, int]], list[tuple[Item, int]]]:
+    """The gaps between tensors, (offset, length) each, and the tensors that begin before the end of another one."""
+    gaps, inside, at = list[tuple[int, int]](), list[tuple[Item, int]](), 0
+    for i in items:
+        if i.offset > at:
+            gaps.append((at, i.offset - at))
+        elif i.offset < at and i.size:
+            inside.append((i, at))
+        at = max(at, i.offset + i.size)
+    return gaps, inside
+
+
+def _tail(size: int, end: int, ends: Collection[int]) -> Iterator[Finding]:
+    """What lies behind the last tensor, which ends at ``end``; ``ends`` are where the file may end."""
+    if size > end:
         yield finding(
-            "trailing-data", f"{tail} bytes follow the last tensor, which ends at {end}", offset=end
+            "trailing-data", f"{size - end} bytes follow the last tensor, which ends at {end}", offset=end
         )
-    elif tail == 0 and source.size not in ends:
-        yield finding(
-            "odd-header",
-            f"zeros up to byte {min(ends)} belong behind the last tensor, as behind all others",
-            offset=end,
-        )
+    elif size == end and size not in ends:
+        why = f"zeros up to byte {min(ends)} belong behind the last tensor, as behind all others"
+        yield finding("odd-header", why, offset=end)
+
+
+def _padding(gaps: Iterable[tuple[int, int]], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Whether what aligns the tensors is zero; of very much only the beginning is read."""
     read = 0
     for offset, length in gaps:
-        if padded and read < 1 << 19 and offset + length <= source.size:
-            read += length
-            anatomy.explain(offset, length, "zeros up to the next tensor")
-            if source.read(offset, length).strip(b"\0"):
-                yield finding(
-                    "odd-header", f"the {length} bytes between two tensors are not zero", offset=offset
-                )
-        elif padded:
+        if read >= _PADDING or offset + length > source.size:
             anatomy.explain(offset, length, "bytes up to the next tensor, not looked at", Guard.UNPROTECTED)
-        elif (said := said + 1) <= _SAID:
-            yield finding("extra-storage", f"{length} bytes belong to no tensor", offset=offset)
+            continue
+        read += length
+        anatomy.explain(offset, length, "zeros up to the next tensor")
+        if source.read(offset, length).strip(b"\0"):
+            why = f"the {length} bytes between two tensors are not zero"
+            yield finding("odd-header", why, offset=offset)

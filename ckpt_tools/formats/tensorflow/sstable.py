@@ -10,7 +10,7 @@ Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc of TensorF
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.checksum import CRC32C, Crc32c, Extent, Sum
@@ -181,61 +181,65 @@ def _entries(data: bytes, base: int) -> Iterator[Entry]:
 
 
 def table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
-    """Every entry in the order of its keys, mixed with the findings; None in place of the entries of a block that could not be relied on.
+    """Every entry in the order of its keys, mixed with the findings.
 
-    Reads the file once, a block at a time. Raises Damage when nothing further can be read.
+    None stands in place of the entries of a block that could not be relied on. Reads the file once, a block
+    at a time. Raises Damage when nothing further can be read.
     """
     end = yield from _end(source)
     meta, where = yield from _footer(source, end, anatomy)
-    if (
-        meta.size >= 0
-        and (data := (yield from _block(source, meta, "the metaindex block", anatomy))) is not None
-        and data != _EMPTY
-    ):
-        yield finding("odd-header", "the metaindex block is not empty, as it always is", offset=meta.offset)
+    yield from _metaindex(source, meta, anatomy)
     index = yield from _block(source, where, "the index block", anatomy)
     if index is None:
         yield None
         return
-    last: bytes | None = None
-    at, budget = 0, max(MAX_KEYS, 16 * source.size)
+    at, keys = 0, _Keys(max(MAX_KEYS, 16 * source.size))
     for bound in _entries(index, where.offset):
         block, used = _handle(bound.value, 0, bound.at)
         if used != len(bound.value) or block.offset != at or block.stop > meta.offset:
-            raise Damage(
-                "bad-header",
-                f"a data block lies at {block.offset} + {block.size}; the one before it ends at {at}",
-                bound.at,
-            )
+            why = f"a data block lies at {block.offset} + {block.size}; the one before it ends at {at}"
+            raise Damage("bad-header", why, bound.at)
         at = block.stop
-        key: bytes | None = None
         data = yield from _block(source, block, "a block of entries", anatomy)
-        for entry in _entries(data, block.offset) if data is not None else ():
-            budget -= len(entry.key)
-            if budget < 0:
-                raise Damage(
-                    "too-complex",
-                    "the keys are much longer than the file: no more of them are read",
-                    entry.at,
-                )
-            if last is not None and entry.key <= last:
-                raise Damage(
-                    "bad-header", f"the key {entry.key[:200]!r} is not beyond the one before it", entry.at
-                )
-            last = key = entry.key
-            yield entry
         if data is None:
             yield None
-        elif key is None or key > bound.key:
-            raise Damage(
-                "bad-header",
-                f"the index says that a block ends before {bound.key[:200]!r}, but it does not",
-                bound.at,
-            )
-        last = bound.key  # the next block begins beyond it
+        else:
+            yield from keys.checked(_entries(data, block.offset), bound)
+        keys.last = bound.key  # the next block begins beyond it
     if meta.size >= 0 and at != meta.offset:
-        yield finding(
-            "bad-header",
-            f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}",
-            offset=at,
-        )
+        why = f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}"
+        yield finding("bad-header", why, offset=at)
+
+
+def _metaindex(source: Source, meta: _Handle, anatomy: Anatomy) -> Iterator[Finding]:
+    """TensorFlow leaves the metaindex empty."""
+    if meta.size < 0:
+        return
+    data = yield from _block(source, meta, "the metaindex block", anatomy)
+    if data is not None and data != _EMPTY:
+        yield finding("odd-header", "the metaindex block is not empty, as it always is", offset=meta.offset)
+
+
+class _Keys:
+    """The order of the keys of a table, and how many bytes they may still have."""
+
+    def __init__(self, budget: int) -> None:
+        self.last: bytes | None = None
+        self._budget = budget
+
+    def checked(self, entries: Iterable[Entry], bound: Entry) -> Iterator[Entry]:
+        """The entries of a block; ``bound`` is what the index says of its end. Raises Damage."""
+        key: bytes | None = None
+        for entry in entries:
+            self._budget -= len(entry.key)
+            if self._budget < 0:
+                why = "the keys are much longer than the file: no more of them are read"
+                raise Damage("too-complex", why, entry.at)
+            if self.last is not None and entry.key <= self.last:
+                why = f"the key {entry.key[:200]!r} is not beyond the one before it"
+                raise Damage("bad-header", why, entry.at)
+            self.last = key = entry.key
+            yield entry
+        if key is None or key > bound.key:
+            why = f"the index says that a block ends before {bound.key[:200]!r}, but it does not"
+            raise Damage("bad-header", why, bound.at)

@@ -20,6 +20,8 @@ from ckpt_tools.model.notes import Notes
 LIMIT = 1 << 20
 """Bytes: with max_to_keep=None the list grows by a line with every save."""
 _LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)))')
+_PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
+_TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _PLAIN = {
     b"n": b"\n",
@@ -41,7 +43,6 @@ class State(NamedTuple):
     latest: str
     paths: tuple[str, ...] = ()
     timestamps: tuple[float, ...] = ()
-    last_preserved: float | None = None
 
 
 def _unescaped(text: str, at: int) -> str:
@@ -94,28 +95,29 @@ def parse(data: bytes) -> State:
         text = data.decode()
     except UnicodeDecodeError as e:
         raise Damage("bad-tracker", "the file is no text", e.start) from None
-    latest, paths, times, preserved, at = list[str](), list[str](), list[float](), list[float](), 0
+    found: dict[str, list[str]] = {field: [] for field in (*_PATHS, *_TIMES)}
+    at = 0
     for line in text.split("\n"):
-        m = _LINE.fullmatch(line)
-        if m is None and line.strip(" \r\t"):
-            raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
-        if (
-            m is not None
-            and m[2] is not None
-            and m[1] in ("model_checkpoint_path", "all_model_checkpoint_paths")
-        ):
-            (latest if m[1][0] == "m" else paths).append(_unescaped(m[2], at))
-        elif (
-            m is not None
-            and m[3] is not None
-            and m[1] in ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
-        ):
-            (times if m[1][0] == "a" else preserved).append(float(m[3]))
-        elif m is not None:
-            raise Damage("bad-tracker", f"{m[1][:80]!r} is no field of a list of checkpoints", at)
+        if line.strip(" \r\t"):
+            field, value = _field(line, at)
+            found[field].append(value)
         at += len(line.encode()) + 1
+    latest, paths, times, preserved = found.values()
     if len(latest) != 1 or not latest[0] or len(preserved) > 1:
         raise Damage("bad-tracker", "the list of checkpoints does not name the newest of them once", 0)
     if times and len(times) != len(paths):
         raise Damage("bad-tracker", f"{len(paths)} checkpoints with {len(times)} times", 0)
-    return State(latest[0], tuple(paths), tuple(times), preserved[0] if preserved else None)
+    return State(latest[0], tuple(paths), tuple(map(float, times)))
+
+
+def _field(line: str, at: int) -> tuple[str, str]:
+    """The name and the value of the field in a line, which begins at ``at``. Raises Damage."""
+    m = _LINE.fullmatch(line)
+    if m is None:
+        raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
+    field, path, number = m.groups()
+    if path is not None and field in _PATHS:
+        return field, _unescaped(path, at)
+    if number is not None and field in _TIMES:
+        return field, number
+    raise Damage("bad-tracker", f"{field[:80]!r} is no field of a list of checkpoints", at)

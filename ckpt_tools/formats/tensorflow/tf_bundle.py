@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from ckpt_tools.findings import finding
@@ -117,28 +117,34 @@ def _describe(
                 raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
     used = sorted(content) or [0]
     if len(used) < head.shards and whole:
-        yield finding(
-            "bad-header",
-            f"there are {head.shards} shards, but only {len(used)} of them have tensors",
-            offset=0,
-            severity=Severity.WARNING,
-        )
+        why = f"there are {head.shards} shards, but only {len(used)} of them have tensors"
+        yield finding("bad-header", why, offset=0, severity=Severity.WARNING)
     stem = os.path.basename(source.path).removesuffix(".index")
     files = {s: f"{stem}.data-{s:05d}-of-{head.shards:05d}" for s in used}
     for i in items.values():
-        if i.key not in names:
-            if i.key[:1] == b"\0" and whole:
-                yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
-            size, where = (i.elements * (i.item or 0), "") if i.slices else (i.size, files[i.shard])
-            anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, size, storage=where))
-            anatomy.keys |= {i.name, short(i.name)}
+        if i.key in names:
+            continue
+        if i.key[:1] == b"\0" and whole:
+            yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
+        anatomy.tensors.append(_tensor(i, files))
+        anatomy.keys |= {i.name, short(i.name)}
     if stem and whole:
         for s, name in files.items():
-            own = [i._replace(name=names[i.key]) if i.key in names else i for i in content[s]]
-            own.sort(key=lambda i: (i.offset, i.size))
-            anatomy.members[name] = Claim(
-                "tf_bundle", partial(shard, own, head.order, anatomy.keys), whole=True
-            )
+            anatomy.members[name] = _claim(content[s], names, head.order, anatomy.keys)
+
+
+def _tensor(i: Item, files: Mapping[int, str]) -> Tensor:
+    """What the index says of a tensor; one that was saved in slices lies in no file as a whole."""
+    if i.slices:
+        return Tensor(i.name, i.dtype, i.shape, i.elements * (i.item or 0), storage="")
+    return Tensor(i.name, i.dtype, i.shape, i.size, storage=files[i.shard])
+
+
+def _claim(items: Iterable[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
+    """What the index says about one shard; ``names`` are those of the slices in it."""
+    own = [i._replace(name=names[i.key]) if i.key in names else i for i in items]
+    own.sort(key=lambda i: (i.offset, i.size))
+    return Claim("tf_bundle", partial(shard, own, order, keys), whole=True)
 
 
 def _sized(i: Item) -> Iterator[Finding]:
