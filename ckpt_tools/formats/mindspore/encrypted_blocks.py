@@ -68,49 +68,77 @@ def _untagged(head: bytes) -> bool:
 
 
 def framing(source: Source) -> Framing:
-    """Follow the chain of blocks, which must end exactly at the end of the file. Reads 48 bytes per block. Raises Damage."""
-    size, at, full, blocks = source.size, 0, True, list[Block]()
-    first = source.read(0, min(48, size))
-    mode = CIPHERS.get(first[:4])
+    """Follow the chain of blocks, which must end exactly at the end of the file.
+
+    Reads 48 bytes per block. Raises Damage.
+    """
+    rules = _rules(source)
+    at, full, blocks = 0, True, list[Block]()
+    while at < source.size:
+        if not full:
+            raise _after_last(source, at, source.size - at)
+        block = _block(source, at, len(blocks), rules)
+        blocks.append(block)
+        full = block.size == rules.most or (rules.old and block.size == rules.plain)
+        at = block.at + block.size
+    return Framing(rules.mode, rules.old, full, blocks)
+
+
+class _Rules(NamedTuple):
+    """What the beginning of a file says of all its blocks.
+
+    ``tag`` are the bytes of a tag, ``plain`` the bytes of plaintext in every block but the last, ``most``
+    those of ciphertext.
+    """
+
+    mode: str
+    magic: bytes
+    old: bool
+    tag: int
+    plain: int
+    most: int
+
+
+def _rules(source: Source) -> _Rules:
+    """Raises Damage when the file does not begin like an encrypted checkpoint."""
+    first = source.read(0, min(48, source.size))
+    magic = first[:4]
+    mode = CIPHERS.get(magic)
     if mode is None:
-        raise Damage(
-            "bad-header", f"the file begins with {first[:4].hex()}, no magic of an encrypted checkpoint", 0
-        )
+        why = f"the file begins with {magic.hex()}, no magic of an encrypted checkpoint"
+        raise Damage("bad-header", why, 0)
     old = mode == "AES-GCM" and _untagged(first)
     tag = 16 if mode == "AES-GCM" and not old else 0
     padding = 0 if tag else 16  # CBC pads each block by 1 to 16 bytes (PKCS#7)
     plain = OLD_PLAIN if old and _u32(first, 28) > PLAIN + padding else PLAIN
-    lengths = 4 + tag  # where block_len stands
-    while at < size:
-        left, i = size - at, len(blocks)
-        if not full:
-            raise _after_last(source, at, left)
-        head = source.read(at, min(lengths + 28, left))
-        if head[:4] != first[:4] and not first.startswith(head):
-            raise Damage(
-                "bad-header", f"block {i} begins with {head[:4].hex()} instead of {first[:4].hex()}", at
-            )
-        if left < lengths + 28:
-            raise Damage("truncated", f"block {i} has {left} of the {lengths + 28} bytes of its header", size)
-        cipher = _u32(head, lengths + 24)
-        if _u32(head, lengths + 4) != 16 or _u32(head, lengths) != 24 + cipher:
-            raise Damage(
-                "bad-header", f"the lengths in the header of block {i} contradict each other", at + lengths
-            )
-        if not 0 < cipher <= plain + padding or (not tag and not old and cipher % 16):
-            raise Damage(
-                "bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24
-            )
-        here = at + lengths + 28
-        if here + cipher > size:
-            raise Damage(
-                "truncated", f"block {i} should end at byte {here + cipher}, the file ends at {size}", size
-            )
-        blocks.append(
-            Block(here, cipher, head[lengths + 8 : lengths + 24], at + lengths + 8, head[4 : 4 + tag], at + 4)
-        )
-        full, at = cipher == plain + padding or (old and cipher == plain), here + cipher
-    return Framing(mode, old, full, blocks)
+    return _Rules(mode, magic, old, tag, plain, plain + padding)
+
+
+def _block(source: Source, at: int, i: int, rules: _Rules) -> Block:
+    """The block ``i``, which begins at ``at``. Raises Damage."""
+    size, left = source.size, source.size - at
+    lengths = 4 + rules.tag  # where block_len stands
+    whole = lengths + 28
+    head = source.read(at, min(whole, left))
+    if head[:4] != rules.magic and not rules.magic.startswith(head):
+        why = f"block {i} begins with {head[:4].hex()} instead of {rules.magic.hex()}"
+        raise Damage("bad-header", why, at)
+    if left < whole:
+        raise Damage("truncated", f"block {i} has {left} of the {whole} bytes of its header", size)
+    cipher = _u32(head, lengths + 24)
+    if _u32(head, lengths + 4) != 16 or _u32(head, lengths) != 24 + cipher:
+        why = f"the lengths in the header of block {i} contradict each other"
+        raise Damage("bad-header", why, at + lengths)
+    # CBC alone makes whole cipher blocks, and the old magic does not tell CBC from GCM
+    uneven = not rules.tag and not rules.old and cipher % 16
+    if not 0 < cipher <= rules.most or uneven:
+        raise Damage("bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24)
+    here = at + whole
+    if here + cipher > size:
+        why = f"block {i} should end at byte {here + cipher}, the file ends at {size}"
+        raise Damage("truncated", why, size)
+    iv, tag = head[lengths + 8 : lengths + 24], head[4:lengths]
+    return Block(here, cipher, iv, at + lengths + 8, tag, at + 4)
 
 
 def _after_last(source: Source, at: int, left: int) -> Damage:

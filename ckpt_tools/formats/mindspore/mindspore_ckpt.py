@@ -81,6 +81,25 @@ class _Walk:
     plain: list[Extent] = field(default_factory=list)
     edge: int = 0
 
+    def leave_out(self, r: Record) -> None:
+        """Note a record that MindSpore writes without counting it into its CRC."""
+        if r.start > self.edge:
+            self.plain.append(Extent(self.edge, r.start - self.edge))
+        self.edge = r.end
+
+    def join(self, r: Record) -> None:
+        """Begin a tensor, or add a piece to the one that is pending. Raises Damage."""
+        first = r.contents[0]
+        if self.pending is None:
+            self.pending = replace(first)  # it grows, the record stays
+            return
+        if (first.dims, first.type) != (self.pending.dims, self.pending.type):
+            raise Damage("bad-header", f"the pieces of {r.name[:200]!r} differ in dims or type", r.start)
+        if not self.pending.pieces:
+            self.pending.pieces.append((self.pending.offset, self.pending.nbytes))
+        self.pending.pieces.append((first.offset, first.nbytes))
+        self.pending.nbytes += first.nbytes
+
 
 def _finish(
     reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False
@@ -118,34 +137,19 @@ def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[F
     for r in records(reader, end):
         if r.name != previous:
             if r.name in anatomy.keys:
-                yield finding(
-                    "duplicate-tensor",
-                    f"{r.name[:200]!r} is stored twice; loaders take the last one",
-                    offset=r.start,
-                )
+                why = f"{r.name[:200]!r} is stored twice; loaders take the last one"
+                yield finding("duplicate-tensor", why, offset=r.start)
             _names(anatomy, walk.pieces)
         if walk.pending is not None and (r.name != previous or len(r.contents) > 1):
             yield from _finish(reader, anatomy, walk.pending, walk)
             walk.pending = None
-        first = r.contents[0]
-        if (
-            len(r.contents) > 1 or first.type == "random_op"
-        ):  # MindSpore writes these without counting them into its CRC
-            if r.start > walk.edge:
-                walk.plain.append(Extent(walk.edge, r.start - walk.edge))
-            walk.edge = r.end
+        if len(r.contents) > 1 or r.contents[0].type == "random_op":
+            walk.leave_out(r)
         if len(r.contents) > 1:  # a map parameter; large ones span several records, each complete in itself
             for content in r.contents:
                 yield from _finish(reader, anatomy, content, walk)
-        elif walk.pending is None:
-            walk.pending = replace(first)  # it grows, the record stays
-        elif (first.dims, first.type) != (walk.pending.dims, walk.pending.type):
-            raise Damage("bad-header", f"the pieces of {r.name[:200]!r} differ in dims or type", r.start)
         else:
-            if not walk.pending.pieces:
-                walk.pending.pieces.append((walk.pending.offset, walk.pending.nbytes))
-            walk.pending.pieces.append((first.offset, first.nbytes))
-            walk.pending.nbytes += first.nbytes
+            walk.join(r)
         if anatomy.regions is not None:
             walk.pieces.append(r)
         previous = r.name

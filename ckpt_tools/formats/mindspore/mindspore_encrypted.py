@@ -65,16 +65,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
     """Choose how to decrypt, then check tags and plaintext."""
-    modes = [f.mode]
-    if f.old and f.even:
-        modes += ["AES-CBC", "SM4-CBC"]
-    known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
-    schemes = [s for s in known if s.fits]
+    schemes = _fitting(f, key)
     if not schemes:
         sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
-        yield from _stop(
-            anatomy, f, finding("wrong-key", f"the key has {len(key)} bytes, {f.mode} takes {sizes}")
-        )
+        why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
+        yield from _stop(anatomy, f, finding("wrong-key", why))
         return
     if wanted := missing(schemes[0]):
         yield from _stop(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
@@ -82,23 +77,31 @@ def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Itera
         return
     scheme = _choose(source, f, [s for s in schemes if not missing(s)])
     if scheme is None:
-        text = f"the key that was given leaves noise: it is not the one that this file was encrypted with ({f.mode}), or all of the file is damaged"
-        yield from _stop(anatomy, f, finding("wrong-key", text))
+        other = (
+            f"it is not the one that this file was encrypted with ({f.mode}), or all of the file is damaged"
+        )
+        yield from _stop(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
         return
     f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")
     anatomy.metadata["encryption"] = scheme.mode
     if f.old and scheme.mode == "SM4-CBC":
-        yield finding(
-            "odd-header",
-            "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped",
-            offset=0,
-        )
+        why = "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped"
+        yield finding("odd-header", why, offset=0)
     for i, b in enumerate(f.blocks):
         _protect(anatomy, scheme, i, b)
     if not f.blocks[0].tag:
-        text = f"{scheme.mode} as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
-        yield finding("not-checksummed", text)
+        why = "as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
+        yield finding("not-checksummed", f"{scheme.mode} {why}")
     yield from _records(source, anatomy, f, scheme)
+
+
+def _fitting(f: Framing, key: bytes) -> list[Scheme]:
+    """The ways to decrypt that the framing leaves open and that take a key of this length."""
+    modes = [f.mode]
+    if f.old and f.even:
+        modes += ["AES-CBC", "SM4-CBC"]
+    known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
+    return [s for s in known if s.fits]
 
 
 def _stop(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:

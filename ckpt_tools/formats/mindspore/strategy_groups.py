@@ -7,7 +7,7 @@ Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -71,8 +71,17 @@ def make_layout(
     return Layout(name, tuple(devices), frozenset(axes) - {-1}, shard_step, shard_size)
 
 
-def _ints(values: Iterable[Any]) -> bool:
-    return all(type(n) is int for n in values)
+class _Item(NamedTuple):
+    """The place of a parameter as the JSON form says it, in the order of ``_PLACE``, not checked yet."""
+
+    name: str
+    devices: Any
+    axes: Any
+    shard_step: Any
+    shard_size: Any
+
+
+_PLACE = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size")
 
 
 def from_json(value: Any) -> Strategy:
@@ -80,38 +89,35 @@ def from_json(value: Any) -> Strategy:
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
         stages = [node["stage"] for node in nodes.values()]
-        found = [
-            (name, e["dev_matrix"], e["tensor_map"], e["opt_weight_shard_step"], e["opt_weight_shard_size"])
-            for name, e in items.items()
-        ]
-        cuts = [n for node in nodes.values() for cut in node["parallel_strategy"] for n in cut]
-        counts = [n for _, devices, axes, step, size in found for n in (*devices, *axes, step, size)]
-        rest = [
-            n
-            for e in items.values()
-            for n in (
-                e["field"],
-                *e["tensor_shape"],
-                *e.get("param_split_shape", ()),
-                *e.get("indices_offset", ()),
-            )
-        ]
-        keys = {k for group in ([value], items.values(), nodes.values()) for e in group for k in e} - KEYS
+        found = [_Item(name, *(e[key] for key in _PLACE)) for name, e in items.items()]
+        numbers = [*_numbers(items.values(), nodes.values()), *stages, value.get("current_stage", 0)]
+        unknown = set[Any]().union(value, *items.values(), *nodes.values()) - KEYS
     except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it has not the fields of a strategy file ({e!r:.200})") from e
-    if odd := next((k for k in sorted(keys) if near_miss(k, KEYS)), None):
+    if odd := next((k for k in sorted(unknown) if near_miss(k, KEYS)), None):
         raise ValueError(f"{odd[:200]!r} is one bit away from {near_miss(odd, KEYS)!r}")
-    if (
-        not _ints((*counts, *stages, *cuts, *rest, value.get("current_stage", 0)))
-        or min(stages, default=0) < 0
-    ):
+    if not all(type(n) is int for n in numbers) or min(stages, default=0) < 0:
         raise ValueError("a number in it is not a whole number")
     if not found:
         raise ValueError("it holds no layout of a parameter")
-    layouts = tuple(
-        make_layout(name, devices, (axes,), step, size) for name, devices, axes, step, size in found
-    )
+    layouts = tuple(make_layout(i.name, i.devices, (i.axes,), i.shard_step, i.shard_size) for i in found)
     return Strategy(next(iter(stages), None), layouts)
+
+
+def _numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
+    """Every number in the entries of parameters and of operators. Raises KeyError and TypeError."""
+    for e in items:
+        yield from e["dev_matrix"]
+        yield from e["tensor_map"]
+        yield e["opt_weight_shard_step"]
+        yield e["opt_weight_shard_size"]
+        yield e["field"]
+        yield from e["tensor_shape"]
+        yield from e.get("param_split_shape", ())
+        yield from e.get("indices_offset", ())
+    for node in nodes:
+        for cut in node["parallel_strategy"]:
+            yield from cut
 
 
 def uneven(strategy: Strategy) -> str:
