@@ -144,13 +144,19 @@ def looking(
             found.append(_os_finding(e))
         except Stopped:
             pass
-        try:
-            anatomy.identity = source.identity()
-            if source.changed():
-                found = [finding("in-use", "size or modification time changed while the file was read")]
-        except OSError as e:
-            found.append(_os_finding(e))
+        found = _held_still(source, anatomy, found)
         return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
+
+
+def _held_still(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
+    """What was found, or that the file changed while it was read, which makes that worthless."""
+    try:
+        anatomy.identity = source.identity()
+        if source.changed():
+            return [finding("in-use", "size or modification time changed while the file was read")]
+    except OSError as e:
+        return [*found, _os_finding(e)]
+    return found
 
 
 def cut_short(found: Sequence[Finding], size: int) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.formats import Claim
+from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.check import look
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model import ranges
@@ -29,6 +30,37 @@ def is_index(name: str) -> bool:
     return formats.names.may_be_index(name) and any(
         f.index and not f.index_of(name) for f in allowed_by_name(name)
     )
+
+
+_Seen = tuple[str, str]
+"""A file that was read, and its identity; "" when it has just been changed."""
+
+
+class _Part(NamedTuple):
+    """A file to read for an index: the index itself, or one that it leads to. ``above`` are those read on the way."""
+
+    path: str
+    claims: tuple[Claim, ...] = ()
+    above: tuple[_Seen, ...] = ()
+
+
+def _inside(base: str, name: str) -> str | None:
+    """The path of a file that an index in ``base`` names; None when it lies elsewhere."""
+    if "\0" in name or os.path.isabs(name):
+        return None
+    path = os.path.normpath(os.path.join(base, name))
+    return path if path.startswith(base.rstrip("/") + "/") else None
+
+
+def _lost(missing: Sequence[str]) -> Iterator[Finding]:
+    """What to say of files that an index describes and that are not there."""
+    for name in missing[:_LISTED]:
+        yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
+    more = missing[_LISTED:]
+    if more:
+        listed = ranges.names(name[:200] for name in more)
+        why = f"{len(more):,} more files that this one describes are not there: {listed}"
+        yield finding("missing-part", why)
 
 
 class Indexes:
@@ -105,56 +137,47 @@ class Indexes:
 
     def _read(self, index: str) -> None:
         base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
-        waiting, followed = (
-            [(index, tuple[Claim, ...](), tuple[tuple[str, str], ...]())],
-            set[tuple[str, Claim]](),
-        )
+        followed = set[tuple[str, Claim]]()
+        waiting = [_Part(index)]
         while waiting:
-            file, claims, above = waiting.pop()
-            opened = time.time_ns()
-            report, anatomy = look(file, Level.STRUCTURE, claims=claims)
-            known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
-            behind = (*above, (file, " ".join(map(str, known))))
-            self.bytes_read += report.bytes_read
-            if report.verdict is Verdict.UNKNOWN and (
-                why := [f.message for f in report.findings if f.code in NOT_SEEN]
-            ):
-                self.unseen[file] = why[0]
-            if report.verdict is not Verdict.OK and not anatomy.members:
-                self._broken.add(index)
+            part = waiting.pop()
+            anatomy, behind = self._inspect(index, part)
             for name, claim in anatomy.members.items():
-                path = os.path.normpath(os.path.join(base, name)) if "\0" not in name else "/"
-                if os.path.isabs(name) or not path.startswith(base.rstrip("/") + "/"):
-                    found.append(
-                        finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory")
-                    )
-                elif not self._there(path, found):
-                    if not claim.optional:
-                        missing[name] = None
-                else:
-                    if (path, claim) not in self._said:
-                        self._said.add((path, claim))
-                        self._claims[path].append(claim)
-                    self._bases[path].update(behind)
-                    self._named[index].append(path)
+                path = _inside(base, name)
+                if path is None:
+                    why = f"it names {name[:200]!r}, which lies outside its directory"
+                    found.append(finding("path-escape", why))
+                elif self._there(path, found):
+                    self._keep(index, path, claim, behind)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
-                        waiting.append(
-                            (path, (claim._replace(whole=True),), behind)
-                        )  # the claim alone: what it names starts at the index
-        found += (
-            finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
-            for name in list(missing)[:_LISTED]
-        )
-        if len(missing) > _LISTED:
-            more = list(missing)[_LISTED:]
-            found.append(
-                finding(
-                    "missing-part",
-                    f"{len(more):,} more files that this one describes are not there: {ranges.names(n[:200] for n in more)}",
-                )
-            )
-        self.findings[index] = found
+                        # the claim alone: what it names starts at the index
+                        waiting.append(_Part(path, (claim._replace(whole=True),), behind))
+                elif not claim.optional:
+                    missing[name] = None
+        self.findings[index] = [*found, *_lost(list(missing))]
+
+    def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
+        """Read one file of an index: what it holds, and the files that its claims rest on."""
+        opened = time.time_ns()
+        report, anatomy = look(part.path, Level.STRUCTURE, claims=part.claims)
+        known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
+        self.bytes_read += report.bytes_read
+        if report.verdict is Verdict.UNKNOWN:
+            why = next((f.message for f in report.findings if f.code in NOT_SEEN), "")
+            if why:
+                self.unseen[part.path] = why
+        if report.verdict is not Verdict.OK and not anatomy.members:
+            self._broken.add(index)
+        return anatomy, (*part.above, (part.path, " ".join(map(str, known))))
+
+    def _keep(self, index: str, path: str, claim: Claim, behind: tuple[_Seen, ...]) -> None:
+        """Note what an index says about a file, the same claim once."""
+        if (path, claim) not in self._said:
+            self._said.add((path, claim))
+            self._claims[path].append(claim)
+        self._bases[path].update(behind)
+        self._named[index].append(path)
 
     def _there(self, path: str, found: list[Finding]) -> bool:
         """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it holds is not known."""

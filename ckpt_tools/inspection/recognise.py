@@ -10,6 +10,9 @@ from ckpt_tools.formats import HEAD, Claim, Format, format_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import LocalSource
 
+_FIRST = 4096
+"""Bytes at the beginning of a file that are looked at for zeros."""
+
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
     """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
@@ -19,43 +22,49 @@ def allowed_by_name(name: str) -> tuple[Format, ...]:
 def _recognise(
     source: LocalSource, name: str, expect: Sequence[str], described: bool
 ) -> tuple[Format | None, list[Finding]]:
-    """The format of the content and what is wrong with it being that one. ``expect`` are the formats that the layout wants; ``described``: an index says what it is."""
+    """The format of the content and what is wrong with it being that one.
+
+    ``expect`` are the formats that the layout wants; ``described``: an index says what it is.
+    """
     head = source.read(0, min(HEAD, source.size))
-    named = tuple(expect) or formats.names.allowed(name)
-    for f in map(
-        format_of, named
-    ):  # one after the other: most files are what the first ones say, and the others need not be imported
+    # One after the other: most files are what the first ones say, and the others need not be imported.
+    wanted = tuple(expect) or formats.names.allowed(name)
+    for f in map(format_of, wanted):
         if f.magic(head):
             return f, []
-    allowed = tuple(map(format_of, named))
     actual = next((f for f in map(format_of, formats.names.order) if f.magic(head)), None)
-    allowed = allowed if expect else tuple(f for f in allowed if f.ours(source))
+    allowed = tuple(map(format_of, expect)) if expect else _ours(source, wanted)
     if not allowed:
         return actual, []
-    wanted = " or ".join(f.name for f in allowed)
-    if not head.strip(b"\0") and not source.read(0, min(4096, source.size)).strip(b"\0"):
-        return None, [
-            finding(
-                "zero-filled",
-                f"the file begins with {min(4096, source.size)} zero bytes instead of {wanted}",
-                offset=0,
-            )
-        ]
+    told = " or ".join(f.name for f in allowed)
+    first = min(_FIRST, source.size)
+    if _is_zero(head) and _is_zero(source.read(0, first)):
+        why = f"the file begins with {first} zero bytes instead of {told}"
+        return None, [finding("zero-filled", why, offset=0)]
     if actual is not None:
-        severity = (
-            Severity.ERROR if expect or described or actual.name == "mindspore_ckpt" else Severity.WARNING
-        )
-        return (None if expect else actual), [
-            finding(
-                "wrong-format",
-                f"the name says {wanted}, the content is {actual.name}",
-                offset=0,
-                severity=severity,
-            )
-        ]
-    return allowed[0] if len(allowed) == 1 else None, [
-        finding("bad-header", f"the file does not begin like {wanted}", offset=0)
-    ]
+        wrong = _other(actual, told, error=bool(expect) or described)
+        return None if expect else actual, [wrong]
+    damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
+    return allowed[0] if len(allowed) == 1 else None, [damaged]
+
+
+def _ours(source: LocalSource, names: Sequence[str]) -> tuple[Format, ...]:
+    """The formats of these names that a damaged file of this name may have had."""
+    return tuple(f for f in map(format_of, names) if f.ours(source))
+
+
+def _is_zero(data: bytes) -> bool:
+    return not data.strip(b"\0")
+
+
+def _other(actual: Format, told: str, *, error: bool) -> Finding:
+    """The content is of another format than the name says.
+
+    An error where more than the name says it.
+    """
+    severity = Severity.ERROR if error or actual.name == "mindspore_ckpt" else Severity.WARNING
+    why = f"the name says {told}, the content is {actual.name}"
+    return finding("wrong-format", why, offset=0, severity=severity)
 
 
 def recognise(
