@@ -55,18 +55,7 @@ class Entry(NamedTuple):
 
 def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, list[Entry]]:
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end."""
-    if end.size > MAX_DIRECTORY:
-        raise Damage(
-            "unread-pickle",
-            f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read",
-            end.directory,
-        )
-    if end.entries > MAX_RECORDS:
-        raise Damage(
-            "unread-pickle",
-            f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read",
-            end.directory,
-        )
+    _bound(end)
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
         where = end.directory + at
@@ -98,15 +87,9 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
         if at > len(data):
             raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
         wide = (stored, size, header).count(_TOP)
-        for kind, value in extras(extra) if extra else ():
-            if kind == 1:
-                size, stored, header = _wide(value, (size, stored, header), torch, where)
-            elif kind < 0 or (torch and kind not in KNOWN):
-                yield finding(
-                    "bad-header",
-                    f"directory entry {i} has an extra field that does not belong there",
-                    offset=where,
-                )
+        if extra:
+            told = (size, stored, header)
+            size, stored, header = yield from _sizes(extra, i, told, torch, where)
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
         if disk or (torch and c):
@@ -146,6 +129,29 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
     return out
 
 
+def _bound(end: End) -> None:
+    """Raises Damage for a directory that is too large to be read."""
+    if end.size > MAX_DIRECTORY:
+        why = f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read"
+        raise Damage("unread-pickle", why, end.directory)
+    if end.entries > MAX_RECORDS:
+        why = f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read"
+        raise Damage("unread-pickle", why, end.directory)
+
+
+def _sizes(
+    extra: bytes, i: int, told: tuple[int, int, int], torch: bool, where: int
+) -> Generator[Finding, None, tuple[int, int, int]]:
+    """Size, stored size and header offset of entry ``i``, those in its ZIP64 field before those in the entry."""
+    for kind, value in extras(extra):
+        if kind == 1:
+            told = _wide(value, told, torch, where)
+        elif kind < 0 or (torch and kind not in KNOWN):
+            why = f"directory entry {i} has an extra field that does not belong there"
+            yield finding("bad-header", why, offset=where)
+    return told
+
+
 def _wide(value: bytes, told: tuple[int, int, int], torch: bool, where: int) -> tuple[int, int, int]:
     """Size, stored size and header offset from a ZIP64 field: it holds those that the entry itself has no room for (APPNOTE 4.5.3)."""
     missing = sum(v == _TOP for v in told)
@@ -157,36 +163,39 @@ def _wide(value: bytes, told: tuple[int, int, int], torch: bool, where: int) -> 
 
 
 def _alike(out: Sequence[Entry], torch: bool) -> Generator[Finding, None, str]:
-    """Three fields that no reader needs. Returns whose values they are checked against: "miniz", "python" or "" for an unknown writer.
+    """Three fields that no reader needs. Returns whose values they are checked against.
 
-    The miniz of torch writes 0 in all of them. Python's zipfile writes few values; one that is a single bit off is a flipped bit.
+    That is "miniz", "python" or "" for an unknown writer. The miniz of torch writes 0 in all of them.
+    Python's zipfile writes few values; one that is a single bit off is a flipped bit.
     """
-    usual = Counter(e.made for e in out).most_common(1)
-    writer = (
-        "miniz"
-        if torch and usual and not usual[0][0]
-        else "python"
-        if len(out) > 1 and any(e.made in _PYTHON for e in out)
-        else ""
-    )
+    writer = _writer(out, torch)
+    odd = {"miniz": _not_miniz, "python": _flipped}.get(writer)
+    if odd is None:
+        return writer
     for e in out:
-        odd = False
-        if writer == "miniz":
-            odd = bool(e.made or e.internal or e.external)
-        elif writer:
-            off = e.external ^ _MODE
-            odd = (
-                any((e.made ^ m).bit_count() == 1 for m in _PYTHON)
-                or e.internal.bit_count() == 1
-                or (off.bit_count() == 1 and off != _REGULAR)
-            )
-        if odd:
-            yield finding(
-                "odd-header",
-                f"the directory entry of {name_of(e)[:200]!r} is unlike the others",
-                offset=e.where,
-            )
+        if odd(e):
+            why = f"the directory entry of {name_of(e)[:200]!r} is unlike the others"
+            yield finding("odd-header", why, offset=e.where)
     return writer
+
+
+def _writer(out: Sequence[Entry], torch: bool) -> str:
+    usual = Counter(e.made for e in out).most_common(1)
+    if torch and usual and not usual[0][0]:
+        return "miniz"
+    return "python" if len(out) > 1 and any(e.made in _PYTHON for e in out) else ""
+
+
+def _not_miniz(e: Entry) -> bool:
+    return bool(e.made or e.internal or e.external)
+
+
+def _flipped(e: Entry) -> bool:
+    """Whether a field is one bit away from what Python's zipfile writes."""
+    if any((e.made ^ m).bit_count() == 1 for m in _PYTHON) or e.internal.bit_count() == 1:
+        return True
+    off = e.external ^ _MODE
+    return off.bit_count() == 1 and off != _REGULAR
 
 
 def _explain(out: Sequence[Entry], writer: str, anatomy: Anatomy) -> None:

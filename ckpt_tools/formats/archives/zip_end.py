@@ -82,9 +82,7 @@ def _zip64(
         yield finding("bad-header", "the two end records disagree on the directory", offset=at)
     if disk64 or disks != 1 or own or own_cd:
         yield finding("odd-header", "an end record names other disks than one", offset=where)
-    # foreign writers set what they like
-    usual = made in _MADE or (comment and all((made ^ m).bit_count() > 1 for m in _MADE))
-    if need != 45 or not usual:
+    if need != 45 or not _is_version(made, comment):
         yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
     known = Guard.STRUCTURE if made in _MADE else Guard.UNPROTECTED
     anatomy.explain(where, 12, "ZIP64 end record")
@@ -94,6 +92,11 @@ def _zip64(
     anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
     anatomy.explain(at - 20, 20, "ZIP64 locator")
     return record
+
+
+def _is_version(made: int, foreign: bool) -> bool:
+    """Whether a writer may have set this version; foreign ones set what they like."""
+    return made in _MADE or (foreign and all((made ^ m).bit_count() > 1 for m in _MADE))
 
 
 def _contradicts(told: _Record, record: _Record, comment: bool) -> bool:

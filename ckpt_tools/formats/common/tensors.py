@@ -91,13 +91,15 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
     at = hi * _PAGE
     if source.size - at < 256 or at - 8 < start or not any(source.read(at - 8, 8)):
         return None
-    for t in tensors:
-        if t.offset is not None and t.offset < at < t.offset + t.nbytes and len(t.shape) > 1:
-            row = t.nbytes // t.shape[0]
-            if (at - t.offset) % row:
-                return finding(
-                    "zero-tail",
-                    f"zero bytes from a page border inside tensor {t.name!r} to the end of the file",
-                    offset=at,
-                )
-    return None
+    cut = next((t for t in tensors if _cuts_row(t, at)), None)
+    if cut is None:
+        return None
+    why = f"zero bytes from a page border inside tensor {cut.name!r} to the end of the file"
+    return finding("zero-tail", why, offset=at)
+
+
+def _cuts_row(t: Tensor, at: int) -> bool:
+    """Whether a byte of the file lies inside a row of a matrix."""
+    if t.offset is None or not t.offset < at < t.offset + t.nbytes or len(t.shape) < 2:
+        return False
+    return (at - t.offset) % (t.nbytes // t.shape[0]) != 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.model.tensor import Box
@@ -47,7 +47,10 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
 
 
 def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
-    """Divide the boxes into groups that cannot touch each other until each group is one box or one dimension is left."""
+    """Divide the boxes into groups that cannot touch each other.
+
+    Goes on until each group is one box or one dimension is left.
+    """
     stack = [(members, every)]
     budget = 24 * (len(every) + 1) * (len(members) + 1)
     while stack:
@@ -61,27 +64,34 @@ def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Unti
             return Untiled("overlap", group[1])
         runs = {d: _runs(boxes, group, d) for d in dims}
         regular = [d for d in dims if runs[d].regular]
-        if (
-            regular
-        ):  # equal or disjoint there: only boxes with equal extents in all these dimensions can overlap
-            cells = defaultdict(list)
-            for i in group:
-                cells[tuple(boxes[i].start[d] for d in regular)].append(i)
-            rest = [d for d in dims if d not in regular]
-            stack.extend((cell, rest) for cell in cells.values())
+        if regular:
+            stack.extend(_cells(boxes, group, dims, regular))
             continue
         if len(dims) == 1:
             return Untiled("overlap", runs[dims[0]].touching)
         most = max(dims, key=lambda d: len(runs[d].groups))
         if len(runs[most].groups) > 1:
             stack.extend((g, dims) for g in runs[most].groups)
-        elif len(group) <= _FEW:
-            pair = _pair(boxes, group, dims)
-            if pair is not None:
-                return Untiled("overlap", pair)
-        else:
+        elif len(group) > _FEW:
             return Untiled("complex", group[0])
+        elif (pair := _pair(boxes, group, dims)) is not None:
+            return Untiled("overlap", pair)
     return None
+
+
+def _cells(
+    boxes: Sequence[Box], group: list[int], dims: list[int], regular: list[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The boxes that are equal in all regular dimensions, and the dimensions that are left to compare.
+
+    Any two extents are equal or disjoint in a regular dimension, so no other boxes can overlap.
+    """
+    cells = defaultdict[tuple[int, ...], list[int]](list)
+    for i in group:
+        cells[tuple(boxes[i].start[d] for d in regular)].append(i)
+    rest = [d for d in dims if d not in regular]
+    for cell in cells.values():
+        yield cell, rest
 
 
 class _Runs(NamedTuple):

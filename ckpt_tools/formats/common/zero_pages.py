@@ -78,21 +78,34 @@ def lost_pages(
     source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
 ) -> Iterator[Finding]:
     """The runs of zero pages that no writer leaves. Reads two pages for each that may be one."""
-    placed = sorted((t for t in tensors if t.offset is not None and t.nbytes), key=lambda t: t.offset or 0)
+    placed = _placed(tensors)
     starts = [t.offset or 0 for t in placed]
     found: dict[str, list[tuple[int, int]]] = {}
     for start, stop in joined(runs)[:MOST]:
-        sides = [(_around(placed, starts, edge), edge) for edge in (start, stop)]
-        torn = [t for t, edge in sides if t is not None and _inside_row(t, edge)]
-        if len(torn) < 2 or all(len(t.shape) < 2 for t in torn):
+        left, right = _around(placed, starts, start), _around(placed, starts, stop)
+        if left is None or right is None or not _torn(left, start, right, stop):
             continue
-        if all(_dense(source, t, edge, edge == start) for t, edge in zip(torn, (start, stop), strict=True)):
-            found.setdefault(torn[0].name, []).append((start, stop))
+        if _dense(source, left, start, left=True) and _dense(source, right, stop, left=False):
+            found.setdefault(left.name, []).append((start, stop))
     for name, lost in found.items():
-        if len(lost) <= MANY:
-            for start, stop in lost:
-                what = f"{stop - start} zero bytes from one page border to another inside tensor {name[:200]!r}, in the middle of a row"
-                yield finding("zero-pages", what, offset=start)
+        if len(lost) > MANY:
+            continue
+        for start, stop in lost:
+            where = f"inside tensor {name[:200]!r}, in the middle of a row"
+            why = f"{stop - start} zero bytes from one page border to another {where}"
+            yield finding("zero-pages", why, offset=start)
+
+
+def _placed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors that have bytes of their own in the file, in its order."""
+    return sorted((t for t in tensors if t.offset is not None and t.nbytes), key=lambda t: t.offset or 0)
+
+
+def _torn(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
+    """Whether zeros from ``start`` to ``stop`` cut rows at both ends, of which one is a matrix's."""
+    if len(left.shape) < 2 and len(right.shape) < 2:
+        return False
+    return _inside_row(left, start) and _inside_row(right, stop)
 
 
 def _around(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
@@ -108,7 +121,7 @@ def _inside_row(t: Tensor, edge: int) -> bool:
     return width > 0 and len(t.shape) > 0 and at % (t.shape[-1] * width) != 0 and at % (BLOCK * width) != 0
 
 
-def _dense(source: Source, t: Tensor, edge: int, left: bool) -> bool:
+def _dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
     """Whether the numbers of ``t`` beside the run are not zero: the next one, and nearly all in the page beyond ``edge``."""
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))

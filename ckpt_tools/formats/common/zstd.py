@@ -67,23 +67,39 @@ def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, 
 
 
 def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
-    """Raise Damage unless the ``length`` bytes at ``offset`` are one frame whose content has ``size`` bytes. Reads 3 bytes per block of up to 128 KiB.
+    """Raise Damage unless the ``length`` bytes at ``offset`` are one frame whose content has ``size`` bytes.
 
-    (size of the content if the frame or the caller says it, bytes that its blocks can hold at most if they were counted)
+    Reads 3 bytes per block of up to 128 KiB. Returns the size of the content if the frame or the caller says
+    it, and the bytes that its blocks can hold at most if they were counted.
     """
     at, said, window, summed = _header(source, offset, length)
     if said is not None and size is not None and said != size:
         raise Damage("bad-header", f"zstd data of {said} bytes, where {size} belong", offset + 4)
     if window > MAX_WINDOW:
         raise Damage("too-complex", f"a zstd window of {window} bytes", offset + 5)
-    size, most = said if size is None else size, 0
+    size = said if size is None else size
+    counted = _blocks(source, offset, length, at)
+    if counted is None:
+        return size, None
+    at, most = counted
+    at += 4 * summed
+    if at > length:
+        raise Damage("truncated", "the checksum of the zstd frame is cut", offset + length)
+    if at < length:
+        raise Damage("trailing-data", f"{length - at} bytes follow the zstd frame", offset + at)
+    return size, most
+
+
+def _blocks(source: Source, offset: int, length: int, at: int) -> tuple[int, int] | None:
+    """Where the blocks of a frame end, and the bytes that they can hold at most. Raises Damage.
+
+    None when there are more blocks than are worth reading one by one: decoding will tell.
+    """
+    most = 0
     for _ in range(MAX_BLOCKS):
         if at + 3 > length:
-            raise Damage(
-                "truncated",
-                f"the zstd data ends at byte {length} of it, in the middle of a block header",
-                offset + length,
-            )
+            why = f"the zstd data ends at byte {length} of it, in the middle of a block header"
+            raise Damage("truncated", why, offset + length)
         block = int.from_bytes(source.read(offset + at, 3), "little")
         kind, n = block >> 1 & 3, block >> 3
         if kind == 3 or n > _BLOCK:
@@ -91,18 +107,8 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
         at += 3 + (1 if kind == 1 else n)
         most += _BLOCK if kind == 2 else n
         if at > length:
-            raise Damage(
-                "truncated",
-                f"a zstd block ends at byte {at} of the data, which has {length}",
-                offset + length,
-            )
+            why = f"a zstd block ends at byte {at} of the data, which has {length}"
+            raise Damage("truncated", why, offset + length)
         if block & 1:
-            break
-    else:
-        return size, None  # more blocks than are worth reading one by one: decoding will tell
-    at += 4 * summed
-    if at > length:
-        raise Damage("truncated", "the checksum of the zstd frame is cut", offset + length)
-    if at < length:
-        raise Damage("trailing-data", f"{length - at} bytes follow the zstd frame", offset + at)
-    return size, most
+            return at, most
+    return None

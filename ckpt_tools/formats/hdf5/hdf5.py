@@ -43,7 +43,32 @@ def lookup3(data: bytes) -> int:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     head = source.read(0, min(source.size, 104))
-    short = Damage("truncated", f"the file has {source.size} bytes, less than its superblock", source.size)
+    start, size = _superblock(head, source.size)
+    base, second, end = struct.unpack_from("<QQQ", head, start)
+    if base or (second != _NONE and second >= end) or not size <= end < 1 << 62:
+        raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
+    if end > source.size:
+        why = f"the superblock says that the file ends at byte {end}; it has {source.size}"
+        raise Damage("truncated", why, source.size)
+    if end < source.size:
+        why = f"{source.size - end} bytes follow the end that the superblock names"
+        yield finding("trailing-data", why, offset=end)
+    yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
+    version = head[8]
+    anatomy.metadata["superblock"] = version
+    if version < 2:
+        anatomy.explain(0, 16, "superblock: signature, versions, sizes")
+        anatomy.explain(16, start - 16, "superblock: ranks of its trees, flags", Guard.UNPROTECTED)
+        anatomy.explain(start, 24, "superblock: where the file begins and ends")
+        anatomy.explain(start + 24, size - start - 24, "superblock: root group", Guard.UNPROTECTED)
+    else:
+        anatomy.explain(0, size, "superblock, under its own checksum")
+    anatomy.explain(size, end - size, "groups and arrays", Guard.UNPROTECTED)
+
+
+def _superblock(head: bytes, total: int) -> tuple[int, int]:
+    """Where the addresses in the superblock begin, and how many bytes it has. Raises Damage."""
+    short = Damage("truncated", f"the file has {total} bytes, less than its superblock", total)
     if len(head) < 48:
         raise short
     if not head.startswith(MAGIC):
@@ -64,29 +89,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "a field of the superblock has a value that the library never writes", 9)
     if len(head) < size:
         raise short
-    base, second, end = struct.unpack_from("<QQQ", head, start)
-    if base or (second != _NONE and second >= end) or not size <= end < 1 << 62:
-        raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
-    if end > source.size:
-        raise Damage(
-            "truncated",
-            f"the superblock says that the file ends at byte {end}; it has {source.size}",
-            source.size,
-        )
-    if end < source.size:
-        yield finding(
-            "trailing-data", f"{source.size - end} bytes follow the end that the superblock names", offset=end
-        )
-    yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
-    anatomy.metadata["superblock"] = version
-    if version < 2:
-        anatomy.explain(0, 16, "superblock: signature, versions, sizes")
-        anatomy.explain(16, start - 16, "superblock: ranks of its trees, flags", Guard.UNPROTECTED)
-        anatomy.explain(start, 24, "superblock: where the file begins and ends")
-        anatomy.explain(start + 24, size - start - 24, "superblock: root group", Guard.UNPROTECTED)
-    else:
-        anatomy.explain(0, size, "superblock, under its own checksum")
-    anatomy.explain(size, end - size, "groups and arrays", Guard.UNPROTECTED)
+    return start, size
 
 
 FORMAT = Format(

@@ -6,7 +6,7 @@ mindformers 1.7 (checkpoint/utils.py), orbax-checkpoint 0.12.8 (metadata/checkpo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
@@ -51,42 +51,30 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if len(top) <= _MAX_KEYS:
         anatomy.keys |= top.keys()
     for name in _SCALARS:
-        value = top.get(name)
-        if isinstance(value, float) and not abs(value) < float("inf"):
-            value = str(value)
-        if (
-            name in top
-            and isinstance(value, int | float | str)
-            and (not isinstance(value, str) or value.isprintable())
-            and value not in ("", 1 << 64)
-        ):
-            remember(anatomy.metadata, name, value)
+        _remember(top, name, anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
-        yield finding(
-            "bad-header",
-            "there is no global_step: this is not what transformers writes as trainer_state.json",
-            offset=0,
-        )
-    if (
-        "init_timestamp_nsecs" in top
-        and "commit_timestamp_nsecs" in top
-        and top["commit_timestamp_nsecs"] is None
-    ):
+        why = "there is no global_step: this is not what transformers writes as trainer_state.json"
+        yield finding("bad-header", why, offset=0)
+    if "init_timestamp_nsecs" in top and top.get("commit_timestamp_nsecs", 0) is None:
         at = max(0, text.data.rfind(b'"commit_timestamp_nsecs"'))
-        yield finding(
-            "unfinished-save",
-            "commit_timestamp_nsecs is null: Orbax sets it when the save is complete",
-            offset=at,
-        )
+        why = "commit_timestamp_nsecs is null: Orbax sets it when the save is complete"
+        yield finding("unfinished-save", why, offset=at)
     if "log_history" in top and "global_step" in top and not text.data.endswith(b"\n"):
-        yield finding(
-            "odd-header",
-            "the text does not end with the line end that transformers always writes",
-            offset=source.size,
-        )
-    anatomy.explain(
-        0, source.size, "JSON text: only its form is checked, not what it says", Guard.UNPROTECTED
-    )
+        why = "the text does not end with the line end that transformers always writes"
+        yield finding("odd-header", why, offset=source.size)
+    what = "JSON text: only its form is checked, not what it says"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
+
+
+def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:
+    """Keep a scalar that can be shown."""
+    value = top.get(name)
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        value = str(value)
+    if not isinstance(value, int | float | str) or value in ("", 1 << 64):
+        return
+    if not isinstance(value, str) or value.isprintable():
+        remember(anatomy.metadata, name, value)
 
 
 FORMAT = Format(

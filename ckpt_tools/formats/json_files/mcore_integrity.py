@@ -45,42 +45,34 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "integrity.json holds no object", 0)
     flipped = {k: meant for k in list(value)[:16] if k not in _KEYS and (meant := near_miss(k, _KEYS))}
     for k, meant in flipped.items():
-        yield finding(
-            "bad-header",
-            f"the key {k[:40]!r} is {meant!r} with a flipped bit",
-            offset=max(0, text.data.find(k.encode("utf-8", "replace"))),
-        )
+        at = max(0, text.data.find(k.encode("utf-8", "replace")))
+        yield finding("bad-header", f"the key {k[:40]!r} is {meant!r} with a flipped bit", offset=at)
     files, algorithm = value.get("files"), value.get("algorithm")
     if not isinstance(files, dict) or not (isinstance(algorithm, str) or flipped):
         if value.keys().isdisjoint(_KEYS) and not flipped:
-            yield finding(
-                "not-checksummed",
-                "this integrity.json is not Megatron-core's: nothing is known about its content",
-            )
+            why = "this integrity.json is not Megatron-core's: nothing is known about its content"
+            yield finding("not-checksummed", why)
             return
         raise Damage("bad-header", "integrity.json has no algorithm, or no files", 0)
-    anatomy.explain(
-        0,
-        source.size,
-        "names and digests: a changed one does not fit the files, the rest is spelled as Megatron-core spells it",
-    )
+    spelled = "a changed one does not fit the files, the rest is spelled as Megatron-core spells it"
+    anatomy.explain(0, source.size, f"names and digests: {spelled}")
     from json import dumps
 
     if not any(text.data.strip() == dumps(value, indent=i).encode() for i in _INDENTS):
         yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
     if algorithm != _ALGORITHM and not flipped:
-        if near_miss(str(algorithm), (_ALGORITHM,)):
-            raise Damage(
-                "bad-header",
-                f"the algorithm {str(algorithm)[:40]!r} is 'sha256' with a flipped bit",
-                text.data.find(b'"algorithm"'),
-            )
-        raise Damage(
-            "too-complex",
-            f"the algorithm {str(algorithm)[:40]!r} is not known here, and not to Megatron-core: no file was compared",
-            0,
-        )
+        raise _unknown(str(algorithm), text.data)
     yield from _listed(files, text.data, anatomy)
+
+
+def _unknown(algorithm: str, data: bytes) -> Damage:
+    """Why the files cannot be compared by the algorithm that is named."""
+    shown = repr(algorithm[:40])
+    if near_miss(algorithm, (_ALGORITHM,)):
+        why = f"the algorithm {shown} is 'sha256' with a flipped bit"
+        return Damage("bad-header", why, data.find(b'"algorithm"'))
+    why = f"the algorithm {shown} is not known here, and not to Megatron-core: no file was compared"
+    return Damage("too-complex", why, 0)
 
 
 def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ the warning ``suspect-call``; named only, the note ``needs-trust``. Loaders that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -132,7 +132,8 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
             unsafe.append(one)
         elif which is Trust.UNLISTED and one.name != _GETATTR:
             strange.append(Unlisted(_short(one.name), one.called or one.handed, one.offset))
-            others += [] if strange[-1].called else [one]
+            if not strange[-1].called:
+                others.append(one)
         elif which is not Trust.ALLOWED:
             others.append(one)
     for one in unsafe[:_UNSAFE]:
@@ -144,10 +145,13 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
     remember(strange, unlisted)
     yield from suspects([u for u in strange if u.called])
     if others:
-        some = ", ".join(str(one.name)[:80] for one in others[:4]) + (
-            f" and {len(others) - 4} more" if len(others) > 4 else ""
-        )
-        yield finding("needs-trust", f"the pickle names {some}", offset=others[0].offset)
+        yield finding("needs-trust", f"the pickle names {_some_of(others)}", offset=others[0].offset)
+
+
+def _some_of(names: Sequence[Named]) -> str:
+    """The first names of several, and how many more there are."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(str(one.name)[:80] for one in names[:4]) + more
 
 
 def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:

@@ -141,36 +141,32 @@ def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> 
 
 
 def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
-    """Storages pickled outside torch.save hide a whole legacy file in bytes (torch/storage.py, _load_from_bytes): add what it names."""
+    """Add what a pickle hides: storages pickled outside torch.save have a whole legacy file in bytes.
+
+    Facts: torch/storage.py, _load_from_bytes.
+    """
     calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
-    odd = next(
-        (
-            c
-            for c in calls
-            if not c.args or not isinstance(c.args[0], bytes) or not legacy_magic(c.args[0][:HEAD])
-        ),
-        None,
-    )
+    odd = next((c for c in calls if not _hands_legacy(c)), None)
     if odd is not None:
-        yield finding(
-            "unsafe-pickle",
-            "the pickle hands torch.load something else than a legacy torch file",
-            offset=odd.offset,
-        )
+        why = "the pickle hands torch.load something else than a legacy torch file"
+        yield finding("unsafe-pickle", why, offset=odd.offset)
     # Each bytes object once: a stream may hand out the same one again and again.
     hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
-    for call in hidden[:_MANY] if depth else ():
+    most = _MANY if depth else 0
+    for call in hidden[:most]:
         for p in _pickles(call.args[0], names, call.offset):
             if isinstance(p, Finding):
                 yield p
             else:
                 yield from _nested(p, names, depth - 1)
-    if len(hidden) > (_MANY if depth else 0):
-        yield finding(
-            "unread-pickle",
-            "the pickle hides more files for torch.load than are looked into",
-            offset=hidden[-1].offset,
-        )
+    if len(hidden) > most:
+        why = "the pickle hides more files for torch.load than are looked into"
+        yield finding("unread-pickle", why, offset=hidden[-1].offset)
+
+
+def _hands_legacy(call: Call) -> bool:
+    """Whether the first argument of a call is a legacy torch file."""
+    return bool(call.args) and isinstance(call.args[0], bytes) and legacy_magic(call.args[0][:HEAD])
 
 
 def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:

@@ -337,17 +337,18 @@ class Machine:
             return args[0]
         if func in _BYTES and not args:  # protocol 2 has no other way to write b""
             return b""
-        if func == _ENCODE and args and type(args[0]) is Long:
-            return args[0]
-        if (
-            func == _ENCODE
-            and args[1:] in (("latin1",), ("latin-1",))
-            and type(args[0]) is str
-            and len(args[0]) <= self.text
-        ):
-            self.text -= len(args[0])
-            return args[0].encode("latin-1")
+        if func == _ENCODE and args:
+            return self.encoded(args[0], args[1:])
         return _HOLE
+
+    def encoded(self, text: Any, how: tuple[Any, ...]) -> Any:
+        """The bytes of a text, which protocol 2 writes so; _HOLE where the arguments are not those of picklers."""
+        if type(text) is Long:
+            return text
+        if how not in (("latin1",), ("latin-1",)) or type(text) is not str or len(text) > self.text:
+            return _HOLE
+        self.text -= len(text)
+        return text.encode("latin-1")
 
     def origin(self, func: Global | Call | Persistent) -> Global:
         """What to call what is called by: a global, an attribute that getattr gave, or what a call gave."""

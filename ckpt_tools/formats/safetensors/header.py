@@ -5,7 +5,8 @@ Facts: safetensors/src/tensor.rs (``HashMetadata``, ``TensorInfo``, ``Dtype``) o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
@@ -31,7 +32,7 @@ INT4 = "Int4"
 
 
 def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """``__metadata__``: texts only. A word of ours that lost one bit is damage: it changes what loaders do."""
+    """``__metadata__``: texts only."""
     if header.token("{n") == "n":  # null: the reader takes it for nothing
         if not header.text.startswith("ull", header.at):
             raise header.bad("__metadata__ is not an object")
@@ -45,37 +46,30 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         text = header.string()
         if key in seen and not twice:
             twice = True
-            yield finding(
-                "duplicate-key", f"the metadata {key[:200]!r} occurs twice", offset=header.byte(start)
-            )
+            why = f"the metadata {key[:200]!r} occurs twice"
+            yield finding("duplicate-key", why, offset=header.byte(start))
         if count >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} texts of metadata", header.offset)
-        if meant := near_miss(key, META_KEYS):
-            yield finding(
-                "bad-header",
-                f"the metadata key {key!r} is one bit away from {meant!r}",
-                offset=header.byte(start),
-            )
-        elif key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):
-            yield finding(
-                "bad-header", f"the format {text!r} is one bit away from {meant!r}", offset=header.byte(start)
-            )
-        elif key == "remove_redundancy" and text not in BOOLEANS:
-            yield finding(
-                "bad-header",
-                f"remove_redundancy is {text[:40]!r}, which is neither True nor False",
-                offset=header.byte(start),
-            )
+        if why := _flipped(key, text):
+            yield finding("bad-header", why, offset=header.byte(start))
         seen.add(key)
-        header.texts[key] = (
-            text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else "",
-            start,
-            header.at,
-        )
+        kept = text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else ""
+        header.texts[key] = (kept, start, header.at)
         if key in META_KEYS:  # they decide what is checked: kept whatever else there is
             anatomy.metadata[key] = text[:MAX_TEXT]
         else:
             remember(anatomy.metadata, key, text)
+
+
+def _flipped(key: str, text: str) -> str:
+    """What is wrong with an item of the metadata: a word of ours that lost one bit changes what loaders do."""
+    if meant := near_miss(key, META_KEYS):
+        return f"the metadata key {key!r} is one bit away from {meant!r}"
+    if key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):
+        return f"the format {text!r} is one bit away from {meant!r}"
+    if key == "remove_redundancy" and text not in BOOLEANS:
+        return f"remove_redundancy is {text[:40]!r}, which is neither True nor False"
+    return ""
 
 
 def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
@@ -100,34 +94,43 @@ def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("bad-header", why, offset=header.byte(start))
 
 
-def _counts(value: object) -> bool:
+def _counts(value: object) -> TypeGuard[list[int]]:
     """Whether a JSON value is a list of unsigned 64-bit integers."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
+def _is_range(value: object) -> TypeGuard[list[int]]:
+    """Whether a JSON value is the offsets of a first byte and behind a last one."""
+    return _counts(value) and len(value) == 2 and value[0] <= value[1]
+
+
+def _some(keys: Iterable[str]) -> str:
+    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
+
+
+def _unknown(dtype: str, shown: str, at: int) -> Finding:
+    """What to say of a tensor whose dtype is not known. Raises Damage when it is one that lost a bit."""
+    if meant := near_miss(dtype, DTYPES):
+        why = f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}"
+        raise Damage("bad-header", why, at)
+    return finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=at)
+
+
 def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
-    """The next entry as a Tensor, its offset in the file, after what is odd about it. ``data`` is where the tensors begin."""
+    """The next entry as a Tensor, its offset in the file, after what is odd about it.
+
+    ``data`` is where the tensors begin.
+    """
     start = header.key
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
     shown = repr(name[:200])
-    if (
-        not isinstance(dtype, str)
-        or not _counts(shape)
-        or not _counts(offsets)
-        or len(offsets) != 2
-        or offsets[0] > offsets[1]
-    ):
-        raise Damage(
-            "bad-header", f"tensor {shown} has no valid dtype, shape and data_offsets", header.byte(start)
-        )
+    if not isinstance(dtype, str) or not _counts(shape) or not _is_range(offsets):
+        why = f"tensor {shown} has no valid dtype, shape and data_offsets"
+        raise Damage("bad-header", why, header.byte(start))
     if entry:
-        listed = ", ".join(repr(key[:40]) for key in list(entry)[:4])
-        yield finding(
-            "odd-header",
-            f"tensor {shown} has keys that no writer writes: {listed}",
-            offset=header.byte(start),
-        )
+        why = f"tensor {shown} has keys that no writer writes: {_some(entry)}"
+        yield finding("odd-header", why, offset=header.byte(start))
     begin, end = offsets
     known = DTYPES.get(dtype)
     if known:
@@ -138,16 +141,8 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
         if bits != 8 * (end - begin):
             why = f"{dtype} {shape[:8]} takes {bits / 8:g} bytes, its offsets hold {end - begin}"
             raise Damage("tensor-size", f"tensor {shown}: {why}", header.byte(start))
-    elif meant := near_miss(dtype, DTYPES):
-        raise Damage(
-            "bad-header",
-            f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}",
-            header.byte(start),
-        )
     else:
-        yield finding(
-            "unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=header.byte(start)
-        )
+        yield _unknown(dtype, shown, header.byte(start))
     if (begin == end and len(shape) > 1) or not known or entry:
         header.mark(header.value, header.at, "a tensor's description of which the shape may change unseen")
     yield Tensor(name, known[0] if known else dtype, tuple(shape), end - begin, data + begin)

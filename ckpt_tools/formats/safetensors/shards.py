@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ckpt_tools.findings import finding
@@ -27,6 +27,12 @@ class Map:
     sizes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     last: str = ""
 
+    def note(self, shard: str, sizes: tuple[int, ...] | None) -> None:
+        """Keep what a shard holds; None when that cannot be told."""
+        self.sizes[shard] = sizes
+        if len(self.sizes) == len(self.shards) and None not in self.sizes.values():
+            self.last = self.last or shard
+
 
 def _some(names: Sequence[str]) -> str:
     return (
@@ -36,29 +42,30 @@ def _some(names: Sequence[str]) -> str:
     )
 
 
+def _missing(named: Iterable[str], anatomy: Anatomy) -> list[str]:
+    """Tensors that a shard lacks; a tied one is named in its metadata."""
+    have = anatomy.keys
+    return [n for n in named if n not in have and anatomy.metadata.get(n) not in have]
+
+
 def compare(said: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """What the index says about a shard against what the shard holds."""
-    have, named = anatomy.keys, said.shards[shard]
-    missing = [
-        n for n in named if n not in have and anatomy.metadata.get(n) not in have
-    ]  # a tied tensor is named in the metadata
+    have = anatomy.keys
+    missing = _missing(said.shards[shard], anatomy)
     extra = sorted(n for n in have if n not in said.where)
     double = sorted(n for n in have if said.where.get(n, shard) != shard)
     if missing:
-        yield finding(
-            "missing-tensor",
-            f"the index maps {_some(missing)} to this file, which does not hold {'them' if missing[1:] else 'it'}",
-        )
+        them = "them" if len(missing) > 1 else "it"
+        why = f"the index maps {_some(missing)} to this file, which does not hold {them}"
+        yield finding("missing-tensor", why)
     if double:
-        yield finding(
-            "duplicate-tensor",
-            f"{_some(double)}: the index maps what this file holds to {said.where[double[0]][:200]!r}",
-        )
+        other = repr(said.where[double[0]][:200])
+        why = f"{_some(double)}: the index maps what this file holds to {other}"
+        yield finding("duplicate-tensor", why)
     if extra:
         yield finding("extra-tensor", f"the index does not name {_some(extra)} of this file")
-    said.sizes[shard] = None if missing or double or extra else (*_sizes(anatomy.tensors), source.size)
-    if len(said.sizes) == len(said.shards) and None not in said.sizes.values():
-        said.last = said.last or shard
+    agree = not (missing or double or extra)
+    said.note(shard, (*_sizes(anatomy.tensors), source.size) if agree else None)
     if said.last == shard and said.total:
         yield from _total(said.total, list(said.sizes.values()))
 

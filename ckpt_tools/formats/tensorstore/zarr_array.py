@@ -118,40 +118,46 @@ def v2(doc: Mapping[str, object]) -> Array:
 
 
 def _codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int = 0) -> Coding:
-    """A v3 chain of codecs over a chunk of ``shape``: arrays to arrays, one of array to bytes, then bytes to bytes."""
+    """A v3 chain of codecs over a chunk of ``shape``.
+
+    Arrays to arrays, one of array to bytes, then bytes to bytes.
+    """
     size = prod(shape) * item if item is not None else None
     chain: list[str] = []
-    inner, parts, summed, leading = None, 0, False, False
+    shards: Coding | None = None
     if len(sequence(codecs)) > MAX_CODECS:
         raise Damage("too-complex", f"zarr: a chain of {len(sequence(codecs))} codecs", 0)
     for codec in sequence(codecs):
-        name, told = mapping(codec).get("name"), mapping(mapping(codec).get("configuration"))
+        name = mapping(codec).get("name")
         if not isinstance(name, str):
             raise _bad("a codec without a name")
         if name == "sharding_indexed" and depth < 3:
-            part = integers(told.get("chunk_shape"))
-            if (
-                part is None
-                or len(part) != len(shape)
-                or any(not p or s % p for s, p in zip(shape, part, strict=True))
-            ):
-                raise _bad("a shard that its chunks do not divide")
-            index = [mapping(c).get("name") for c in sequence(told.get("index_codecs"))]
-            parts, leading = (
-                prod(s // p for s, p in zip(shape, part, strict=True)),
-                told.get("index_location") == "start",
-            )
-            inner, size = _codecs(told.get("codecs"), part, item, depth + 1), None
-            summed = index == ["bytes", "crc32c"]
-            if index not in (["bytes"], ["bytes", "crc32c"]):
-                inner = None
-        elif name in ("transpose", "bytes"):
-            continue
-        else:
+            told = mapping(mapping(codec).get("configuration"))
+            shards, size = _sharding(told, shape, item, depth + 1), None
+        elif name not in ("transpose", "bytes"):
             chain.insert(0, name[:32])
             if name in ("vlen-utf8", "vlen-bytes", "cast_value", "scale_offset") or "." in name:
                 size = None
-    return Coding(size, tuple(chain), inner, parts, summed, leading)
+    if shards is None:
+        return Coding(size, tuple(chain))
+    return shards._replace(size=size, chain=tuple(chain))
+
+
+def _sharding(told: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int) -> Coding:
+    """The codec that cuts a chunk of ``shape`` into smaller ones, with an index of their places. Raises Damage."""
+    part = integers(told.get("chunk_shape"))
+    if (
+        part is None
+        or len(part) != len(shape)
+        or any(not p or s % p for s, p in zip(shape, part, strict=True))
+    ):
+        raise _bad("a shard that its chunks do not divide")
+    index = [mapping(c).get("name") for c in sequence(told.get("index_codecs"))]
+    parts = prod(s // p for s, p in zip(shape, part, strict=True))
+    inner = _codecs(told.get("codecs"), part, item, depth)
+    known = index in (["bytes"], ["bytes", "crc32c"])
+    leading = told.get("index_location") == "start"
+    return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
 
 
 def v3(doc: Mapping[str, object]) -> Array | None:
