@@ -89,7 +89,7 @@ def _restarts(c: Checkpoint) -> int:
 
 
 def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str | None:
-    """What the framework calls the newest: its tracker names it, or it holds the file that every save renews."""
+    """What its framework calls the newest: the tracker names it, or it holds what every save renews."""
     if _named(session, by_mtime):
         return "mtime"
     return "step" if _named(session, by_step) else None

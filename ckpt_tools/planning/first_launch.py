@@ -37,7 +37,7 @@ TrackerReader = Callable[[bytes], "int | str | None"]
 
 
 class Outcome(NamedTuple):
-    """The error that keeps a job from starting fresh, None where it may, and findings that name the reasons."""
+    """The error that keeps a job from starting fresh (None where it may), and findings with the reasons."""
 
     error: CkptError | None
     findings: Sequence[Finding] = ()
