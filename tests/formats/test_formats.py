@@ -175,16 +175,20 @@ def test_every_cut_is_seen(good: Fixture) -> None:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"])
 @pytest.mark.parametrize("good", EACH)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
-    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; every single one with -m exhaustive."""
+    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; of the bytes under a checksum a quarter, and the
+    first and last of each range. Every single one with -m exhaustive.
+    """
     data, (anatomy, _) = bytearray(good.data), good.anatomy()
     harmless = _deflate_ends(anatomy)
     sparse = len(data) // SMALL + 1  # every byte of a small file, some of a large one
+    apart = sparse if every or len(data) <= TINY else 4 * sparse
     every = sparse == 1 and (every or len(data) <= TINY)
     missed = []
     for r in good.regions():
         if r.guard is Guard.UNPROTECTED:
             continue
-        for i in range(r.offset, r.offset + r.length, sparse):
+        end = r.offset + r.length
+        for i in {*range(r.offset, end, apart if r.guard is Guard.CHECKSUM else sparse), end - 1}:
             # a CRC sees every single bit, so one per byte shows that the byte is summed
             for bit in range(8) if every and r.guard is not Guard.CHECKSUM else (i % 8,):
                 data[i] ^= 1 << bit

@@ -157,7 +157,9 @@ def vars_of(selection: Selection) -> dict[str, object]:
     return {name: getattr(selection, name) for name in selection.__dataclass_fields__}
 
 
-SEEDS = [int(s) for s in os.environ.get("SIMULATION_SEEDS", "0 1 2").split()]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+if "SIMULATION_SEEDS" in os.environ:
+    SEEDS = [int(seed) for seed in os.environ["SIMULATION_SEEDS"].split()]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
