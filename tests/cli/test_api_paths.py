@@ -39,6 +39,7 @@ def test_every_function_that_takes_a_path_is_here() -> None:
     assert functions == ALONE.keys() - {"show"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_path_is_one_path(root: Path, name: str, form: str) -> None:
@@ -60,6 +61,7 @@ def test_verify_takes_one_as_a_list_of_one(root: Path, form: str) -> None:
     assert (several.root, several.summary.files) == (str(root), 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ALONE.keys() - {"try_load"}))
 @pytest.mark.parametrize("given", ["", b"", None, 7])
 def test_what_is_no_path_is_refused(root: Path, name: str, given: Any) -> None:

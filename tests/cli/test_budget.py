@@ -81,6 +81,7 @@ def test_when_it_ends_between_two_files(tmp_path: Path, enough_for: Callable[[in
     assert f"1 of the 2 files to load, {part(root, 1).stat().st_size:,} bytes" in said.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_when_it_ends_inside_a_file(tmp_path: Path, enough_for: Callable[[int], Any], jobs: int) -> None:
     root = megatron(tmp_path / "run", size=8 * MiB)
@@ -126,6 +127,7 @@ def test_damage_that_was_found_before_the_end_counts(tmp_path: Path, enough_for:
     assert plan(str(root), asked, progress=enough_for(2 * MiB)).resume_step == 20  # the first record was not read to its end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 @pytest.mark.parametrize("after", [3 * MiB, 30 * MiB, 70 * MiB])
 def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: int) -> None:
@@ -187,6 +189,7 @@ def test_bytes_read_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.M
     assert made.bytes_read == read[0] > made.bytes_verified > 2 * BIG
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     argv = ["plan", str(root), "--tp", "2", "--world-size", "2", "--no-cache", "--json"]

@@ -101,6 +101,7 @@ def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -
     assert plain(dict(again[1])) == plain(places)
 
 
+@pytest.mark.slow
 @given(
     st.one_of(
         st.binary(),
@@ -212,6 +213,7 @@ def replaced(path: Path) -> None:
     other.rename(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [touched, rewritten, replaced], ids=lambda c: c.__name__)
 def test_a_file_that_changed_is_read_again(tmp_path: Path, change: Callable[[Path], None]) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
@@ -406,6 +408,7 @@ def database(home: Path) -> Path:
     return next(home.glob("*/verdicts.sqlite"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"])
 def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
@@ -496,6 +499,7 @@ def no_module(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlite3", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [no_module, nowhere, a_file, a_directory, without_end, full, open_to_all], ids=lambda t: t.__name__)
 def test_a_cache_that_cannot_be_had_is_one_note(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[[Path, pytest.MonkeyPatch], None]
@@ -708,6 +712,7 @@ def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     return warm.completed(argv, {**os.environ, **env})
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path, home: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     settle()

@@ -87,6 +87,7 @@ BLIND = finding("unreadable", "Permission denied", path="/data")
 STALE = finding("stale-tracker", "names step 5", path="/data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "plain", "strict"),
     [
@@ -284,6 +285,7 @@ def test_version_and_help():
 # -- mistakes and accidents --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -386,6 +388,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals_end_at_once(number, code):
     with subprocess.Popen(
@@ -524,6 +527,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_latest_loads_only_what_it_needs(tmp_path):
     """Hooks run it on every rank. What importing typer loads cannot be helped; we must not add to it."""
     (tmp_path / "rank_0").mkdir()

@@ -67,6 +67,7 @@ ANSWERED = ("verify", "show", "diff", "ls", "layouts")
 """Commands whose answer says itself why it does not end in 0."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("there", "line", "code"), PROMISES, ids=[f"{line}-{there.__name__}" for there, line, _ in PROMISES])
 def test_a_promised_exit_code(asker: Asker, tmp_path: Path, there: Callable[[Path], object], line: str, code: int) -> None:
     there(tmp_path)

@@ -157,6 +157,7 @@ def test_overlapping_views_cannot_make_a_small_file_expensive():
     assert 0 < len(done) < len(views)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     path = tmp_path / "x"
     with path.open("wb") as f:
@@ -178,6 +179,7 @@ def _known(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_file_never_changes(tmp_path):
     """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
     chunks = file_chunks(str(_known(tmp_path / "x")))
@@ -196,6 +198,7 @@ print(xxhash.xxh3_128_hexdigest(sys.stdin.buffer.read()) + "  stdin")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="stat and split are GNU's")
 def test_the_documented_command_makes_it(tmp_path, monkeypatch):
     (line,) = (line.strip() for line in (digest.__doc__ or "").splitlines() if "xxhsum -H2 - |" in line)
@@ -210,6 +213,7 @@ def test_the_documented_command_makes_it(tmp_path, monkeypatch):
         assert done.stdout.split()[0] == file_digest(str(tmp_path / name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap", "direct"])
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):

@@ -78,6 +78,7 @@ def test_a_line_end_after_the_key_is_no_part_of_it(tmp_path: Path) -> None:
     assert ckpt("verify", path, "--key-file", key)[0] == 0
 
 
+@pytest.mark.slow
 def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
     header = b'{"w":{"dtype":"F32","shape":[100],"data_offsets":[0,400]}}'
     numbers = [0.5, -1.25] * 50

@@ -75,6 +75,7 @@ def typos(tmp_path: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"])
 @pytest.mark.parametrize("command", ASK)
 def test_every_command_ends_with_5(command: str, typo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +115,7 @@ def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture
 FIRST = ("latest", "plan", "hook", "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FIRST)
 @pytest.mark.parametrize("given", ["flag", "variable"])
 def test_a_first_launch_may_say_so(

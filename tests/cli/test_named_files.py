@@ -72,6 +72,7 @@ def test_show_and_diff_do_not_end_with_0(name: str, tmp_path: Path) -> None:
     assert execute(["diff", str(sound), str(named)]) in (1, 2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("/")])
 @pytest.mark.parametrize("command", ["plan", "latest", "hook"])
 def test_a_file_for_a_root_is_no_first_launch(command: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

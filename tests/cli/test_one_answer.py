@@ -68,6 +68,7 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
     assert decision_log.earlier(str(root), replace(asked, run="b")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("note", ["", "[]", "not json"])
 def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(asker: Asker, tmp_path: Path, name: str, note: str) -> None:

@@ -225,6 +225,7 @@ FILES: dict[str, tuple[str, bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", FILES)
 def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owners, flag: str) -> None:
     name, data = FILES[flag]
@@ -584,6 +585,7 @@ def asked_by(uid: int, path: Path, to: Trust = trust.OURS, *, private: bool = Fa
         return answer.read().decode()
 
 
+@pytest.mark.slow
 def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
     """The rule between processes of different users: in /tmp, in a directory of the group 0, and for what root gives to them."""
     shared.chmod(0o1777)

@@ -33,6 +33,7 @@ def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
 def test_what_is_left_is_known(tree: Path) -> None:
     """In every layout: what was read never exceeds what there is, and goes to its end."""
@@ -79,6 +80,7 @@ def huge(tmp_path: Path) -> Path:
     return home.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tmp_path: Path) -> None:
     more = ["--plan-dir", str(tmp_path / "plans"), "--", "true"] if command == "run" else []

@@ -107,6 +107,7 @@ def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
     assert "sample" not in plain
 
 
+@pytest.mark.slow
 def test_a_part_of_a_tree_with_many_blocks_is_about_its_share(tmp_path: Path) -> None:
     one(tmp_path / "run/large.pt", 40)
     for i in range(24):
@@ -182,6 +183,7 @@ def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
     assert sampled(root, sample="2/3").never == 0
 
 
+@pytest.mark.slow
 def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
     for name in "abcdefgh":
         one(tmp_path / f"run/{name}.pt", 1)
@@ -333,6 +335,7 @@ def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     root = tmp_path / "run"
     flip(one(root / "a.pt"))

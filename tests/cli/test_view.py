@@ -478,6 +478,7 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"
 
 
+@pytest.mark.slow
 def test_the_command_is_told_the_view(tmp_path: Path) -> None:
     """The newest checkpoint is broken: the view holds the one before it alone, and the tracker says so."""
     root, _ = tree("megatron", "tp", tmp_path)

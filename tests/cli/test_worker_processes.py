@@ -75,6 +75,7 @@ def children() -> set[int]:
     return {int(pid) for task in os.listdir("/proc/self/task") for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
     alone = told(verify_paths([str(many)], level, jobs=1))
@@ -123,6 +124,7 @@ def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, cop
         plan(str(many), replace(question, jobs=2))
 
 
+@pytest.mark.slow
 def test_what_a_dead_copy_leaves_is_read_here(many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
@@ -152,6 +154,7 @@ def test_a_process_with_other_threads_makes_no_copies(many: Path, copies: list[t
     assert copies == [(159, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copies")
 def test_no_copy_outlives_a_stop() -> None:
     def forever(i: int) -> bytes:
@@ -172,6 +175,7 @@ def test_no_copy_outlives_a_stop() -> None:
     assert children() == before
 
 
+@pytest.mark.slow
 def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_processes, "alone", lambda: True)
 
@@ -184,6 +188,7 @@ def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPa
         assert all(data == answer(i) for i, data in got)
 
 
+@pytest.mark.slow
 def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pipe has no reader any more."""
     monkeypatch.setattr(worker_processes, "alone", lambda: True)
@@ -205,6 +210,7 @@ def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int, int]]) -> None:
     """Structure is looked at before anything is grouped."""
     source = (GOOD / "dtypes.pt").read_bytes()

@@ -373,6 +373,7 @@ def test_the_modules_of_a_metadata_excuse_nothing(module: str, name: str) -> Non
     assert {f.code for f in bad(found)} == {"unsafe-pickle"}
 
 
+@pytest.mark.slow
 def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
     n = 5000
     places = {(f"t{i}", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)) for i in range(n)}

@@ -125,6 +125,7 @@ def test_every_mode_and_key_in_several_blocks(mode: str, length: int, nonce: int
     assert codes(data, bytes(length)) == {"wrong-key"}
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.binary(min_size=1, max_size=400), st.sampled_from(CASES), st.data())
 def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], data: st.DataObject) -> None:
@@ -187,6 +188,7 @@ def test_a_tag_is_right_however_the_bytes_come(parts: list[bytes], nonce: int) -
 # Damage
 
 
+@pytest.mark.slow
 def test_every_flip_of_a_file_of_several_blocks(small_blocks: int) -> None:
     """With tags nothing passes but the four bytes of the IV that MindSpore's OpenSSL does not use."""
     data, anatomy = bytearray(sealed("AES-GCM", PLAIN, KEY, size=small_blocks)), Anatomy(regions=[])
@@ -375,6 +377,7 @@ def test_blocks_of_64_mib_and_of_512(tmp_path: Path) -> None:
     assert [f.code for f in file(8 * full, 5, mode="gcm")] == ["bad-header"]
 
 
+@pytest.mark.slow
 def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
     """Two blocks: the records are followed through the ciphertext, their contents are skipped; the tags are then checked in bounded memory."""
     path = tmp_path / "big.ckpt"

@@ -28,6 +28,7 @@ def codes(data: bytes) -> set[str]:
     return {f.code for f in look(data, FMT)}
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=5), VALUES) | st.lists(VALUES), st.booleans(), st.sampled_from([None, 2]))
 def test_what_python_writes_is_good(value: object, ascii_only: bool, indent: int | None) -> None:
     try:

@@ -208,6 +208,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BODIES)
 def test_hostile_manifests_cost_little(name: str) -> None:
     data = record("0cdb3a2a", BODIES[name])
@@ -239,6 +240,7 @@ def test_hostile_nodes_cost_little(body: bytes) -> None:
     assert time.process_time() - began < 30
 
 
+@pytest.mark.slow
 def test_decoded_nodes_leave_nothing_behind() -> None:
     root = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt")
     assert left_behind(lambda: body_of(BytesSource(root.data), 0, len(root.data), 1)) < 20

@@ -26,6 +26,7 @@ def _payloads() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_no_payload_is_ok(tmp_path: Path) -> None:
     made = [p for p in _payloads().build(tmp_path) if "behind" not in p.name]

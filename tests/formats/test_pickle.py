@@ -313,6 +313,7 @@ def test_bombs_of_tensors_are_harmless(name: str) -> None:
     assert len(anatomy.tensors) == {"one tensor many times": N}.get(name, len(anatomy.tensors))
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_stream() -> None:
     data = BOMBS["encoded again and again"]
     tracemalloc.start()
@@ -339,6 +340,7 @@ FEW = [b"N", b"K\1", b"(", b"]", b"}", b")", b"U\1a", b"cm\nn\n", b"\x8c\2os", b
 STREAMS = st.lists(st.sampled_from(FEW) | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]), max_size=40)
 
 
+@pytest.mark.slow
 @examples(600)
 @given(STREAMS, st.sampled_from([b"", P2, b"\x80\4", b"\x80\5"]), st.sampled_from([b"", b"."]))
 def test_no_sequence_of_opcodes_gives_anything_but_findings(ops: list[bytes], start: bytes, stop: bytes) -> None:

@@ -419,6 +419,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_headers(name: str) -> None:
     """Neither depth nor breadth costs more than a few times the header."""

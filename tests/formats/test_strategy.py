@@ -207,6 +207,7 @@ def test_a_merged_file_tells_the_stages_apart() -> None:
         assert tuple(merged.by_stage()[stage]) == alone.layouts
 
 
+@pytest.mark.slow
 @examples(300)
 @given(st.data())
 def test_random_protobuf_never_crashes(data: st.DataObject) -> None:

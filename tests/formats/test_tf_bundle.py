@@ -290,6 +290,7 @@ def test_many_small_entries_take_linear_time() -> None:
     assert "bad-header" not in {f.code for f in timed(table([block(pairs)], [b"\xff"]))}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_many_slices_take_linear_time() -> None:
     slices = [[(n, 1)] for n in range(40_000)]

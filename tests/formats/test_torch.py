@@ -346,6 +346,7 @@ def test_a_compressed_pickle_is_bounded() -> None:
     assert peak < 20 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2_000_000, 7_000_000, 50_000_000])
 def test_a_pickle_out_of_few_bytes_is_not_read(size: int) -> None:
     """Each byte of it would cost an object; torch itself stores its pickles."""
@@ -365,6 +366,7 @@ def test_other_pickles_are_read(size: int, method: int) -> None:
     assert bad(look(plain_zip([("f/data.pkl", value), ("f/version", b"3\n")], method), ZIP)) == []
 
 
+@pytest.mark.slow
 def test_a_pickle_that_inflates_further_than_it_says_is_bounded() -> None:
     data = plain_zip([("f/data.pkl", bytes(50_000_000)), ("f/version", b"3\n")]).replace(struct.pack("<I", 50_000_000), struct.pack("<I", 1000))
     tracemalloc.start()
@@ -375,6 +377,7 @@ def test_a_pickle_that_inflates_further_than_it_says_is_bounded() -> None:
     assert peak < 20 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", [ZIP, ARCHIVE], ids=lambda f: f.name)
 def test_entries_that_share_one_payload_do_not_multiply(fmt: Any) -> None:
     """The overlapping bomb: thousands of directory entries for the same megabytes of zeros."""
@@ -420,6 +423,7 @@ def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(v, torch, f"{path}.{name}" if path else name)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(

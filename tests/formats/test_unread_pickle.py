@@ -59,6 +59,7 @@ def seen(path: Path, level: Level = Level.STRUCTURE) -> tuple[Verdict, set[str]]
     return result.verdict, {f.code for r in result.files for f in r.report.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PADDING)
 @pytest.mark.parametrize("wrap", [bytes, P.archive], ids=["plain", "archive"])
 def test_padding_hides_no_call(name: str, wrap: Callable[[bytes], bytes], tmp_path: Path) -> None:

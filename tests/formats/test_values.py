@@ -166,6 +166,7 @@ WEIGHTS: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_a_flip_of_the_highest_exponent_bit_is_found(dtype: str, weights: str) -> None:

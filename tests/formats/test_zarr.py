@@ -190,6 +190,7 @@ def test_without_zstandard_the_framing_is_checked(monkeypatch: pytest.MonkeyPatc
     assert seen({**files, "0": zstandard.compress(bytes(16))}, "0") == ["bad-header"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [*PACK])
 def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
     packer = zstandard.ZstdCompressor(write_content_size=False)
@@ -268,6 +269,7 @@ def test_a_bz2_bomb_of_any_size_stops(dtype: str, code: str, monkeypatch: pytest
     assert seen({".zarray": v2([GIB], [GIB], "|u1", "bz2"), "0": bomb}, "0") == ["too-complex"]
 
 
+@pytest.mark.slow
 def test_many_small_bombs_in_one_file_are_one() -> None:
     parts, one = 400, frame(1024)  # 128 MiB out of 4 KB
     sharded = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1 << 27], "codecs": [BYTES, {"name": "zstd"}], "index_codecs": [BYTES]}}

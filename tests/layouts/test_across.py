@@ -211,6 +211,7 @@ def test_a_tracker_above_root_is_not_missed(tmp_path: Path) -> None:
     assert made.resume_step == 20 and "missing-tracker" not in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
     put(tmp_path / "rank_99999999999/net-1_10.ckpt", mindspore(True, 0, step_num=10))
     assert verify([str(tmp_path)]).summary.broken == 0

@@ -166,6 +166,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
     root = put(tmp_path / "run", case.files)

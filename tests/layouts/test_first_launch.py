@@ -219,6 +219,7 @@ def commands(root: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     yield "run", ["run", str(root), *plans]
 
 
+@pytest.mark.slow
 def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A tracker alone, a file of no layout, a large file of no known kind, checkpoints of which none is usable: --allow-fresh starts from nothing, --allow-none does not."""
     (tmp_path / "tracker").mkdir()

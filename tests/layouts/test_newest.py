@@ -46,6 +46,7 @@ def asked(root: Path, command: str, *flags: str) -> subprocess.CompletedProcess[
     return ckpt(command, root, *flags, *deciding[command])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "latest", "hook", "run"])
 def test_a_tracker_against_the_times_is_a_question_in_every_command(contradiction: Path, command: str) -> None:
     done = asked(contradiction, command, "-q")

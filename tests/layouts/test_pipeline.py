@@ -184,6 +184,7 @@ def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
     assert "mtime-in-future" in {f.code for f in plan(str(root), Selection(order="mtime")).warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -169,6 +169,7 @@ def test_a_directory_of_one_step_with_files_of_another(tmp_path: Path) -> None:
 # --- what the keys do
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("holds", "text", "code"),
     [
@@ -487,6 +488,7 @@ def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.Ca
     assert "is not read, because it lies in the tree that is scanned" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -163,6 +163,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_files, "megatron", silent)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("worlds", JUST_SHRUNK, ids=str)
 @pytest.mark.parametrize("writer", INFERRED, ids=lambda w: w.__name__)
@@ -368,6 +369,7 @@ def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
         plan(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
 @pytest.mark.parametrize("told", [None, 2, 4])
 @pytest.mark.parametrize("writer", [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local], ids=lambda w: w.__name__)

@@ -131,6 +131,7 @@ def decided(root: Path) -> tuple[Planner, Any] | None:
     return (planner, choice) if choice.checkpoint else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
