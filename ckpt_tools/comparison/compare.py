@@ -1,4 +1,6 @@
-"""Two checkpoints, or two files -> how they differ: the files are paired, and each pair is read side by side."""
+"""Two checkpoints, or two files -> how they differ:
+the files are paired, and each pair is read side by side.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
@@ -52,26 +54,31 @@ class _Reader:
 
     def pair(self, pair: Pair, several: bool) -> FileDifference:
         """What differs between the two files. ``several``: they are not the only ones."""
-        sides = [None if f is None else self.examine(s, f) for s, f in zip(self.sessions, pair, strict=True)]
-        a, b = sides
+        (in_a, in_b), (first, second) = pair, self.sessions
+        a = None if in_a is None else self.inspect(first, in_a)
+        b = None if in_b is None else self.inspect(second, in_b)
         name = next(f.name for f in pair if f is not None)
-        if a is None or b is None:  # nothing to compare the bytes with
-            return lone(name, Change.ADDED if a is None else Change.REMOVED, a or b)  # type: ignore[arg-type]  # one of them is there
-        described = several and is_index(a) and is_index(b)
-        if self.level >= Level.CONTENT:
-            self.digest(a, b)
-        return compare(name, a, b, self.level, described=described)
+        if a is not None and b is not None:
+            described = several and is_index(a) and is_index(b)
+            if self.level >= Level.CONTENT:
+                self.digest(a, b)
+            return compare(name, a, b, self.level, described=described)
+        if a is not None:
+            return lone(name, Change.REMOVED, a)
+        assert b is not None  # noqa: S101 - a pair has at least one file; for the type checker
+        return lone(name, Change.ADDED, b)
 
-    def examine(self, s: Session, f: File) -> Side:
+    def inspect(self, s: Session, f: File) -> Side:
         piece = s.layouts.piece_of(f.part) if f.part else None
-        side = Side(
-            *s.inspect(f.path, Level.STRUCTURE, f.seen, () if piece is None or piece.weak else piece.formats)
-        )
+        expect = () if piece is None or piece.weak else piece.formats
+        side = Side(*s.inspect(f.path, Level.STRUCTURE, f.seen, expect))
         self.headers += side.report.bytes_read
         return side
 
     def digest(self, a: Side, b: Side) -> None:
-        """Digests of the tensors; of the whole files where neither has a tensor with a place, unless their sizes differ already."""
+        """Digests of the tensors; of the whole files where neither has a tensor with a place,
+        unless their sizes differ already.
+        """
         if any(side.stored for side in (a, b)):
             list(self.pool.map(self.tensors, (a, b)))
         elif a.report.size == b.report.size:
@@ -141,52 +148,67 @@ def diff(
 ) -> Difference:
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
-    Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by name. At level content the bytes of
-    all tensors are compared by their digests, below it only names, types and shapes. Both sides are read at once, with half of the ``jobs`` each; 1 reads one
-    after the other.
-    Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a file beside a directory.
+    Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by
+    name.
+    At level content the bytes of all tensors are compared by their digests, below it only names, types and
+    shapes.
+    Both sides are read at once, with half of the ``jobs`` each; 1 reads one after the other.
+    Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a
+    file beside a directory.
     """
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")
     _sides(a, b)
     options = ReadOptions(jobs=jobs, key_file=key_file, trust=trust, layouts=layouts)
-    first, second = (open_session(root, options) for root in (a, b))
-    found = files(first), files(second)
-    for side, root in zip(found, (a, b), strict=True):
-        if not side:
-            raise CannotLook(
-                f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are"
-            )
-    both_files = first.found.alone and second.found.alone
-    pairs = _with_roots(match(*found), first.root, second.root) if both_files else match(*found)
+    first, second = open_session(a, options), open_session(b, options)
+    in_a, in_b = _files(first, a), _files(second, b)
+    pairs = match(in_a, in_b)
+    if first.found.alone and second.found.alone:
+        pairs = _with_roots(pairs, first.root, second.root)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
-        reader.total = (
-            sum(max(0, f.size) for p in pairs if None not in p for f in p if f)
-            if level >= Level.CONTENT
-            else 0
-        )
-        several = max(map(len, found)) > 1
-        out = tuple(reader.pair(p, several) for p in pairs)
-    findings: tuple[Finding, ...] = (*not_seen(first), *not_seen(second))
+        if level >= Level.CONTENT:
+            reader.total = sum(map(_bytes_to_compare, pairs))
+        several = max(len(in_a), len(in_b)) > 1
+        compared = tuple(reader.pair(pair, several) for pair in pairs)
     return Difference(
-        first.root,
-        second.root,
-        level,
-        out,
-        findings,
-        reader.done + reader.headers,
-        round(time.perf_counter() - started, 6),
+        a=first.root,
+        b=second.root,
+        level=level,
+        files=compared,
+        findings=(*not_seen(first), *not_seen(second)),
+        bytes_read=reader.done + reader.headers,
+        seconds=round(time.perf_counter() - started, 6),
     )
+
+
+def _files(s: Session, root: str) -> list[File]:
+    """The checkpoint files of one side. Raises CannotLook when there are none."""
+    found = files(s)
+    if not found:
+        raise CannotLook(f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are")
+    return found
+
+
+def _bytes_to_compare(pair: Pair) -> int:
+    """The size of two files that are there on both sides."""
+    a, b = pair
+    return 0 if a is None or b is None else max(0, a.size) + max(0, b.size)
 
 
 def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
     """The two files that were asked for stand for each other, whatever they are called."""
-    if any(p[0] and p[1] and (p[0].path, p[1].path) == (a, b) for p in pairs):
-        return pairs
-    first = {f.path: f for p in pairs for f in p if f}
+    both: list[File | None] = [None, None]
     loose: list[Pair] = []
-    for p in pairs:
-        kept = (None if p[0] and p[0].path == a else p[0], None if p[1] and p[1].path == b else p[1])
-        loose += [kept] if any(kept) else []
-    return [(first[a], first[b]), *loose]
+    for in_a, in_b in pairs:
+        is_a = in_a is not None and in_a.path == a
+        is_b = in_b is not None and in_b.path == b
+        if is_a and is_b:
+            return pairs
+        if is_a:
+            both[0] = in_a
+        if is_b:
+            both[1] = in_b
+        rest = (None if is_a else in_a, None if is_b else in_b)
+        loose += [rest] if any(rest) else []
+    return [(both[0], both[1]), *loose]

@@ -1,4 +1,6 @@
-"""What two files say -> what differs between them, and the nouns of that answer. Pure; the files are read in compare.py."""
+"""What two files say -> what differs between them, and the nouns of that answer. Pure;
+the files are read in compare.py.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class Change(str, Enum):
 
 @frozen
 class TensorSide:
-    """A tensor as one side has it; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that occurs more than once
-    has the type and shape of the first, and the bytes of all.
+    """A tensor as one side has it; ``digest`` (XXH3-128, hex) is None when its bytes were not read.
+    A name that occurs more than once has the type and shape of the first, and the bytes of all.
     """
 
     dtype: str
@@ -69,7 +71,8 @@ class MetadataDifference:
 
 @frozen
 class FileDifference:
-    """A file of A and its counterpart in B, None where there is none. ``name`` is its path below A, else below B.
+    """A file of A and its counterpart in B, None where there is none.
+    ``name`` is its path below A, else below B.
 
     ``bytes_same`` compares the whole files where no tensor in them has a known place, and is None elsewhere.
     """
@@ -85,7 +88,9 @@ class FileDifference:
 
 @frozen
 class Difference:
-    """What ``diff`` answers. ``findings`` are those of directories, those of files are in their reports; ``bytes_read`` is over both sides."""
+    """What ``diff`` answers. ``findings`` are those of directories, those of files are in their reports;
+    ``bytes_read`` is over both sides.
+    """
 
     a: str
     b: str
@@ -121,7 +126,9 @@ class Difference:
 
 @dataclass
 class Side:
-    """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has a place."""
+    """One file while it is compared: ``digests`` of its tensors,
+    or of the ``whole`` file where no tensor has a place.
+    """
 
     report: Report
     anatomy: Anatomy
@@ -137,7 +144,9 @@ class Side:
 
     @property
     def stored(self) -> dict[str, int]:
-        """Bytes that the file holds of each tensor with a place: fewer than its shape needs when it is expanded."""
+        """Bytes that the file holds of each tensor with a place:
+        fewer than its shape needs when it is expanded.
+        """
         return {
             name: sum(n for _, n in at) for name, at in placed(self.anatomy.tensors, self.report.size).items()
         }
@@ -152,18 +161,19 @@ class Side:
 
 
 def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
-    """A file and its counterpart. ``described``: the files that hold an index's tensors are compared as well, so its own say only their shapes."""
+    """A file and its counterpart.
+
+    ``described``: the files that hold an index's tensors are compared as well, so its own say only their
+    shapes.
+    """
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
     tensors = tuple(_tensors(a, b, level, bytes_same, described))
     metadata = tuple(_metadata(a, b))
     ids = _names_its_save(a.report) and _names_its_save(b.report)
-    if (
-        metadata
-        or (bytes_same is False and not ids)
-        or any(t.change not in (Change.SAME, Change.NOT_COMPARED) for t in tensors)
-    ):
+    changes = {t.change for t in tensors}
+    if metadata or (bytes_same is False and not ids) or not changes <= {Change.SAME, Change.NOT_COMPARED}:
         change = Change.CHANGED
-    elif bytes_same or (a.legible and b.legible and all(t.change is Change.SAME for t in tensors)):
+    elif bytes_same or (a.legible and b.legible and Change.NOT_COMPARED not in changes):
         change = Change.SAME
     else:
         change = Change.NOT_COMPARED
@@ -171,7 +181,9 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
 
 
 def _names_its_save(report: Report) -> bool:
-    """Whether a file holds an id or the path of its save: its bytes always differ, and say nothing about the state."""
+    """Whether a file holds an id or the path of its save:
+    its bytes always differ, and say nothing about the state.
+    """
     return report.format is not None and format_of(report.format).names_its_save
 
 
@@ -206,25 +218,29 @@ def _tensors(
 ) -> Iterator[TensorDifference]:
     """Every tensor of A, then those that only B has."""
     in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
+    shapes_say_all = level < Level.CONTENT or described or bool(bytes_same)
     for name in dict.fromkeys([*in_a, *in_b]):
-        digests = a.digests.get(name), b.digests.get(name)
-        ends = [
-            _side(forms[name], d) if name in forms else None
-            for forms, d in zip((in_a, in_b), digests, strict=True)
-        ]
-        if name not in in_a:
+        digest_a, digest_b = a.digests.get(name), b.digests.get(name)
+        one = _side(in_a[name], digest_a) if name in in_a else None
+        other = _side(in_b[name], digest_b) if name in in_b else None
+        if one is None:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
-        elif name not in in_b:
+        elif other is None:
             change = Change.REMOVED if b.legible else Change.NOT_COMPARED
-        elif [(t.dtype, t.shape) for t in in_a[name]] != [(t.dtype, t.shape) for t in in_b[name]]:
+        elif _shapes(in_a[name]) != _shapes(in_b[name]):
             change = Change.RESHAPED
-        elif level < Level.CONTENT or described or bytes_same:
+        elif shapes_say_all:
             change = Change.SAME
-        elif None in digests or stored_a[name] != stored_b[name]:
+        elif digest_a is None or digest_b is None or stored_a[name] != stored_b[name]:
             change = Change.NOT_COMPARED
         else:
-            change = Change.SAME if digests[0] == digests[1] else Change.CHANGED
-        yield TensorDifference(name, change, *ends)
+            change = Change.SAME if digest_a == digest_b else Change.CHANGED
+        yield TensorDifference(name, change, one, other)
+
+
+def _shapes(forms: Iterable[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+    """The element types and shapes of the tensors of one name."""
+    return [(t.dtype, t.shape) for t in forms]
 
 
 def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
@@ -245,4 +261,6 @@ def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
 
 def _equal(x: Scalar, y: Scalar) -> bool:
     """Whether two values are the same; True is not 1, and NaN is NaN."""
-    return isinstance(x, bool) == isinstance(y, bool) and (x == y or (x != x and y != y))  # noqa: PLR0124 - only NaN differs from itself
+    if isinstance(x, bool) != isinstance(y, bool):
+        return False
+    return x == y or (x != x and y != y)  # noqa: PLR0124 - only NaN differs from itself

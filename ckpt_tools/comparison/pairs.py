@@ -1,4 +1,6 @@
-"""The files of two checkpoints -> pairs of files that stand for each other, whatever step their names tell."""
+"""The files of two checkpoints -> pairs of files that stand for each other,
+whatever step their names tell.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class File(NamedTuple):
-    """One file of a side. ``name`` is its path below the directory or behind the prefix that was asked for, ``size`` in bytes (-1 when there is none to read)."""
+    """One file of a side. ``name`` is its path below the directory or behind the prefix that was asked for,
+    ``size`` in bytes (-1 when there is none to read).
+    """
 
     path: str
     name: str
@@ -76,62 +80,78 @@ class _Matcher:
 
     def match(self, key: Key, asked: Callable[[File], bool] = lambda _: True) -> None:
         """Pair the files whose key is that of exactly one file of each side."""
-        at: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
-        for i, side in enumerate((self.a, self.b)):
-            for f in filter(asked, side):
-                at[key(f)][i].append(f)
-        new = [(one[0], two[0]) for one, two in at.values() if len(one) == len(two) == 1]
-        gone = {id(f) for pair in new for f in pair}
-        self.a, self.b = ([f for f in side if id(f) not in gone] for side in (self.a, self.b))
-        self.pairs += new
+        places: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for side, found in enumerate((self.a, self.b)):
+            for at, f in enumerate(found):
+                if asked(f):
+                    places[key(f)][side].append(at)
+        new = {one[0]: two[0] for one, two in places.values() if len(one) == len(two) == 1}
+        self.pairs += ((self.a[one], self.b[two]) for one, two in new.items())
+        paired = set(new.values())
+        self.a = [f for at, f in enumerate(self.a) if at not in new]
+        self.b = [f for at, f in enumerate(self.b) if at not in paired]
 
 
 def _steps_dropped(a: Sequence[File], b: Sequence[File]) -> Key:
-    """The name without the numbers that are one value in all files of this side and another one in all of the other: a step in names that no layout knows."""
-    columns: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
+    """The name without the numbers that tell the step, in names that no layout knows.
+
+    Those are the numbers that have one value in all files of one side, and another one in all of the other.
+    """
+    numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:
-            columns[_NUMBER.sub("#", f.name)][i].append(_NUMBER.findall(f.name))
-    dropped: dict[str, set[int]] = {}
-    for shape, (one, two) in columns.items():
-        pairs = [
-            ({int(n[c]) for n in one}, {int(n[c]) for n in two})
-            for c in range(shape.count("#"))
-            if one and two
-        ]
-        dropped[shape] = {c for c, (x, y) in enumerate(pairs) if len(x) == len(y) == 1 and x != y}
+            numbers[_shape(f)][i].append(_NUMBER.findall(f.name))
+    dropped = {shape: _steps(one, two) for shape, (one, two) in numbers.items()}
 
     def key(f: File) -> Hashable:
-        shape = _NUMBER.sub("#", f.name)
-        return shape, tuple(
-            n for c, n in enumerate(_NUMBER.findall(f.name)) if c not in dropped.get(shape, ())
-        )
+        steps = dropped.get(_shape(f), ())
+        return _shape(f), tuple(n for i, n in enumerate(_NUMBER.findall(f.name)) if i not in steps)
 
     return key
+
+
+def _shape(f: File) -> str:
+    """The name without its numbers."""
+    return _NUMBER.sub("#", f.name)
+
+
+def _steps(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> set[int]:
+    """Which of the numbers in names of one shape are one value on each side, and not the same."""
+    values_a = [set(map(int, column)) for column in zip(*a, strict=True)]
+    values_b = [set(map(int, column)) for column in zip(*b, strict=True)]
+    columns = enumerate(zip(values_a, values_b, strict=False))  # nothing where a side has no such names
+    return {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
+
+
+_KEYS: tuple[tuple[bool, Key], ...] = (
+    (False, _what),
+    (False, lambda f: (_what(f), _prefix(f))),
+    (True, lambda f: (_what(f), _when(f))),
+    (True, lambda f: (_what(f), _when(f), _prefix(f))),
+)
+"""What tells the parts of one side apart, and whether that is needed because there are several
+checkpoints.
+"""
 
 
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     """Pairs in the order of names; a file without a counterpart is paired with None.
 
-    Parts of a layout are matched by piece, role, rank and coordinates; where a side holds several checkpoints, by step too. All others by name.
+    Parts of a layout are matched by piece, role, rank and coordinates; where a side holds several
+    checkpoints, by step too. All others by name.
     """
-    sides = [[f for f in side if f.part is not None] for side in (a, b)]
-    keys: list[tuple[bool, Key]] = [
-        (False, _what),
-        (False, lambda f: (_what(f), _prefix(f))),
-        (True, lambda f: (_what(f), _when(f))),
-        (True, lambda f: (_what(f), _when(f), _prefix(f))),
-    ]
-    several, key = next((k for k in keys if all(_unique(side, k[1]) for side in sides)), keys[-1])
+    parts = [[f for f in side if _is_part(f)] for side in (a, b)]
+    unique = (row for row in _KEYS if all(_unique(side, row[1]) for side in parts))
+    several, key = next(unique, _KEYS[-1])
     m = _Matcher(a, b)
-
-    def is_part(f: File) -> bool:
-        return f.part is not None
-
-    m.match(key, is_part)
+    m.match(key, _is_part)
     m.match(lambda f: f.name)
-    m.match(lambda f: (_whose(f), _when(f) if several else None), is_part)
+    m.match(lambda f: (_whose(f), _when(f) if several else None), _is_part)
     if not several:
         m.match(_steps_dropped(m.a, m.b))
     lone: list[Pair] = [*((f, None) for f in m.a), *((None, f) for f in m.b)]
     return sorted([*m.pairs, *lone], key=lambda p: next(f.name for f in p if f is not None))
+
+
+def _is_part(f: File) -> bool:
+    return f.part is not None
