@@ -1,4 +1,6 @@
-"""Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves, or the user's ``step_N`` and ``epoch_N``; ``random_states_R.pkl`` is written last."""
+"""Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves,
+or the user's ``step_N`` and ``epoch_N``; ``random_states_R.pkl`` is written last.
+"""
 
 from __future__ import annotations
 
@@ -91,9 +93,15 @@ LAYOUT = Layout(
     check=_check,
     commit="rng",
     reshardable=True,
-    reference="accelerate/checkpointing.py save_accelerator_state; ProjectConfiguration(automatic_checkpoint_naming) counts saves",
+    reference=(
+        "accelerate/checkpointing.py save_accelerator_state; "
+        "ProjectConfiguration(automatic_checkpoint_naming) counts saves"
+    ),
     limits=(
         "the number in checkpoint_N counts saves: no step is told",
-        "a model or RNG file of another save with the same shapes is seen only while that save is there, random numbers of this rank not before a third one",
+        (
+            "a model or RNG file of another save with the same shapes is seen only while that save is there, "
+            "random numbers of this rank not before a third one"
+        ),
     ),
 )

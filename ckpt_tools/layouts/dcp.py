@@ -1,4 +1,6 @@
-"""PyTorch Distributed Checkpoint: a directory with ``.metadata`` and ``__R_K.distcp``, usually one per step (torchtitan's ``step-N``)."""
+"""PyTorch Distributed Checkpoint: a directory with ``.metadata`` and ``__R_K.distcp``,
+usually one per step (torchtitan's ``step-N``).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def read_number(data: bytes) -> int | None:
 
 
 def _step(metadata: Metadata) -> int | None:
-    """The step that the job saved beside its tensors; schedulers and optimizers have counters of their own."""
+    """The step that the job saved beside its tensors;
+    schedulers and optimizers have counters of their own.
+    """
     return last_word({k: v for k, v in metadata.items() if "optim" not in k and "sched" not in k}, _WORDS)
 
 
@@ -81,9 +85,18 @@ LAYOUT = Layout(
     always_tracked=False,
     reshardable=True,
     compare_steps=False,
-    reference="torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py (step-N)",
+    reference=(
+        "torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py "
+        "(step-N)"
+    ),
     limits=(
-        "nothing in a data file says which save it is of, unless the job saved its step as a plain number: a file of the same sizes from another step is seen then, or while that step is there",
-        "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must be there",
+        (
+            "nothing in a data file says which save it is of, unless the job saved its step as a plain number: "
+            "a file of the same sizes from another step is seen then, or while that step is there"
+        ),
+        (
+            "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must "
+            "be there"
+        ),
     ),
 )

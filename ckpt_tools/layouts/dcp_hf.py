@@ -1,4 +1,6 @@
-"""Distributed Checkpoint written as Hugging Face shards: ``step-N/shard-RRRRR-model-….safetensors``, one set per rank and no index."""
+"""Distributed Checkpoint written as Hugging Face shards:
+``step-N/shard-RRRRR-model-….safetensors``, one set per rank and no index.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DeepSpeed: ``<tag>/mp_rank_MM_model_states.pt`` with ZeRO's ``zero_pp_rank_D_mp_rank_MM_optim_states.pt``, the tag named by ``latest``."""
+"""DeepSpeed: ``<tag>/mp_rank_MM_model_states.pt`` with ZeRO's ``zero_pp_rank_D_mp_rank_MM_optim_states.pt``,
+the tag named by ``latest``.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def _check(parts: Rows) -> Found:
 
 
 def _steps_differ(rows: Rows) -> Found:
-    """Files of one tag with another ``global_steps`` than its first; the tag itself is the user's own word."""
+    """Files of one tag with another ``global_steps`` than its first;
+    the tag itself is the user's own word.
+    """
     told = [(p, n) for p, r in rows if (n := whole(r.metadata.get("global_steps"))) is not None]
     if not told:
         return
@@ -149,9 +153,15 @@ LAYOUT = Layout(
     tracked=tag,
     tracked_early=True,
     needs=("model",),
-    reference="deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is written before other ranks are done",
+    reference=(
+        "deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is "
+        "written before other ranks are done"
+    ),
     limits=(
-        "only the model states carry global_steps; the optimizer files carry the optimizer's own count, where it has one",
+        (
+            "only the model states carry global_steps; the optimizer files carry the optimizer's own count, "
+            "where it has one"
+        ),
         "pipeline layers and experts are loaded by the ranks that hold them: the plan lists them for all",
     ),
 )

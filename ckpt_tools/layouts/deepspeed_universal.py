@@ -1,4 +1,6 @@
-"""DeepSpeed's universal checkpoints: ``<tag>_universal/zero/<parameter>/{fp32,exp_avg,…}.pt``, which any number of ranks can load."""
+"""DeepSpeed's universal checkpoints: ``<tag>_universal/zero/<parameter>/{fp32,exp_avg,…}.pt``,
+which any number of ranks can load.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +74,9 @@ LAYOUT = Layout(
     compare_steps=False,
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
     limits=(
-        "nothing lists the parameters: one that is gone is missed only where the run's other checkpoints have it",
+        (
+            "nothing lists the parameters: one that is gone is missed only where the run's other checkpoints "
+            "have it"
+        ),
     ),
 )

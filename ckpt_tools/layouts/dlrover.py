@@ -1,4 +1,6 @@
-"""DLRover flash checkpoint: files of the job's own names, ``dlrover_latest.txt``, and ``._dlrover_ckpt_stage`` while shards are being counted."""
+"""DLRover flash checkpoint: files of the job's own names, ``dlrover_latest.txt``,
+and ``._dlrover_ckpt_stage`` while shards are being counted.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,14 @@ LAYOUT = Layout(
     tracker="dlrover_latest.txt",
     read_tracker=read_number,
     always_tracked=False,
-    reference="dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; dlrover/trainer/torch/flash_checkpoint",
+    reference=(
+        "dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; "
+        "dlrover/trainer/torch/flash_checkpoint"
+    ),
     limits=(
-        "FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the tracker is DLRover's",
+        (
+            "FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the "
+            "tracker is DLRover's"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Checkpoint files of no known arrangement: what somebody's own training loop saves, told apart by names and by what is in the files."""
+"""Checkpoint files of no known arrangement:
+what somebody's own training loop saves, told apart by names and by what is in the files.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _NAMES = ("{name}.<pt|pth|pth.tar|bin>", "{name}.ckpt", "{name}.safetensors")
 
 
 class Holds(NamedTuple):
-    """What a checkpoint holds of a training state. ``counters``: something in it, not only its name, says how far training was."""
+    """What a checkpoint holds of a training state.
+    ``counters``: something in it, not only its name, says how far training was.
+    """
 
     weights: bool = False
     optimizer: bool = False
@@ -52,9 +56,13 @@ _PIECES = {
     "progress": Holds(False, False, True),
     "other": Holds(),
 }
-"""What one file may hold, by the name of its piece. One that could not be read is a ``torch``, ``ckpt`` or ``safetensors``."""
+"""What one file may hold, by the name of its piece.
+One that could not be read is a ``torch``, ``ckpt`` or ``safetensors``.
+"""
 _ROLLING = "rolling_"
-"""Before the name of a piece: a file that is written over at every save, and so only stands in for one that is not."""
+"""Before the name of a piece: a file that is written over at every save,
+and so only stands in for one that is not.
+"""
 
 
 def piece_for(holds: Holds, rolling: bool) -> str:
@@ -126,7 +134,9 @@ def _counting_peers(
 
 
 def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Files that most saves of the run have: a job that died in the middle of one did not come to them. An average is no model where others have both."""
+    """Files that most saves of the run have: a job that died in the middle of one did not come to them.
+    An average is no model where others have both.
+    """
     having = Counter(role for o in siblings for role in _roles(o))
     for role, n in having.items():
         if role not in _roles(c) and (role == "model" or 2 * n > len(siblings)) and (role != "optimizer"):
@@ -148,7 +158,9 @@ def _name(c: Checkpoint) -> str:
 
 
 def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Exports, what is not in the order of training, and the best so far where a later step or more of a training state is there."""
+    """Exports, what is not in the order of training,
+    and the best so far where a later step or more of a training state is there.
+    """
     mine = holds_of(c)
     if c.kind is Kind.RELEASE:
         return True
@@ -161,7 +173,8 @@ def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether a checkpoint that nothing places in the order of training may be newer than all that have a place.
+    """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
+    place.
 
     It is as good as they are, and was written later.
     """
@@ -187,7 +200,9 @@ def _named(p: Part) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """A file that was saved at the step or epoch of another file, as the names tell; two files of one checkpoint that were saved at two steps."""
+    """A file that was saved at the step or epoch of another file, as the names tell;
+    two files of one checkpoint that were saved at two steps.
+    """
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
         rows = [(p, _named(p)[at], number(r.metadata, keys)) for p, r in parts]
         names = {named for _, named, _ in rows}
@@ -270,9 +285,18 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     last_resort=True,
-    reference="the files' own formats, and the names that training loops give; the sample that this replaces sorts them by modification time and tries the newest five",
+    reference=(
+        "the files' own formats, and the names that training loops give; the sample that this replaces "
+        "sorts them by modification time and tries the newest five"
+    ),
     limits=(
-        "a number in a name is a step unless the content makes it an epoch; other words in it name a run of its own",
-        "files of one step that hold different models (a generator and a discriminator) are two runs: say how they belong together with [[layout]]",
+        (
+            "a number in a name is a step unless the content makes it an epoch; other words in it name a run "
+            "of its own"
+        ),
+        (
+            "files of one step that hold different models (a generator and a discriminator) are two runs: say "
+            "how they belong together with [[layout]]"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Hugging Face Trainer: ``checkpoint-N/`` with the model, ``optimizer.pt``, ``scheduler.pt``, RNG states and, written last, ``trainer_state.json``."""
+"""Hugging Face Trainer: ``checkpoint-N/`` with the model, ``optimizer.pt``, ``scheduler.pt``,
+RNG states and, written last, ``trainer_state.json``.
+"""
 
 from __future__ import annotations
 
@@ -127,9 +129,18 @@ LAYOUT = Layout(
     read_tracker=dcp.read_number,
     always_tracked=False,
     reshardable=True,
-    reference="transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then trainer_state.json; no temporary directory",
+    reference=(
+        "transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then "
+        "trainer_state.json; no temporary directory"
+    ),
     limits=(
-        "only trainer_state.json carries the step; a model or random numbers of another save with the same shapes are seen only while that save is there",
-        "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of the run have one",
+        (
+            "only trainer_state.json carries the step; a model or random numbers of another save with the same "
+            "shapes are seen only while that save is there"
+        ),
+        (
+            "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of the "
+            "run have one"
+        ),
     ),
 )

@@ -25,7 +25,10 @@ LAYOUT = Layout(
     compare_steps=False,
     reference="keras/src/callbacks/model_checkpoint.py: {epoch} counts from 1",
     limits=(
-        "the name is the user's own; only a number of at least two digits before the suffix counts as an epoch",
+        (
+            "the name is the user's own; only a number of at least two digits before the suffix counts as an "
+            "epoch"
+        ),
         "HDF5 has no checksum over its data",
     ),
 )

@@ -1,4 +1,6 @@
-"""Lightning: ``epoch=E-step=S.ckpt`` with E from 0, ``last.ckpt`` a copy of the newest, and names of the user's own."""
+"""Lightning: ``epoch=E-step=S.ckpt`` with E from 0, ``last.ckpt`` a copy of the newest,
+and names of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     for part, report in parts:
         said = whole(report.metadata.get("global_step"))
         if part.piece == "last" and part.path.endswith("/last.ckpt") and said is not None and said < newest:
-            text = f"it is of step {said}, but a checkpoint of step {newest} lies beside it: every save renews last.ckpt"
+            text = (
+                f"it is of step {said}, but a checkpoint of step {newest} lies beside it: every save renews "
+                "last.ckpt"
+            )
             yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
@@ -87,7 +92,10 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     renewed="last",
-    reference="lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer steps",
+    reference=(
+        "lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer "
+        "steps"
+    ),
     limits=(
         "last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original",
         "a fully sharded checkpoint is a directory of that name",

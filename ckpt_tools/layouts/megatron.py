@@ -44,7 +44,8 @@ def read_tracker(data: bytes) -> int | str | None:
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Files of another iteration than their directory says.
 
-    In some versions args.iteration is what the job started from: it counts only where the file has no own one.
+    In some versions args.iteration is what the job started from: it counts only where the file has no own
+    one.
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
@@ -70,7 +71,10 @@ LAYOUT = Layout(
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
-    reference="Megatron-LM megatron/training/checkpointing.py get_checkpoint_name(), read_metadata(); Ascend ModelLink per-rank names",
+    reference=(
+        "Megatron-LM megatron/training/checkpointing.py get_checkpoint_name(), read_metadata(); Ascend "
+        "ModelLink per-rank names"
+    ),
     limits=(
         "mp_rank_00_001 is pipeline stage 1 or expert 1: the file's own args decide",
         "optim.pt carries no iteration of its own, so a swapped one shows only in its tensors",

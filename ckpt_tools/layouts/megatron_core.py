@@ -1,4 +1,6 @@
-"""Megatron-core's distributed checkpoints: ``iter_N/`` with ``metadata.json``, ``.metadata``, ``__R_K.distcp`` and, up to mid-2026, ``common.pt``."""
+"""Megatron-core's distributed checkpoints: ``iter_N/`` with ``metadata.json``, ``.metadata``,
+``__R_K.distcp`` and, up to mid-2026, ``common.pt``.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,14 @@ LAYOUT = Layout(
     needs=("index",),
     reshardable=True,
     compare_steps=False,
-    reference="Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/torch.py; metadata.json is written last",
+    reference=(
+        "Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/torch.py; "
+        "metadata.json is written last"
+    ),
     limits=(
-        "a data file of another iteration with the same sizes is seen through integrity.json, or while that iteration is there",
+        (
+            "a data file of another iteration with the same sizes is seen through integrity.json, or while "
+            "that iteration is there"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""MindIO TTP's dying-gasp checkpoints: ``tft_saved_checkpoints-step_G/rank_R/ttp_rank_R-E_S.ckpt``, one live member of each replica group."""
+"""MindIO TTP's dying-gasp checkpoints: ``tft_saved_checkpoints-step_G/rank_R/ttp_rank_R-E_S.ckpt``,
+one live member of each replica group.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ LAYOUT = Layout(
     check=_check,
     epoch_base=1,
     committed=True,
-    reference="mindspore/train/callback/_train_fault_tolerance.py _save_checkpoint_on_failure, _rename_save_result; MindIO TTP manual",
+    reference=(
+        "mindspore/train/callback/_train_fault_tolerance.py _save_checkpoint_on_failure, "
+        "_rename_save_result; MindIO TTP manual"
+    ),
     limits=(
         "the directory's rename is the commit mark: nothing says which ranks were meant to save",
         "a user's own ckpt_save_fn may write other names, which are not recognised",

@@ -1,4 +1,6 @@
-"""MindSpore's ModelCheckpoint: ``prefix[_K]-E_S.ckpt`` in one directory, in ``rank_R/``, or in ``<dir>_R/`` beside each other."""
+"""MindSpore's ModelCheckpoint: ``prefix[_K]-E_S.ckpt`` in one directory, in ``rank_R/``,
+or in ``<dir>_R/`` beside each other.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _crosscheck(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Fin
 
 
 def _write_record(part: Part) -> bytes:
-    """MindFormers' meta.json (mindformers/core/callback: last_epoch and last_step are those of the file's name)."""
+    """MindFormers' meta.json (mindformers/core/callback:
+    last_epoch and last_step are those of the file's name).
+    """
     import json  # only for a view: it costs start-up time
 
     name = json.dumps(part.path.rpartition("/")[2])
@@ -73,9 +77,15 @@ LAYOUT = Layout(
     crosscheck=_crosscheck,
     records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
     write_record=_write_record,
-    reference="mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; mindspore/train/serialization.py save_checkpoint",
+    reference=(
+        "mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; "
+        "mindspore/train/serialization.py save_checkpoint"
+    ),
     limits=(
-        "names count the step inside the epoch; the global step comes from step_num or global_step in the file, else it is unknown",
+        (
+            "names count the step inside the epoch; the global step comes from step_num or global_step in the "
+            "file, else it is unknown"
+        ),
         "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
         "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
     ),

@@ -1,4 +1,6 @@
-"""nvidia-resiliency-ext's local checkpoints: ``<session>/<rank>/iter_N_<saved rank>_local.pt``, replicas of other ranks among them."""
+"""nvidia-resiliency-ext's local checkpoints:
+``<session>/<rank>/iter_N_<saved rank>_local.pt``, replicas of other ranks among them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ LAYOUT = Layout(
     resume=_resume,
     reference="nvidia-resiliency-ext checkpointing/local/ckpt_managers/local_manager.py",
     limits=(
-        "the saved rank is in the name, the rank that keeps the copy is the directory: a rank's own copy is preferred",
+        (
+            "the saved rank is in the name, the rank that keeps the copy is the directory: a rank's own copy "
+            "is preferred"
+        ),
         "files name classes of the extension, so it loads them with weights_only=False",
     ),
 )

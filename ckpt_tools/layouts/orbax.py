@@ -1,4 +1,6 @@
-"""Orbax CheckpointManager: ``N/`` with ``_CHECKPOINT_METADATA`` and one directory per item; ``N.orbax-checkpoint-tmp`` while it is written."""
+"""Orbax CheckpointManager: ``N/`` with ``_CHECKPOINT_METADATA`` and one directory per item;
+``N.orbax-checkpoint-tmp`` while it is written.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,14 @@ LAYOUT = Layout(
     needs=("tree",),
     reshardable=True,
     compare_steps=False,
-    reference="orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or committed by commit_success.txt",
+    reference=(
+        "orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or "
+        "committed by commit_success.txt"
+    ),
     limits=(
-        "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's other checkpoints have one",
+        (
+            "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's "
+            "other checkpoints have one"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The PyTorch ImageNet sample: every node's first rank saves ``rank_R/checkpoint.pth.tar`` and copies it to ``model_best.pth.tar``."""
+"""The PyTorch ImageNet sample: every node's first rank saves ``rank_R/checkpoint.pth.tar`` and copies it to
+``model_best.pth.tar``.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +80,15 @@ LAYOUT = Layout(
     check=_check,
     epoch_base=1,  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs
     compare_steps=False,  # the names say no step, so siblings of one rank are not comparable in order
-    reference="pytorch/examples imagenet/main.py save_checkpoint(): torch.save then shutil.copyfile; 'epoch' is epoch + 1",
+    reference=(
+        "pytorch/examples imagenet/main.py save_checkpoint(): torch.save then shutil.copyfile; 'epoch' is "
+        "epoch + 1"
+    ),
     limits=(
         "names tell no epoch: it is read from each file before grouping",
-        "the sample saves in place: a crash while saving leaves a truncated file and no older one of the same name",
+        (
+            "the sample saves in place: a crash while saving leaves a truncated file and no older one of the "
+            "same name"
+        ),
     ),
 )

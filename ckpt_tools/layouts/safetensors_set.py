@@ -1,4 +1,6 @@
-"""A sharded model: ``model-0000i-of-0000n.safetensors`` (or ``pytorch_model-….bin``) with ``model.safetensors.index.json``, the whole directory one checkpoint."""
+"""A sharded model: ``model-0000i-of-0000n.safetensors`` (or ``pytorch_model-….bin``) with
+``model.safetensors.index.json``, the whole directory one checkpoint.
+"""
 
 from __future__ import annotations
 

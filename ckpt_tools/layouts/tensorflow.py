@@ -1,4 +1,6 @@
-"""TensorFlow: ``ckpt-N.index`` with ``ckpt-N.data-0000i-of-0000n``, written by CheckpointManager or Saver, and the text file ``checkpoint``."""
+"""TensorFlow: ``ckpt-N.index`` with ``ckpt-N.data-0000i-of-0000n``, written by CheckpointManager or Saver,
+and the text file ``checkpoint``.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    """The step that the job tracked. Without one, Saver's number is the step; CheckpointManager's counts saves."""
+    """The step that the job tracked. Without one, Saver's number is the step;
+    CheckpointManager's counts saves.
+    """
     tracked = first(metadata, _STEP)
     managed = "save_counter" in metadata or "objects" in metadata
     if tracked is None and part.piece.startswith("data") and metadata and not managed:
@@ -61,7 +65,9 @@ def _plain(m: re.Match[bytes]) -> bytes:
 
 
 def _write_tracker(said: int | str) -> bytes:
-    """A CheckpointState with one prefix, relative to the file's directory, as update_checkpoint_state writes it (its times may be missing)."""
+    """A CheckpointState with one prefix, relative to the file's directory,
+    as update_checkpoint_state writes it (its times may be missing).
+    """
     name = "".join(
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"
         for b in str(said).encode("utf-8", "surrogateescape")
@@ -108,8 +114,14 @@ LAYOUT = Layout(
     commit="index",
     reshardable=True,
     compare_steps=False,
-    reference="tensorflow/python/checkpoint/checkpoint_management.py; tensorflow/core/util/tensor_bundle: data files are moved before the index",
+    reference=(
+        "tensorflow/python/checkpoint/checkpoint_management.py; tensorflow/core/util/tensor_bundle: data "
+        "files are moved before the index"
+    ),
     limits=(
-        "the number in a name counts saves or is whatever the job passed: the step is what the job tracked as 'step' or 'global_step'",
+        (
+            "the number in a name counts saves or is whatever the job passed: the step is what the job tracked "
+            "as 'step' or 'global_step'"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""A user's own layouts: ``[[layout]]`` tables of ckpt.toml in the same template language (docs/adding-a-layout.md)."""
+"""A user's own layouts: ``[[layout]]`` tables of ckpt.toml in the same template language
+(docs/adding-a-layout.md).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ _ARGUMENT = re.compile(r"(?<!\$)\{\w+\}")  # ${HOME} is the shell's
 
 
 def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
-    """The layouts with those of ``[[layout]]`` tables before the built-in ones. Raises ValueError that says which
-    key of which table is wrong.
+    """The layouts with those of ``[[layout]]`` tables before the built-in ones.
+    Raises ValueError that says which key of which table is wrong.
     """
     if not isinstance(tables, list):
         raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
@@ -115,7 +117,9 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
 
 
 def _names(template: str) -> None:
-    """Every name in a template by itself, as directories and files are matched. Raises ValueError or re.error."""
+    """Every name in a template by itself, as directories and files are matched.
+    Raises ValueError or re.error.
+    """
     if len(template) > _LONGEST:
         raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
     for name in template.split("/"):
@@ -131,7 +135,9 @@ def _names(template: str) -> None:
 
 
 def _bounded(name: str) -> None:
-    """Raises ValueError where a name of a tree could be read in so many ways that trying them takes for ever."""
+    """Raises ValueError where a name of a tree could be read in so many ways that trying them takes for
+    ever.
+    """
     if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
         raise ValueError(f"{name!r} has {texts} fields of any text, where {_MOST_TEXTS} can be told apart")
     if _RUN.search(re.sub(r"\[[^][{}]*\]", "", name)):

@@ -1,4 +1,6 @@
-"""What the name of a file that somebody's own training loop saved says: ``step_200.pt``, ``best_model.pt``, ``optim_200.pt``, ``last.pt``. Pure."""
+"""What the name of a file that somebody's own training loop saved says:
+``step_200.pt``, ``best_model.pt``, ``optim_200.pt``, ``last.pt``. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,12 @@ from ckpt_tools.model.part import Kind
 
 
 class BareName(NamedTuple):
-    """``number`` is one whose unit the name does not tell; ``alias`` is a word for a file that is written over (``last``); ``words`` are those that mean nothing here.
+    """``number`` is one whose unit the name does not tell;
+    ``alias`` is a word for a file that is written over (``last``); ``words`` are those that mean nothing
+    here.
 
-    ``pattern`` is the name without its numbers: who saved two files of one pattern saved them in the same place of a program.
+    ``pattern`` is the name without its numbers: who saved two files of one pattern saved them in the same
+    place of a program.
     """
 
     role: str = ""

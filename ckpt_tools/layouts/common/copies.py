@@ -1,4 +1,6 @@
-"""Copies that people make by hand, by their names: ``run.bak``, ``step-20-copy``, ``model (1).pt``, ``.trash/``, ``run_20250131``. Never what a job saves."""
+"""Copies that people make by hand, by their names:
+``run.bak``, ``step-20-copy``, ``model (1).pt``, ``.trash/``, ``run_20250131``. Never what a job saves.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ _HINT = re.compile(r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8
 
 
 def copy(name: str) -> Copy | None:
-    """What the name of a file or directory says that it is a copy of; None for all that a job would save under."""
+    """What the name of a file or directory says that it is a copy of;
+    None for all that a job would save under.
+    """
     if not _HINT.search(name):
         return None
     # The expressions are compiled when a name is met that may be one: most trees have none.
@@ -59,7 +63,9 @@ def suspected(path: str) -> bool:
 
 
 class Found(NamedTuple):
-    """A path that is, or lies in, a copy: ``top`` is the highest directory that is one (or the file itself), ``of`` what it is named after ("": unknown)."""
+    """A path that is, or lies in, a copy: ``top`` is the highest directory that is one (or the file itself),
+    ``of`` what it is named after ("": unknown).
+    """
 
     path: str
     top: str
@@ -68,9 +74,11 @@ class Found(NamedTuple):
 
 
 def copies(paths: Iterable[str], root: str, keep: Callable[[str], bool]) -> Iterator[Found]:
-    """Those of ``paths`` below ``root`` that a name calls copies, the highest name first; one that needs proof only where its original is among ``paths``.
+    """Those of ``paths`` below ``root`` that a name calls copies, the highest name first;
+    one that needs proof only where its original is among ``paths``.
 
-    Nothing in the path of ``root`` itself counts: who asks about a copy gets an answer. ``keep`` says which names are a user's own all the same.
+    Nothing in the path of ``root`` itself counts: who asks about a copy gets an answer. ``keep`` says which
+    names are a user's own all the same.
     """
     paths, known = list(paths), dict[str, Found | None]()
     there = set(paths)

@@ -14,7 +14,9 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
 SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
-"""Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info): all ranks of one save write the same number."""
+"""Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info):
+all ranks of one save write the same number.
+"""
 Rows = Sequence[tuple[Part, Report]]
 Counter = Callable[[Metadata], "int | None"]
 
@@ -51,10 +53,12 @@ def borrowed(
     *,
     growing: bool = True,
 ) -> Iterator[tuple[str, Finding]]:
-    """Files whose counter belongs to another checkpoint of the run. ``keys`` maps a piece to the names of its counter.
+    """Files whose counter belongs to another checkpoint of the run.
+    ``keys`` maps a piece to the names of its counter.
 
-    Optimizers and schedulers count in units of their own (skipped steps, several processes), so only a comparison can contradict: a counter that is
-    elsewhere in the run exactly its checkpoint's number, or (``growing``) that does not grow from one checkpoint to the next.
+    Optimizers and schedulers count in units of their own (skipped steps, several processes), so only a
+    comparison can contradict: a counter that is elsewhere in the run exactly its checkpoint's number, or
+    (``growing``) that does not grow from one checkpoint to the next.
     """
     for piece, names in keys.items():
         by_rank: dict[object, list[_Counted]] = {}
@@ -82,7 +86,10 @@ def _borrowed(rows: Sequence[_Counted], growing: bool) -> Iterator[tuple[str, Fi
     seen = list[_Counted]()
     for row in rows:
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
-            text = f"its counter says {row.said}, as that of step {row.said} does; its checkpoint is {row.number}"
+            text = (
+                f"its counter says {row.said}, as that of step {row.said} does; its checkpoint is "
+                f"{row.number}"
+            )
             yield row.part.path, finding("step-mismatch", text)
         elif growing and not exact and any(o.said == row.said and o.number != row.number for o in seen):
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
@@ -93,7 +100,8 @@ def _borrowed(rows: Sequence[_Counted], growing: bool) -> Iterator[tuple[str, Fi
 def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:
     """Whether a counter is another checkpoint's.
 
-    Its own checkpoint's count is elsewhere: later ones are exact again, or a whole interval of several steps is missing.
+    Its own checkpoint's count is elsewhere: later ones are exact again, or a whole interval of several steps
+    is missing.
     """
     if row.said not in exact and row.said != row.number:
         return False
@@ -123,7 +131,8 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
 def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:
     """Files that most other checkpoints of the run have and one has not, where no index lists them.
 
-    ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint without any file that counts is not judged here.
+    ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint
+    without any file that counts is not judged here.
     """
     homes: dict[str, dict[str, Part]] = {}
     for part, _ in parts:
@@ -132,5 +141,8 @@ def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[st
     usual = Tally(said for names in homes.values() for said in names)
     for names in homes.values():
         if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
-            text = f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
+            text = (
+                f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints "
+                "have it"
+            )
             yield next(iter(names.values())).path, finding("missing-part", text)

@@ -32,10 +32,11 @@ def _patterns(layouts: tuple[Layout, ...]) -> tuple[tuple[re.Pattern[str], ...],
 def step_in_path(
     path: str, root: str, layouts: tuple[Layout, ...], stepped: Container[str] = ()
 ) -> int | None:
-    """The step that the innermost of the directories from ``root`` down to ``path`` tells by its name, None when none does.
+    """The step that the innermost of the directories from ``root`` down to ``path`` tells by its name,
+    None when none does.
 
-    A name that some layout also reads as another number (``20``, where each node has a directory) tells none, unless its directory is one of ``stepped``: those
-    whose other entries are known to be named after steps.
+    A name that some layout also reads as another number (``20``, where each node has a directory) tells none,
+    unless its directory is one of ``stepped``: those whose other entries are known to be named after steps.
     """
     steps, numbers = _patterns(layouts)
     above = path

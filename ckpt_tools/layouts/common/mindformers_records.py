@@ -1,7 +1,8 @@
-"""What MindFormers notes beside MindSpore's checkpoints: ``rank_R/meta.json``, and the record that tells all ranks one decision.
+"""What MindFormers notes beside MindSpore's checkpoints:
+``rank_R/meta.json``, and the record that tells all ranks one decision.
 
-Source: mindformers/tools/resume_ckpt.py: get_resume_checkpoint (last_epoch, last_step, last_ckpt_file; the lowest of all
-ranks is what it resumes from), get_resume_record_txt (resume_record/).
+Source: mindformers/tools/resume_ckpt.py: get_resume_checkpoint (last_epoch, last_step, last_ckpt_file; the
+lowest of all ranks is what it resumes from), get_resume_record_txt (resume_record/).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from ckpt_tools.model.report import Report
 
 
 def steps(part: Part, metadata: Metadata) -> Steps:
-    """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch, so only ``global_step`` tells its step.
+    """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch,
+    so only ``global_step`` tells its step.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
@@ -28,7 +29,9 @@ def steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
-    """The global step of a part whose content counts inside the epoch: from the steps before its epoch, as its siblings count them."""
+    """The global step of a part whose content counts inside the epoch:
+    from the steps before its epoch, as its siblings count them.
+    """
     before = {
         p.epoch: step - p.step_in_epoch
         for p, m in reversed(siblings)
@@ -56,7 +59,10 @@ def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     ranks = {part.rank for part, _ in parts}
     for part, report in parts:
         if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
-            what = "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are none"
+            what = (
+                "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are "
+                "none"
+            )
             yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
 
 
@@ -128,7 +134,9 @@ def _other_steps(counters: _Counters) -> Found:
 
 
 def _not_grown(counters: _Counters, wrong: Collection[str]) -> Found:
-    """Files whose global step is no higher than that of an older file; not beside files that are ``wrong`` anyway."""
+    """Files whose global step is no higher than that of an older file;
+    not beside files that are ``wrong`` anyway.
+    """
     for rows in counters.grown.values():
         rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
         for (older, before), (newer, after) in pairwise(rows):

@@ -9,7 +9,9 @@ from ckpt_tools.layouts.common.layout import _TOKENS, Piece, compile_template
 
 
 class Miss(NamedTuple):
-    """``fits`` is the part of the path that the template matches, ``expected`` the next piece of the template, ``found`` what stands there."""
+    """``fits`` is the part of the path that the template matches,
+    ``expected`` the next piece of the template, ``found`` what stands there.
+    """
 
     path: str
     fits: str
@@ -33,7 +35,9 @@ def tokens(template: str) -> list[str]:
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:
-    """How far the end of ``path`` (as many components as the template has) follows the template; None when not even its first literal is there."""
+    """How far the end of ``path`` (as many components as the template has) follows the template;
+    None when not even its first literal is there.
+    """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
     parts, reached, best = tokens(piece.template), "", 0
     for i in range(1, len(parts) + 1):

@@ -1,4 +1,6 @@
-"""What the file of another rank is called: a template filled again with that rank's number, everything else as in the file that stands in for it."""
+"""What the file of another rank is called: a template filled again with that rank's number,
+everything else as in the file that stands in for it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from ckpt_tools.model.part import Part
 
 
 def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
-    """The end of the path (as many components as the template has) that ``piece`` gives to ``rank``, made from that of ``part``; None when no rank is in it.
+    """The end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
+    made from that of ``part``; None when no rank is in it.
 
     ``coords`` are those of that rank where they are known: ranks that hold the same state usually share them.
     """
@@ -51,7 +54,9 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
 
 @lru_cache(64)
 def _every_field(template: str) -> tuple[str, dict[str, int]]:
-    """The template's expression with a group for every place where a field stands, and how many digits each field has at least."""
+    """The template's expression with a group for every place where a field stands,
+    and how many digits each field has at least.
+    """
     number = count(1)
     pattern = re.sub(
         r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)

@@ -1,4 +1,6 @@
-"""Who wrote a file, as its own metadata says: Megatron-LM's ``args``, MindIO's ``cur_rank``, and what other trainers call it."""
+"""Who wrote a file, as its own metadata says:
+Megatron-LM's ``args``, MindIO's ``cur_rank``, and what other trainers call it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _SURE = {
     "dp": ("args.data_parallel_rank", "data_parallel_rank", "dp_rank"),
 }
 _LIKELY = ("global_rank", "rank_id", "rank")
-"""Also what other things are called (the rank of an adapter's matrices): they count where they agree with most names."""
+"""Also what other things are called (the rank of an adapter's matrices):
+they count where they agree with most names.
+"""
 
 
 def owner(metadata: Metadata) -> dict[str, int]:
