@@ -34,6 +34,7 @@ class Allowed(NamedTuple):
 
 USERS_WORDS = [
     Allowed("api.py", "TensorFlow's graph: it holds no state", "a message"),
+    Allowed("cli/pages.py", "(ckpt (layouts|hook install)|lines for) .*", "examples of commands"),
     Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
     Allowed("job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"),
@@ -51,13 +52,8 @@ TORCHRUN = [
     for name in ("__init__", "membership", "rendezvous", "torchrun_line")
 ]
 LEFT = [
-    Allowed("discovery/names.py", "mindspore", "to be a hook"),
     Allowed("discovery/unrecognised.py", "mcore_integrity|mindspore_strategy|zarr|orbax_tree", "to be a hook"),
     Allowed("inspection/recognise.py", "mindspore_ckpt", "to be a hook"),
-    Allowed("planning/judge.py", "remove_redundancy", "to be a hook"),
-    Allowed("planning/replicas.py", ".*remove_redundancy.*", "a message"),
-    Allowed("planning/strategy.py", ".*mindspore.*", "to be a hook"),
-    Allowed("planning/topology.py", "mp_world_size.*", "to be a hook"),
 ]
 """What is left over from the time before: this list only gets shorter."""
 
