@@ -33,7 +33,7 @@ class Allowed(NamedTuple):
 
 
 USERS_WORDS = [
-    Allowed("api.py", "TensorFlow's graph: it holds no state", "a message"),
+    Allowed("crosscheck/verification.py", "TensorFlow's graph: it holds no state", "a message"),
     Allowed("cli/pages.py", "(ckpt (layouts|hook install)|lines for) .*", "examples of commands"),
     Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
