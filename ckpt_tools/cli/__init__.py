@@ -11,22 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-COMMANDS = (
-    "ls",
-    "verify",
-    "latest",
-    "plan",
-    "run",
-    "hook",
-    "show",
-    "diff",
-    "explain",
-    "formats",
-    "layouts",
-    "launchers",
-)
-"""Each is the function of that name in the module of that name."""
-
 
 def main() -> NoReturn:
     """The command ``ckpt``."""

@@ -6,6 +6,22 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+COMMANDS = (
+    "ls",
+    "verify",
+    "latest",
+    "plan",
+    "run",
+    "hook",
+    "show",
+    "diff",
+    "explain",
+    "formats",
+    "layouts",
+    "launchers",
+)
+"""Each is the function of that name in the module of that name."""
+
 
 class Command(TyperCommand):
     """A command whose parameters are texts, lists of texts and flags, as all of ours are: settings.resolve gives the texts their types.

@@ -13,8 +13,8 @@ from typing import NoReturn
 import typer
 
 from ckpt_tools import __version__
-from ckpt_tools.cli import COMMANDS, console
-from ckpt_tools.cli.command import Command, Commands
+from ckpt_tools.cli import console
+from ckpt_tools.cli.command import COMMANDS, Command, Commands
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 

@@ -64,11 +64,11 @@ def restore() -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
     os._exit(CODES[number])
 
 
-def _raise(number: int, frame: FrameType | None) -> NoReturn:
+def _raise(number: int, _frame: FrameType | None) -> NoReturn:
     for other in CODES:
         signal.signal(other, _leave)
     _state.arrived = CODES[number]

@@ -209,7 +209,7 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
     home = c.parts[0].home or c.path
     if tracker := declared(s, c):
         name = tracker.rpartition("/")[2]
-        text = f"{name} names this checkpoint, so it was finished, {missing(c, s.layouts.of(c))}"
+        text = f"{name} names this checkpoint, so it was finished, {missing(s.layouts.of(c))}"
         return finding("missing-part", text, path=home)
     _soften(s, c.parts)
     return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=home)

@@ -101,7 +101,7 @@ def _rejected(
 ) -> Rejected:
     base = sibling.parts[0].base
     c = replace(rest, unfinished=False) if rest else _gone(sibling, said)
-    what = missing(rest, layout) if rest else "but nothing of it is there"
+    what = missing(layout) if rest else "but nothing of it is there"
     return Rejected(c, (_damage(tracker, said, what, c.path if rest else base),))
 
 
@@ -117,11 +117,11 @@ def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding,
     tracker = declared(session, c) if c.unfinished else None
     if tracker is None:
         return c, ()
-    what = missing(c, session.layouts.of(c))
+    what = missing(session.layouts.of(c))
     return replace(c, unfinished=False), (_damage(tracker, c.label, what, c.path),)
 
 
-def missing(c: Checkpoint, layout: Layout) -> str:
+def missing(layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
     commit = layout.commit
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"

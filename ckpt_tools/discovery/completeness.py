@@ -84,7 +84,7 @@ def ranks_of_its_own(checkpoint: Checkpoint) -> set[int]:
     return {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
 
 
-def _nothing_said(checkpoint: Checkpoint) -> Mapping[str, int]:
+def _nothing_said(_checkpoint: Checkpoint) -> Mapping[str, int]:
     """The sizes where no file is asked."""
     return {}
 

@@ -208,7 +208,7 @@ class ExceptionCheckpoint(Guard):
         return [str(rank) for rank in sorted(self.fault_ranks)]
 
 
-def _rank_set(value: object, base: str) -> frozenset[int]:
+def _rank_set(value: object, _base: str) -> frozenset[int]:
     return parsers.rank_set(value) if isinstance(value, str) else _fault_file.ranks(value, "the list")
 
 

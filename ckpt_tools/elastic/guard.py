@@ -73,7 +73,7 @@ class Guard:
             self._before = {}
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _terminate(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # until the block is left
     raise Terminated(128 + number)
 

@@ -75,7 +75,7 @@ def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
         torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
-def _safetensors(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+def _safetensors(path: str, _windows: list[tuple[int, int]]) -> Iterator[str]:
     import safetensors
 
     yield f"safetensors {safetensors.__version__}"
@@ -90,14 +90,14 @@ def _safetensors(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
             file.get_tensor(name)
 
 
-def _mindspore(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+def _mindspore(path: str, _windows: list[tuple[int, int]]) -> Iterator[str]:
     import mindspore
 
     yield f"mindspore {mindspore.__version__}"
     mindspore.load_checkpoint(path)
 
 
-def _tensorflow(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
+def _tensorflow(path: str, _windows: list[tuple[int, int]]) -> Iterator[str]:
     import tensorflow as tf
 
     yield f"tensorflow {tf.__version__}"

@@ -16,7 +16,7 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
+def _steps(part: Part, _metadata: Metadata) -> Steps:
     return (
         part.step,
         part.epoch,
@@ -36,7 +36,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(parts, keys, number)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(
         checkpoint.path, ("--resume_from_checkpoint", checkpoint.path)
     )  # accelerator.load_state(path)

@@ -10,7 +10,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
 
 

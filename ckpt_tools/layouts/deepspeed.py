@@ -110,7 +110,7 @@ def tag(checkpoint: Checkpoint) -> str:
     return checkpoint.parts[0].home.rpartition("/")[2]
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(
         checkpoint.path,
         ("--load_dir", checkpoint.parts[0].base, "--tag", tag(checkpoint)),

@@ -27,7 +27,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     )
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     base, name = checkpoint.parts[0].base, tag(checkpoint)
     return Resume(
         checkpoint.path,

@@ -20,7 +20,7 @@ ST = ("safetensors",)
 HOME = "checkpoint-{step}"
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
+def _steps(part: Part, _metadata: Metadata) -> Steps:
     return part.step, part.epoch, None
 
 
@@ -33,7 +33,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(parts, {"scheduler": ("last_epoch",), "optimizer": ("optimizer_step",)})
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("--resume_from_checkpoint", checkpoint.path))
 
 

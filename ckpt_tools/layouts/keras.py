@@ -7,7 +7,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path)  # keras.models.load_model(path), or model.load_weights(path)
 
 

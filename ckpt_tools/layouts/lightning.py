@@ -20,7 +20,7 @@ FORMATS = ("torch_zip", "torch_legacy")
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
+def _steps(_part: Part, metadata: Metadata) -> Steps:
     return whole(metadata.get("global_step")), whole(metadata.get("epoch")), None
 
 

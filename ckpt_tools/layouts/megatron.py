@@ -55,7 +55,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
             yield part.path, finding("step-mismatch", text)
 
 
-def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     """Megatron-LM's arguments: the directory above the iterations, and the iteration."""
     base = checkpoint.parts[0].base
     if checkpoint.kind is Kind.RELEASE:

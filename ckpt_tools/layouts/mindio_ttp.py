@@ -55,7 +55,7 @@ def _misplaced(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]
             yield part.path, finding("step-mismatch", text + rest)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path)
 
 

@@ -19,7 +19,7 @@ ST = ("safetensors",)
 NAME = "{prefix}[_{generation}]-{epoch}_{step_in_epoch}"
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(
         path
     )  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH

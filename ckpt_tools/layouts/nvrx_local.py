@@ -13,7 +13,7 @@ from ckpt_tools.model.plan import Resume
 FORMATS = ("torch_zip", "torch_legacy")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(
         path
     )  # LocalCheckpointManager(root).load() takes the newest iteration that all ranks of the group have

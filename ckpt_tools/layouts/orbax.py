@@ -16,7 +16,7 @@ DEEPEST = 7
 """Components below an item: those of a zarr v3 chunk of four dimensions are w/c/0/0/0/0."""
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
 
 

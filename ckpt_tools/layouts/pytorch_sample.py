@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Report
 FORMATS = ("torch_zip", "torch_legacy")
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
+def _steps(_part: Part, metadata: Metadata) -> Steps:
     step = next(
         (s for s in (whole(metadata.get(k)) for k in ("global_step", "step", "iteration")) if s is not None),
         None,
@@ -49,7 +49,7 @@ def _behind(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
             yield p.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path, ("--resume", path) if path else ())
 
 

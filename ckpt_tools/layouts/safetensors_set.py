@@ -57,7 +57,7 @@ def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tupl
             yield shard.part.path, finding("extra-file", text)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # from_pretrained(path)
 
 

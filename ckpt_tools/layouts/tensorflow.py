@@ -79,7 +79,7 @@ def _beside(checkpoint: Checkpoint) -> tuple[str, ...]:
     return (f"{prefix(checkpoint)}.meta",)  # the graph, for import_meta_graph of TensorFlow 1
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(f"{checkpoint.parts[0].base}/{prefix(checkpoint)}")
 
 

@@ -93,11 +93,11 @@ def _shown(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(values)})"
 
 
-def _no_assignment(self: object, name: str, _: object) -> None:
+def _no_assignment(_self: object, name: str, _: object) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _no_deletion(self: object, name: str) -> None:
+def _no_deletion(_self: object, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 

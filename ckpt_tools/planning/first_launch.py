@@ -97,7 +97,7 @@ def _scope(root: str, selection: Selection) -> Scope:
     return partial(_inside, root, "" if run == "." else run, selection.prefix or "")
 
 
-def _anywhere(path: str) -> bool:
+def _anywhere(_path: str) -> bool:
     return True
 
 

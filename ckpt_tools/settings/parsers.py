@@ -33,7 +33,7 @@ Groups = dict[str, tuple[tuple[int, ...], ...]]
 
 
 def whole(minimum: int, maximum: int | None = None) -> Parse:
-    def parse(value: object, base: str) -> int:
+    def parse(value: object, _base: str) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -47,7 +47,7 @@ def whole(minimum: int, maximum: int | None = None) -> Parse:
     return parse
 
 
-def text(value: object, base: str) -> str:
+def text(value: object, _base: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a text")
     return value
@@ -69,7 +69,7 @@ def scheduler(value: object, base: str) -> str:
     return name
 
 
-def flag(value: object, base: str) -> bool:
+def flag(value: object, _base: str) -> bool:
     if isinstance(value, str):
         answer = value.strip().lower()
         if answer in ("1", "true", "yes", "on"):
@@ -89,21 +89,21 @@ def word(value: object, words: Sequence[str]) -> str:
 
 
 def one_of(*words: str) -> Parse:
-    def parse(value: object, base: str) -> str:
+    def parse(value: object, _base: str) -> str:
         return word(value, words)
 
     return parse
 
 
-def level(value: object, base: str) -> Level:
+def level(value: object, _base: str) -> Level:
     return Level[word(value, [str(level) for level in Level]).upper()]
 
 
-def kind(value: object, base: str) -> Kind:
+def kind(value: object, _base: str) -> Kind:
     return Kind(word(value, [str(kind) for kind in Kind]))
 
 
-def duration(value: object, base: str = "") -> float:
+def duration(value: object, _base: str = "") -> float:
     """Seconds from a number, or from texts such as ``120``, ``2m`` and ``1h30m``."""
     units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
@@ -119,7 +119,7 @@ def duration(value: object, base: str = "") -> float:
     return sum(float(n) * units[u] for n, u in pieces)
 
 
-def size(value: object, base: str = "") -> int:
+def size(value: object, _base: str = "") -> int:
     """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
     units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -147,7 +147,7 @@ def _ranks(texts: Iterable[str]) -> list[int]:
     return ranks
 
 
-def rank_set(value: object, base: str = "") -> frozenset[int]:
+def rank_set(value: object, _base: str = "") -> frozenset[int]:
     """Ranks from ``1,3-5`` or a list of numbers."""
     words = re.split(_BETWEEN, value.strip()) if isinstance(value, str) else value
     if isinstance(words, int):
@@ -244,14 +244,14 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
     return groups
 
 
-def names(value: object, base: str) -> tuple[str, ...]:
+def names(value: object, _base: str) -> tuple[str, ...]:
     words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
         raise ValueError(f"{value!r} is not a list of names: say epoch_num,state_dict")
     return tuple(words)
 
 
-def globs(value: object, base: str) -> tuple[str, ...]:
+def globs(value: object, _base: str) -> tuple[str, ...]:
     """Patterns relative to the root, one per line of a text; none that could stand for everything."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
@@ -265,7 +265,7 @@ def globs(value: object, base: str) -> tuple[str, ...]:
     return tuple(g.strip() for g in given)
 
 
-def dotted(value: object, base: str) -> tuple[str, ...]:
+def dotted(value: object, _base: str) -> tuple[str, ...]:
     """Patterns of dotted names, one per line of a text; none that could stand for everything."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
@@ -284,7 +284,7 @@ def paths(value: object, base: str) -> tuple[str, ...]:
     return tuple(os.path.join(base, p.strip()) for p in given)
 
 
-def uids(value: object, base: str = "") -> frozenset[int]:
+def uids(value: object, _base: str = "") -> frozenset[int]:
     """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one depends on the machine."""
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]

@@ -27,7 +27,7 @@ class Share(NamedTuple):
         return not self.parts or (home + block) % self.parts == self.part - 1
 
 
-def share(value: object, base: str = "") -> Share:
+def share(value: object, _base: str = "") -> Share:
     """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be right."""
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):

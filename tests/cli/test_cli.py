@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 import ckpt_tools
 from ckpt_tools import __version__, api, cli
 from ckpt_tools.cli import console, options
-from ckpt_tools.cli.command import Command
+from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.cli.progress import Meter
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.findings import finding
@@ -272,7 +272,7 @@ def test_version_and_help():
     assert ckpt("--version").stdout.decode() == f"ckpt {__version__}\n"
     top = ckpt("--help")
     assert top.returncode == 0
-    for command in cli.COMMANDS:
+    for command in COMMANDS:
         assert f"  {command}" in top.stdout.decode()
         page = ckpt(command, "-h")
         assert page.returncode == 0
@@ -364,7 +364,7 @@ def test_our_short_cut_reads_arguments_as_typer_does(monkeypatch, capfd, argv):
 
 def test_every_parameter_is_text_or_flag():
     """The short cut in cli/command.py rests on it."""
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         function = getattr(importlib.import_module(f"ckpt_tools.cli.{name}"), name)
         for parameter, hint in typing.get_type_hints(function).items():
             assert hint in (str, bool, int, list[str], str | None, list[str] | None), f"{name} {parameter}"
@@ -537,7 +537,7 @@ def test_latest_loads_only_what_it_needs(tmp_path):
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.splitlines())
     assert not loaded & set(HEAVY)
-    others = {f"ckpt_tools.cli.{name}" for name in cli.COMMANDS if name != "latest"}
+    others = {f"ckpt_tools.cli.{name}" for name in COMMANDS if name != "latest"}
     assert not loaded & others
 
 
@@ -555,5 +555,5 @@ def test_no_module_has_the_name_of_a_public_function():
 
 
 def test_every_command_is_a_function_of_its_module():
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         assert getattr(importlib.import_module(f"ckpt_tools.cli.{name}"), name).__doc__

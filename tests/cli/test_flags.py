@@ -27,16 +27,15 @@ from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
-from ckpt_tools import cli
 from ckpt_tools.cli import dispatch
-from ckpt_tools.cli.command import Command
+from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import processes
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.rate import Rate
 
 PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
-NAMES = (*cli.COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
+NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 
 
 @cache

@@ -12,8 +12,8 @@ import pytest
 import run_helpers
 import typer
 
-from ckpt_tools.cli import COMMANDS, pages
-from ckpt_tools.cli.command import Command
+from ckpt_tools.cli import pages
+from ckpt_tools.cli.command import COMMANDS, Command
 
 MODULES = {**{name: name for name in COMMANDS}, "hook install": "hook_install"}
 EXIT_1 = ("ckpt diff run/iter_0000010 run/iter_0000020", "ckpt layouts --check run")

@@ -96,12 +96,12 @@ Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
 
 
-def nothing_odd(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def nothing_odd(_files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """A format whose files are compared by their tensors alone."""
     return iter(())
 
 
-def nothing_beside(home: str, notes: Notes) -> Iterator[Finding]:
+def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
     """A format without other files beside its indexes."""
     return iter(())
 

@@ -222,7 +222,7 @@ def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anato
         anatomy.members[path] = Claim("dcp", check, whole=True)
 
 
-def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     """The index is damaged where it describes this file, which says nothing about the file."""
     yield finding(
         "too-complex", "the entries that .metadata gives for this file overlap, so it was not looked at"

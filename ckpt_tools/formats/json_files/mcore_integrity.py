@@ -107,7 +107,7 @@ def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Findin
     return iter(())
 
 
-def _empty(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     if source.size:
         yield finding(
             "trailing-data",
@@ -116,7 +116,7 @@ def _empty(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         )
 
 
-def _nothing(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 

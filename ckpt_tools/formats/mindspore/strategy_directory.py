@@ -9,9 +9,8 @@ from math import prod
 from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats import FORMATS, HEAD, Damage
+from ckpt_tools.formats import FORMATS, HEAD, Damage, format_of
 from ckpt_tools.formats.common.format import RankGroups
-from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
 from ckpt_tools.formats.mindspore.strategy_groups import Strategy, from_json, stage_groups
 from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, read
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
@@ -174,10 +173,11 @@ def _content(path: str) -> bytes | None:
 def _may_be_binary(path: str, source: LocalSource) -> bool:
     """Whether a file begins as a strategy file does, which a file of groups does not, or is called one and is nothing else."""
     head = source.read(0, min(HEAD, source.size))
-    if head[:1] == b"\x08" and FORMAT.magic(head):
+    own = format_of("mindspore_strategy")
+    if head[:1] == b"\x08" and own.magic(head):
         return True
     name = os.path.basename(path)
-    called_so = "strategy" in name.lower() and name.endswith(FORMAT.suffixes)
+    called_so = "strategy" in name.lower() and name.endswith(own.suffixes)
     return called_so and not any(f.magic(head) for f in FORMATS)
 
 

@@ -153,12 +153,12 @@ Metadata = Mapping[str, Scalar]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
 
 
-def nothing_to_check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def nothing_to_check(_parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """A layout whose content says nothing that its names could contradict."""
     return iter(())
 
 
-def no_steps(part: Part, metadata: Metadata) -> Steps:
+def no_steps(part: Part, _metadata: Metadata) -> Steps:
     """A layout whose content tells no step."""
     return part.step, part.epoch, part.step_in_epoch
 
@@ -173,27 +173,27 @@ def plain_tracker(said: int | str) -> bytes:
     return str(said).encode("utf-8", "surrogateescape")
 
 
-def nothing_beside(checkpoint: Checkpoint) -> tuple[str, ...]:
+def nothing_beside(_checkpoint: Checkpoint) -> tuple[str, ...]:
     """A layout whose loader asks for no other files."""
     return ()
 
 
-def nothing_noted(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
+def nothing_noted(_checkpoints: Sequence[Checkpoint], _notes: Notes) -> Iterator[Finding]:
     """A layout without other notes than its tracker."""
     return iter(())
 
 
-def nothing_lacks(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def nothing_lacks(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A layout whose checkpoints all hold a whole training state."""
     return iter(())
 
 
-def never(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+def never(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
     """A layout whose names place every checkpoint in the order of training."""
     return False
 
 
-def no_place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """A layout whose siblings tell nothing about a part's step."""
     return None
 

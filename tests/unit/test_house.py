@@ -1,0 +1,54 @@
+"""The house (docs/design.md, section 3): few doors, one direction, no circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from places import PACKAGE
+
+DOORS = 26
+MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in PACKAGE.rglob("*.py")}
+
+
+def typing_only(tree: ast.AST) -> set[ast.AST]:
+    """What only a type checker imports."""
+    blocks = (n for n in ast.walk(tree) if isinstance(n, ast.If) and isinstance(n.test, ast.Name))
+    return {inner for n in blocks if n.test.id == "TYPE_CHECKING" for inner in ast.walk(n)}  # type: ignore[attr-defined]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of this package that a module imports, at its top or inside a function."""
+    tree = ast.parse(path.read_text())
+    skipped = typing_only(tree)
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_the_top_level_can_be_read_aloud() -> None:
+    doors = [p.name for p in PACKAGE.iterdir() if p.name != "__pycache__"]
+    assert len(doors) <= DOORS, sorted(doors)
+    assert not [name for name in doors if name.startswith("_") and not name.startswith("__")]
+
+
+def test_no_import_leads_back() -> None:
+    graph = {name: {m for m in imported(path) if m in MODULES and m != name} for name, path in MODULES.items()}
+    with pytest.raises(CycleError):  # the test can fail
+        TopologicalSorter({**graph, "ckpt_tools.errors": {"ckpt_tools.api"}}).prepare()
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_file_says_what_it_is(path: Path) -> None:
+    said = ast.get_docstring(ast.parse(path.read_text()))
+    assert (said and said[0].isupper()) or (said or "").startswith(("``", "torch", "safetensors", "zarr", "nvidia", "mpirun")), said
