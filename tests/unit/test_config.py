@@ -84,6 +84,7 @@ def test_every_selection_field_can_be_set():
         "cache",
         "world_from",
         "ranks",
+        "layouts",  # the tables [[layout]] of the file
         "trust",
     }  # the last ones follow from others
     assert set(Selection.__dataclass_fields__) <= settable
