@@ -24,7 +24,8 @@ Bad = Mapping[str, Sequence[Finding]]
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
     """For every rank and role one eligible part: its own, else a proven member of its replica group.
 
-    Parts of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred to them.
+    Parts of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred to
+    them.
     """
     shared = _shared(checkpoint, bad)
     work = _Work(checkpoint, groups, bad, evidence)
@@ -48,26 +49,35 @@ def _shared(checkpoint: Checkpoint, bad: Bad) -> _Shared:
     """Every file that all ranks load must be good; of copies of each other one is enough."""
     layout = BY_NAME[checkpoint.layout]
     order = _order(layout)
-    every = [p for p in checkpoint.parts if (piece := layout.piece(p.piece)).shared and piece.loaded]
-    every.sort(key=lambda p: (order[p.piece], p.path))
     loads, found, copies = list[Load](), list[Finding](), dict[str, list[Part]]()
-    for p in every:
-        if layout.piece(p.piece).single:
+    for p in sorted(checkpoint.parts, key=lambda p: (order[p.piece], p.path)):
+        piece = layout.piece(p.piece)
+        if not (piece.shared and piece.loaded):
+            continue
+        if piece.single:
             copies.setdefault(p.role, []).append(p)
         elif p.path in bad:
             found += _located(p, bad)
         else:
             loads.append(Load(p))
     for parts in copies.values():
-        good = next((p for p in parts if p.path not in bad), None)
-        if good is None:
-            found += chain.from_iterable(_located(p, bad) for p in parts)
-        elif good is parts[0]:
-            loads.append(Load(good))
+        load = _one_of(parts, bad)
+        if load is not None:
+            loads.append(load)
         else:
-            name = parts[0].path.rpartition("/")[2]
-            loads.append(Load(good, reason=f"{name} is not usable; this is a copy"))
+            found += chain.from_iterable(_located(p, bad) for p in parts)
     return _Shared(loads, found)
+
+
+def _one_of(copies: Sequence[Part], bad: Bad) -> Load | None:
+    """The first good one of files that are copies of each other."""
+    good = next((p for p in copies if p.path not in bad), None)
+    if good is None:
+        return None
+    if good is copies[0]:
+        return Load(good)
+    name = copies[0].path.rpartition("/")[2]
+    return Load(good, reason=f"{name} is not usable; this is a copy")
 
 
 def _order(layout: Layout) -> Mapping[str, int]:
@@ -129,7 +139,7 @@ class _Numbered(NamedTuple):
 
 
 class _Places:
-    """Parts that no rank is named for, by their places in the grid: whoever asks for one need not go through all."""
+    """Parts that no rank is named for, by their places in the grid."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.anywhere = [p for p in parts if not p.coords]
@@ -140,7 +150,7 @@ class _Places:
                 self._by_axes.setdefault(axes, {}).setdefault(at, []).append(_Numbered(i, p))
 
     def of(self, rank: int, topology: Topology) -> list[Part]:
-        """Those at the place of a rank, in the order of the parts; what has no place belongs to the first rank."""
+        """Those at the place of a rank, in their order; what has no place belongs to the first rank."""
         found = list[_Numbered]()
         where = topology.coordinates(rank) if self._by_axes else {}
         for axes, at_places in self._by_axes.items():
@@ -170,7 +180,7 @@ class _Wanted(NamedTuple):
 
 
 class _Work:
-    """One assignment under way: what ranks load, what was found, and for each reason the ranks without a file."""
+    """One assignment under way: what ranks load, what was found, and the ranks without a file by reason."""
 
     def __init__(self, checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> None:
         self.layout, self.dying = BY_NAME[checkpoint.layout], checkpoint.kind is Kind.DYING_GASP
@@ -208,7 +218,7 @@ class _Work:
         return load
 
     def _substitute(self, wanted: _Wanted, group: Group, mine: Sequence[Part]) -> Load | None:
-        """A file of the group that nothing contradicts, and its proof; ``mine`` are good ones of the rank itself."""
+        """A file of the group that nothing contradicts, and its proof; ``mine`` are good ones of its own."""
         parts = self._good_members(wanted, group)
         if mine:  # of a rank that failed: only one that did not is better
             parts = [p for p in parts if p.rank not in self.faults]
@@ -224,15 +234,24 @@ class _Work:
 
     def _good_members(self, wanted: _Wanted, group: Group) -> list[Part]:
         """Good files of the other ranks of a group, the nearest first, and then those of no rank or place."""
-        rank, by_rank = wanted.rank, wanted.role.by_rank
-        members = group.ranks
-        if len(members) >= len(by_rank):
-            members = [m for m in by_rank if m in group.ranks]
-        others = [m for m in members if m != rank and m in by_rank and not (self.dying and m in self.faults)]
-        others.sort(key=lambda m: (m in self.faults, abs(m - rank), m))
-        parts = list(chain.from_iterable(by_rank[m] for m in others))
+        by_rank = wanted.role.by_rank
+        parts = [p for rank in self._others(wanted, group) for p in by_rank[rank]]
         parts += (p for p in wanted.role.anywhere if p not in wanted.own)
         return [p for p in parts if p.path not in self.bad]
+
+    def _others(self, wanted: _Wanted, group: Group) -> list[int]:
+        """The other ranks of a group that have files, nearest first, those that failed last.
+
+        Without these in a save of the job that died of it.
+        """
+        here, by_rank = wanted.rank, wanted.role.by_rank
+        if len(group.ranks) <= len(by_rank):
+            others = [rank for rank in group.ranks if rank in by_rank and rank != here]
+        else:  # the group may be a whole large job
+            others = [rank for rank in by_rank if rank in group.ranks and rank != here]
+        if self.dying:
+            others = [rank for rank in others if rank not in self.faults]
+        return sorted(others, key=lambda rank: (rank in self.faults, abs(rank - here), rank))
 
     def _blame(self, rank: int, own: Sequence[Part]) -> None:
         """What is wrong with the files of a rank that has none to load."""
@@ -244,7 +263,7 @@ class _Work:
 
 
 class _Without(NamedTuple):
-    """The ranks without a file: of which nobody knows a replica group, what to say of them, and of all others."""
+    """Ranks without a file: those of which no replica group is known, what to say of them, and of others."""
 
     groupless: tuple[int, ...]
     asked: Sequence[Finding]
@@ -252,7 +271,7 @@ class _Without(NamedTuple):
 
 
 def _without_files(gaps: Mapping[_Gap, Sequence[int]], world: int, path: str) -> _Without:
-    """All ranks without a file, in one finding for each reason; what follows from damaged files comes last."""
+    """All ranks without a file, in one finding for each reason; what follows from damaged files is last."""
     groupless, asked, lost = list[int](), list[Finding](), list[Finding]()
     for gap, some in gaps.items():
         of = ranges.ranges(some)

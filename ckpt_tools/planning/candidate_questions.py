@@ -21,7 +21,7 @@ from ckpt_tools.planning.newest import UNKNOWN
 from ckpt_tools.planning.run import Run
 
 _SIBLINGS = 100_000
-"""Files of other checkpoints, nearest in time first, whose times are compared: enough of them show what is usual."""
+"""Files of other checkpoints, nearest in time first, whose times are compared: enough for what is usual."""
 
 
 def require_groups(c: Checkpoint, assignment: Assignment) -> None:
@@ -31,12 +31,13 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
     texts = (f.message for f in assignment.findings if f.code == "replica-groups-needed")
     raise UsageError(
         f"{'; '.join(texts)} ({c.path})",
-        "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, parallel sizes such as --tp, or --replicas all",
+        "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, "
+        "parallel sizes such as --tp, or --replicas all",
     )
 
 
 def require_trust(parts: Sequence[Part], reports: Mapping[str, Report]) -> None:
-    """Whose code a file names that its framework would unpickle without asking, where no list has the name."""
+    """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
     for part in parts:
         report = reports[part.path]
         if any(f.code == "unknown-global" for f in report.findings):
@@ -44,11 +45,12 @@ def require_trust(parts: Sequence[Part], reports: Mapping[str, Report]) -> None:
 
 
 def two_attempts(
-    c: Checkpoint, planned: Sequence[Part], run: Run, layout: Layout, same_save: Sequence[str], root: str
+    c: Checkpoint, planned: Sequence[Part], run: Run, layout: Layout, *, same_save: Sequence[str], root: str
 ) -> Finding | None:
     """Why files that would be loaded together are of two saves of the step.
 
-    Raises UsageError where only their times say so, because a restored file looks the same.
+    Only their times may say so, which those of a restored file do as well, and where none of ``same_save``
+    declares the files to be of one save that is asked.
     """
     pieces = {p.piece for p in planned}
     others = [[p for p in o.parts if p.piece in pieces] for o in _siblings(c, run)]
@@ -61,18 +63,18 @@ def two_attempts(
     if found.restarted(layout):
         return finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR)
     name = c.parts[0].home or found.newer[0].path
-    declared = {os.path.realpath(path) for path in same_save}
-    if declared.isdisjoint(os.path.realpath(path) for path in (name, *(p.path for p in c.parts))):
-        raise UsageError(
-            text,
-            "if they are of one save, and some were only restored or copied: "
-            f"--same-save {quote(name)}; else move it out of ROOT",
-        )
+    paths = {name, *(p.path for p in c.parts)}
+    if {os.path.realpath(path) for path in same_save}.isdisjoint(map(os.path.realpath, paths)):
+        hint = "if they are of one save, and some were only restored or copied"
+        raise UsageError(text, f"{hint}: --same-save {quote(name)}; else move it out of ROOT")
     return None
 
 
 def _siblings(c: Checkpoint, run: Run) -> list[Checkpoint]:
-    """The run's other checkpoints, nearest in time first; a file that does not tell its step may be of this very one."""
+    """The run's other checkpoints, nearest in time first.
+
+    Without those that do not tell their step: they may be of this very one.
+    """
     others, files = list[Checkpoint](), 0
     for o in sorted(run.checkpoints, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
         if files >= _SIBLINGS:

@@ -1,14 +1,14 @@
-"""Whether the files of a candidate agree with their names, with each other, and with the run's other checkpoints."""
+"""Whether the files of a candidate agree with their names, each other, and the run's other checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import attempts, consistency
-from ckpt_tools.crosscheck.duplicates import same_content
+from ckpt_tools.crosscheck.duplicates import Copied, same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.crosscheck.unlike import changed
 from ckpt_tools.crosscheck.writers import contradictions
@@ -29,7 +29,7 @@ _SIZES_COMPARED = 4096
 
 
 class Contradiction(NamedTuple):
-    """What is wrong with a file beside others. ``twin`` is a file of another step that may as well be the copy."""
+    """What is wrong with a file beside others; ``twin``: one of another step that may as well be the copy."""
 
     path: str
     finding: Finding
@@ -41,6 +41,7 @@ class Contradictions:
 
     def __init__(self, session: Session, selection: Selection, run: Run, evidence: FileEvidence) -> None:
         self.session, self.selection, self.run, self.evidence = session, selection, run, evidence
+        self.layouts = session.layouts
 
     @cached_property
     def _same_kind(self) -> Neighbours:
@@ -52,31 +53,45 @@ class Contradictions:
         return Neighbours(with_content, lambda o: (o.layout, o.run))
 
     def of(self, candidate: Candidate, planned: Sequence[Part]) -> Iterator[Contradiction]:
-        """Steps, writers and tensors of the planned files: of all files where a checkpoint always has all of them."""
-        c, reports, layouts = candidate.whole, self.session.reports, self.session.layouts
-        parts = c.parts if layouts.of(c).committed else planned
+        """Of the planned files; of all where a finished checkpoint has whatever its writer meant to write."""
+        c = candidate.whole
+        parts = c.parts if self.layouts.of(c).committed else planned
+        mine = {p.path for p in parts}
+        compared = self._compared(candidate, parts)
+        told = self._told(parts, compared)
+        yield from (Contradiction(path, f) for path, f in told if path in mine)
+        if self.selection.level > Level.STRUCTURE:
+            wrong = {path for path, f in told if f.severity is Severity.ERROR}
+            copies = self._copies(candidate, compared, wrong)
+            yield from (Contradiction(*copied) for copied in copies if copied.path in mine)
+        unlike = consistency.signatures(compared, self.session.reports, self.layouts)
+        for odd, typical in (*unlike, *self.evidence.unlike_replicas(c)):
+            if odd.path in mine:
+                yield Contradiction(odd.path, changed(odd, typical, self.session))
+
+    def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
+        """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
         self._inspect(parts)
         neighbours = self._neighbours(candidate, {p.rank for p in parts})
         self._inspect(neighbours)
-        compared = [*parts, *(p for p in neighbours if reports[p.path].verdict is not Verdict.BROKEN)]
-        mine = {p.path for p in parts}
-        found = [
-            *consistency.consistency(compared, reports, layouts),
-            *contradictions([(p, reports[p.path]) for p in compared], layouts),
+        reports = self.session.reports
+        return [*parts, *(p for p in neighbours if reports[p.path].verdict is not Verdict.BROKEN)]
+
+    def _told(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
+        """(path, finding) where steps, writers or counters in files contradict names or other files."""
+        reports = self.session.reports
+        return [
+            *consistency.consistency(compared, reports, self.layouts),
+            *contradictions([(p, reports[p.path]) for p in compared], self.layouts),
             *attempts.unlike(parts, reports),
         ]
-        yield from (Contradiction(path, f) for path, f in found if path in mine)
-        if self.selection.level > Level.STRUCTURE:
-            # of two equal files the one that contradicts its name is the copy
-            wrong = {path for path, f in found if f.severity is Severity.ERROR}
-            sound = [p for p in compared if p.path not in wrong]
-            elsewhere = self._elsewhere(candidate, {p.path for p in compared})
-            copies = same_content(sound, self.session, elsewhere)
-            yield from (Contradiction(*row) for row in copies if row[0] in mine)
-        unlike = self.evidence.unlike_replicas(c)
-        for odd, typical in (*consistency.signatures(compared, reports, layouts), *unlike):
-            if odd.path in mine:
-                yield Contradiction(odd.path, changed(odd, typical, self.session))
+
+    def _copies(
+        self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]
+    ) -> Iterable[Copied]:
+        """Files with the bytes of another; of two equal ones the one that is ``wrong`` anyway is the copy."""
+        sound = [p for p in compared if p.path not in wrong]
+        return same_content(sound, self.session, self._elsewhere(candidate, {p.path for p in compared}))
 
     def _inspect(self, parts: Sequence[Part]) -> None:
         for p in parts:
@@ -90,7 +105,7 @@ class Contradictions:
         return near[:_NEAR_FILES]
 
     def _elsewhere(self, candidate: Candidate, known: Collection[str]) -> list[Part]:
-        """Files of the run's other checkpoints, nearest first, that may be what a planned file is a copy of."""
+        """Files of the run's other checkpoints, nearest first, that a planned file may be a copy of."""
         c, mine = candidate.whole, candidate.named.key
         enough, out = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
         for other in self._not_empty.around(c, (c.layout, c.run)):

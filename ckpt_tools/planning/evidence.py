@@ -33,7 +33,7 @@ class Odd(NamedTuple):
 
 
 class FileEvidence:
-    """Answers from the files of one run. ``level`` is how deep they are inspected for what they say about themselves."""
+    """Answers from the files of one run. ``level`` is how deep they are inspected for it."""
 
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
@@ -49,7 +49,7 @@ class FileEvidence:
         return Tensors(report.signature, why_partial(report.metadata))
 
     def differences(self, a: Part, b: Part) -> list[str]:
-        """Tensors that differ between two members of a replica group; each rank keeps random numbers of its own."""
+        """Tensors that differ between two replicas, apart from random numbers: each rank has its own."""
         s = self.session
         slow = s.reader.rate.took if s.reader.rate else None
         one, other = (
@@ -62,7 +62,7 @@ class FileEvidence:
         return sorted(name for name in names if one.get(name) != other.get(name))
 
     def own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
-        """What a rank wrote in the place of a part: in the candidate if it can be read, else at the nearest other step.
+        """What a rank wrote in the place of a part: in the candidate, else at the nearest other step.
 
         Of a file with ``signature-changed`` some tensors are gone, and what is left proves nothing.
         """
@@ -85,20 +85,20 @@ class FileEvidence:
                 yield from other.parts
 
     def unlike_replicas(self, c: Checkpoint) -> Iterator[Odd]:
-        """Members of replica groups with other tensors than most: some files cut at a record's end show nothing else."""
+        """Replicas with other tensors than most: some files cut at a record's end show nothing else."""
         for role in {p.role for p in c.parts}:
             by_rank = {p.rank: p for p in c.parts if p.role == role and p.size > 0 and not _sharded(p)}
             for group in self._told_groups(role):
                 yield from self._unlike([p for rank in group if (p := by_rank.get(rank))])
 
     def _told_groups(self, role: str) -> Sequence[Sequence[int]]:
-        """The replica groups that the caller or the strategy files tell, without those that only a layout implies."""
+        """The replica groups that the caller or the strategy files tell; not those that a layout implies."""
         flags = self.selection.replica_groups
         everyone = (range(self.run.topology.world_size),) if self.selection.replicas_all else ()
         return flags.get(role, flags.get("")) or self.run.topology.strategy or everyone
 
     def _unlike(self, replicas: Sequence[Part]) -> Iterator[Odd]:
-        """Those with other tensors than most of them; where as many have either, than the one with most tensors."""
+        """Those with other tensors than most; where as many have either, than the one with most tensors."""
         signatures = {p.path: self.tensors(p) for p in replicas}
         known = [p for p in replicas if signatures[p.path].signature and not signatures[p.path].partial]
         count = Counter(signatures[p.path].signature for p in known)

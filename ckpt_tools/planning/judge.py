@@ -1,4 +1,4 @@
-"""One candidate in, a judgement out: complete, consistent and sound? Only what the plan would load is read."""
+"""One candidate in, a judgement out: complete, consistent and sound? Only what would be loaded is read."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ class _Inspected(NamedTuple):
 class Review:
     """One candidate under judgement.
 
-    ``bad`` are files that must not be loaded, with why; of these ``concluded`` are wrong only beside others. ``twins`` holds, for a finding
-    about a file, the file of another step that may as well be the copy.
+    ``bad`` are files that must not be loaded, with why; of these ``concluded`` are wrong only beside
+    others. ``twins`` holds, for a finding about a file, the file of another step that may as well be the
+    copy.
     """
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
@@ -76,7 +77,7 @@ class Review:
         self.read = False
 
     def judgement(self) -> Judgement:
-        """Takes files that are wrong out, and replaces them by replicas, until nothing is wrong or a rank has none left."""
+        """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
         c = self.candidate.whole
         if absent := self._absent() or self._hidden():
             return Judgement(False, tuple(absent))
@@ -94,14 +95,13 @@ class Review:
             if not inspected.wrong and (gaps := self._gaps(parts)):
                 return Judgement(False, gaps, self.read)
             self.bad.update(inspected.wrong)
-            if not any(
-                part.path in self.bad for part in parts
-            ):  # what is wrong lies in files that nobody loads
+            if self.bad.keys().isdisjoint(part.path for part in parts):
+                # what is wrong, if anything, lies in files that nobody loads
                 findings = (*assigned.findings, *inspected.warnings)
                 return self._sound(replace(assigned, findings=findings))
 
     def _sound(self, assigned: Assignment) -> Judgement:
-        """The judgement of a candidate whose files are good. Raises UsageError where the caller has to say more."""
+        """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
         parts, named, selection = assigned.parts, self.candidate.named, self.selection
         mixed = two_attempts(
             named,
@@ -122,7 +122,7 @@ class Review:
     # ---- is it complete
 
     def _absent(self) -> list[Finding]:
-        """What is missing of the candidate as a whole; files of single ranks are missed where they are asked for."""
+        """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
         c = self.candidate.whole
         layout = BY_NAME[c.layout]
         nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
@@ -134,7 +134,7 @@ class Review:
         return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
 
     def _hidden(self) -> list[Finding]:
-        """What could not be listed in the candidate's own directory, where the caller gave leave to pass over such."""
+        """What could not be listed in the candidate's own directory, where the caller passes over such."""
         home = self.candidate.whole.parts[0].home
         if not (home and self.selection.skip_unreadable):
             return []
@@ -174,7 +174,8 @@ class Review:
     def _wrong_by_itself(self, part: Part) -> list[Finding] | None:
         """Why a file must not be loaded; None where it may be.
 
-        What is a warning of a file, such as ``in-use``, is an error where it keeps a candidate from being planned.
+        What is a warning of a file, such as ``in-use``, is an error where it keeps a candidate from being
+        planned.
         """
         report = self.session.report(part, self.names)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
@@ -192,7 +193,7 @@ class Review:
         return inspected and of_its_role and bool(piece.formats) and report.format not in piece.formats
 
     def _prefetch(self, parts: Sequence[Part]) -> None:
-        """Many files are read by several processes at once: their contents only if nothing is wrong with their structure."""
+        """Many files are read by several processes at once, the contents only if the structure is sound."""
         s, level = self.session, self.selection.level
         prefetch(s, parts, self.names)
         if level <= Level.STRUCTURE:
@@ -231,9 +232,10 @@ class Review:
             raise self._which_is_the_copy(part, self.twins[part.path, doubtful[part.path][0]])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raises CannotLook when the candidate could be planned if the files that could not be read are whole.
+        """Raises CannotLook when the candidate could be used if the files that could not be read are whole.
 
-        Not having looked is no reason to go back in time. What was concluded from several files may be so for want of those.
+        Not having looked is no reason to go back in time. What was concluded from several files may be so
+        for want of those.
         """
         unseen = {
             p.path: f for p in self.candidate.whole.parts if (f := why_unseen(p, self.session)) is not None

@@ -30,7 +30,7 @@ def _file_load(load: Load, report: Report | None) -> FileLoad:
 
 
 def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
-    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the planned files and the rank map."""
+    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, and the rank map."""
     import xxhash
 
     def name(f: FileLoad) -> str:

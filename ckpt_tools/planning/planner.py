@@ -1,4 +1,4 @@
-"""From a root and a selection to a load plan: candidates, topology, the judge that reads files, and what to say about it."""
+"""From a root and a selection to a load plan: candidates, topology, judge, and what to say of the choice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Planner(Candidates):
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
     def plan(self) -> LoadPlan:
-        """The plan; with ``allow_fresh`` one without a checkpoint where none can be used, and that is known."""
+        """The plan; with ``allow_fresh`` one without a checkpoint where it is known that none can be used."""
         try:
             return self._seen()
         except (NoCheckpoint, NoneUsable, NotRecognised) as error:
@@ -84,7 +84,10 @@ class Planner(Candidates):
         return self.weigh(made, "")
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
-        """The plan with what could not be looked at on the way to it. Raises CannotLook where that could change the answer."""
+        """The plan with what could not be looked at on the way to it.
+
+        Raises CannotLook where that could change the answer.
+        """
         warnings = self._weighed(made, otherwise) if hasattr(self, "session") else []
         made = made or self.nothing()
         known = {(f.code, f.path) for f in made.warnings}
@@ -175,7 +178,10 @@ class Planner(Candidates):
         return Judge(self.session, selection, replace(self.judge.run, topology=topology))
 
     def _with_lost(self, choice: Choice) -> Choice:
-        """The choice and what would have gone before it had it not been lost. Raises NotNewest where the caller wants the newest or nothing."""
+        """The choice and what would have gone before it had it not been lost.
+
+        Raises NotNewest where the caller wants the newest or nothing.
+        """
         c = choice.checkpoint
         told = None if c is None or c.counted else replace(c, step=self.step(c))
         before = [r for r in self.lost if c is None or r.checkpoint.order > (told or c).order]
@@ -185,8 +191,9 @@ class Planner(Candidates):
         return choice
 
     def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
-        """The choice; where neither time nor step is to be believed, the one that both lead to, or that a witness decides.
+        """The choice.
 
+        Where neither time nor step is to be believed, the one that both lead to, or that a witness decides.
         Raises UsageError where none does.
         """
         judged: dict[CheckpointKey, Judgement] = {}
@@ -245,7 +252,10 @@ class Planner(Candidates):
         return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", plan=plan)
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
-        """The plan that loads ``c``, which is the choice as this machine has found it. Raises CannotLook where a file has changed."""
+        """The plan that loads ``c``, which is the choice as this machine has found it.
+
+        Raises CannotLook where a file has changed.
+        """
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
@@ -303,7 +313,7 @@ class Planner(Candidates):
         return replace(c, step=self.step(c) if step is None else step, epoch=epoch, path=path)
 
     def _worlds(self, *, by_rank: bool) -> _Worlds:
-        """How many ranks load and saved it; unknown for a set without ranks, that any number of them may load."""
+        """How many ranks load it, and saved it; unknown for a set that any number of them may load."""
         known = dict(self.topology.provenance)
         if by_rank or known["world_size"].provenance != ALONE:
             return _Worlds(self.topology.world_size, self.saved, known)
@@ -345,10 +355,9 @@ class Planner(Candidates):
         unread = [p for p in parts if p.path in not_read]
         if unread:
             size = sum(p.size for p in unread)
-            text = (
-                f"the budget of {self.selection.budget:g} s was over before {len(unread)} of the {len(parts)} "
-                f"files to load, {size:,} bytes, were read as deeply as --level {level} asks"
-            )
+            files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
+            over = f"the budget of {self.selection.budget:g} s was over"
+            text = f"{over} before {files} were read as deeply as --level {level} asks"
             yield finding("budget-spent", text, path=self.root)
         others = [p for p in self._below_level(parts) if p.path not in not_read]
         if others:
@@ -361,5 +370,5 @@ def _in_words(rollback: Rollback | None) -> Rollback | None:
     if rollback is None:
         return None
     steps = rollback.origin - rollback.target
-    why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}; {steps} steps are lost"
-    return replace(rollback, why=why)
+    why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}"
+    return replace(rollback, why=f"{why}; {steps} steps are lost")

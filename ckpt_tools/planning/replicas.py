@@ -29,10 +29,11 @@ class Groups:
         """The ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
         if piece.sharded:
             return None
-        for role, source in ((piece.role, f"--replica-groups {piece.role}"), ("", "--replica-groups")):
-            if role in self.selection.replica_groups:
-                members = next((g for g in self.selection.replica_groups[role] if rank in g), None)
-                return Group(members, source) if members else None
+        groups = self.selection.replica_groups
+        role = next((role for role in (piece.role, "") if role in groups), None)
+        if role is not None:
+            members = next((group for group in groups[role] if rank in group), ())
+            return Group(members, f"--replica-groups {role}".rstrip()) if members else None
         if self.selection.sizes:  # given by flag, also for a layout that does not know its own
             over = piece.replicated_over or ("dp", "cp")
             return Group(self._peers(rank, over), _layout_says(piece) or "parallel sizes")

@@ -14,7 +14,8 @@ from ckpt_tools.model.frozen import frozen
 class Run:
     """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides.
 
-    ``unfinished`` are saves that never finished, ``saved`` is how many ranks wrote its files, where these or their names tell.
+    ``unfinished`` are saves that never finished. ``saved`` is how many ranks wrote the files, where
+    anything tells.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -27,7 +28,7 @@ class Run:
 
 @frozen
 class Candidate:
-    """A checkpoint under judgement: as its ``named`` files show it, and ``whole`` with what its indexes add."""
+    """A checkpoint under judgement: as its files' names show it, and ``whole``, with what its indexes add."""
 
     named: Checkpoint
     whole: Checkpoint

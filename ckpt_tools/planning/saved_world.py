@@ -1,4 +1,4 @@
-"""Whether a job is the one that saved a checkpoint: as many ranks, arranged alike, or full replicas of them. Pure."""
+"""Whether a job can load all that a checkpoint holds: with ranks as they saved it, or with replicas. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _PLACES = ("tp", "pp")
 
 
 def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Mapping[str, int]) -> None:
-    """Raises UsageError where another number of ranks than saved this very checkpoint, or another grid of them, would leave state unread.
+    """Raises UsageError where the job would leave state unread.
 
+    That is where it has another number of ranks than saved this very checkpoint, or another grid of them.
     ``given`` are the parallel sizes that the caller has named.
     """
     own = {} if BY_NAME[c.layout].reshardable else _own_sizes(c, run)
@@ -44,7 +45,10 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Ma
 
 
 def _own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
-    """What the files of a checkpoint say about the job that saved it; places that its names show are there, whatever they say."""
+    """What the files of a checkpoint say about the job that saved it.
+
+    Places that its names show are there, whatever the files say.
+    """
     own = dict(run.expected.sizes_in_files(c))
     for axis in _PLACES if own else ():
         highest = max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
@@ -73,7 +77,7 @@ def _saved_by(c: Checkpoint, run: Run) -> int | None:
 def mismatched(
     checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None
 ) -> Finding | None:
-    """``topology-mismatch`` when another number of ranks would leave saved state unread or load it wrongly."""
+    """``topology-mismatch`` when another number of ranks would leave state unread or load it wrongly."""
     layout, world = BY_NAME[checkpoint.layout], topology.world_size
     if saved is None or saved == world or layout.reshardable:
         return None

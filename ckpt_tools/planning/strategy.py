@@ -1,4 +1,4 @@
-"""What a directory of the framework's own files (``--strategy-dir``) tells about ranks with the same state, and whether it is believed."""
+"""Ranks with the same state, as a directory of the framework's own files tells (``--strategy-dir``)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ckpt_tools.storage.trust import Trust
 
 
 def strategy_groups(directory: str, world_size: int) -> RankGroups:
-    """Groups of ranks that hold the same state, every rank in exactly one, by the format whose files tell it.
+    """Groups of ranks that hold the same state, every rank in exactly one, by the format whose files tell.
 
-    Raises UsageError when the files are wrong or do not fit the number of ranks, CannotLook when they cannot be read.
+    Raises UsageError when the files are wrong or do not fit the number of ranks, CannotLook when they
+    cannot be read.
     """
     read = next(f.rank_groups for f in FORMATS if f.rank_groups is not None)
     return read(directory, world_size)
 
 
 def require_trusted(directory: str, root: str, trusted: Trust) -> None:
-    """Raises Untrusted where such files lie outside ROOT and others could have written them: they say whose files a rank loads.
+    """Raises Untrusted where such files lie outside ROOT and others could have written them.
 
-    Those in ROOT were written as the checkpoints were.
+    They say whose files a rank loads. Those in ROOT were written as the checkpoints were.
     """
     if inside(directory, root):
         return

@@ -1,4 +1,4 @@
-"""Another rank's file in place of one that is lost or damaged: what proves it, and what contradicts it. Pure."""
+"""Another rank's file in place of a lost or damaged one: what proves it, and what contradicts it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NAMED = 5
 class Tensors(NamedTuple):
     """What a file says about its tensors. ``signature`` is "" when it has none or cannot be read.
 
-    ``partial`` says why the file holds less than its rank had, so that it is no replica; "" when it holds all.
+    ``partial`` says why the file holds less than its rank had, so that it is no replica; "" when it holds
+    all.
     """
 
     signature: str
@@ -49,7 +50,7 @@ class Evidence:
 
 
 class Substitution(NamedTuple):
-    """What a rank loads instead of its own file, None where nothing may be used, and what was found on the way."""
+    """What a rank loads instead of its own file, None where nothing may be used, and what was found."""
 
     load: Load | None
     findings: tuple[Finding, ...] = ()
@@ -63,7 +64,7 @@ class _Weighed(NamedTuple):
 
 
 class Substitutes:
-    """Parts in place of those that ranks lack: ``groups`` say who may stand in, ``evidence`` what the files say."""
+    """Parts in place of those that ranks lack, by what the replica groups and the files say."""
 
     def __init__(self, groups: Groups, evidence: Evidence) -> None:
         self.topology, self.selection, self.evidence = groups.topology, groups.selection, evidence
@@ -110,12 +111,12 @@ class Substitutes:
         return _Weighed(objection=f"{_whose(part)} cannot stand in for rank {rank}: {differ}")
 
     def _layout_alone_says_so(self, part: Part) -> bool:
-        """Whether a part is a replica by its layout's own rules, with no flag or strategy file beside them."""
+        """Whether a part is a replica by its layout's own rules, with no flag or strategy file beside."""
         by_layout = bool(BY_NAME[part.layout].piece(part.piece).replicated_over)
         return by_layout and not self.selection.replica_groups and not self.topology.strategy
 
     def compared(self, load: Load, others: Sequence[Part]) -> Substitution:
-        """The load with the proof that another good member of its group holds the same bytes, where that is asked.
+        """The load with the proof that another good member of its group holds the same, where that is asked.
 
         Without a load where that one holds others, because then nobody knows which is right.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -43,9 +44,10 @@ _ASKED = 4
 def expert_names(
     session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
-    """Checkpoints whose names count experts where they seem to count pipeline stages, with ``ep`` in place of ``pp``.
+    """Checkpoints with the axis ``ep`` in place of ``pp`` where names count experts and not pipeline stages.
 
-    The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the file tells which.
+    The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the
+    file tells.
     """
     parts = (p for c in checkpoints for p in c.parts)
     staged = next((p for p in parts if (at := dict(p.coords)).get("pp") and "ep" not in at), None)
@@ -67,7 +69,7 @@ def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mappi
 
 
 class Found(NamedTuple):
-    """The topology of a job, how many ranks wrote the files as far as they or their names tell, and warnings."""
+    """The topology of a job, how many ranks wrote the files where these or their names tell, and warnings."""
 
     topology: Topology
     saved: int | None
@@ -79,8 +81,8 @@ def find_topology(
 ) -> Found:
     """How many ranks there are and how they are arranged.
 
-    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents that contradict
-    the names, or each other, the names are right.
+    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents
+    that contradict the names, or each other, the names are right.
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     files = _files_asked(session, ranked, first, selection)
@@ -177,7 +179,7 @@ def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
 
 
 def _rank_order(session: Session, ranked: Sequence[Checkpoint], files: _Files, selection: Selection) -> str:
-    """The rank order that most files show, also those of other checkpoints: in the newest they may have been swapped."""
+    """The rank order that most files show, also in other checkpoints: the newest may have been swapped."""
     rows = list(placed(list(zip(files.parts, files.reports, strict=True))))
     if len({row.rank for row in rows}) > 1:
         level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in files.parts}
@@ -207,7 +209,7 @@ def _worlds(
     *,
     given: bool,
 ) -> _Worlds:
-    """What the files, their names and the parallel sizes tell. ``given``: the caller has named some of these."""
+    """What the files, their names and the parallel sizes tell. ``given``: the caller has named some sizes."""
     grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else None
     told = Known(files.world, "world_size in the files") if files.world else None
     if told and grid and not given and told.value % grid:
@@ -220,23 +222,30 @@ def _worlds(
 
 
 def _world_size(selection: Selection, worlds: _Worlds) -> Known:
-    """How many ranks there are: a flag, the launcher, or the first that tells; a rank that --replica-groups names is one of them."""
+    """How many ranks there are: by a flag, by the launcher, or as the checkpoint tells.
+
+    A rank that --replica-groups names is one of them.
+    """
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()
     if started and started.world_size:
         return Known(started.world_size.value, started.world_size.provenance)
-    offers = (
-        worlds.in_files,
-        Known(worlds.in_names or 0, "names on disk"),
-        Known(worlds.highest or 0, HIGHEST),
-        Known(worlds.grid or 0, "parallel sizes"),
-        Known(1, ALONE),
-    )
-    world = next(offer for offer in offers if offer and offer.value)
-    groups = (group for by_role in selection.replica_groups.values() for group in by_role)
-    grouped = 1 + max((rank for group in groups for rank in group), default=-1)
+    world = _first_told(worlds)
+    groups = chain.from_iterable(selection.replica_groups.values())
+    grouped = 1 + max(chain.from_iterable(groups), default=-1)
     return Known(grouped, "--replica-groups") if grouped > world.value else world
+
+
+def _first_told(worlds: _Worlds) -> Known:
+    """The number of ranks by whoever is trusted most."""
+    if worlds.in_files:
+        return worlds.in_files
+    if worlds.in_names:
+        return Known(worlds.in_names, "names on disk")
+    if worlds.highest:
+        return Known(worlds.highest, HIGHEST)
+    return Known(worlds.grid, "parallel sizes") if worlds.grid else Known(1, ALONE)
 
 
 def _warn_of_inferred(world: Known, first: Checkpoint, root: str) -> Iterator[Finding]:

@@ -27,8 +27,9 @@ _JSON_KEY = b'"parallel_layout_item"'
 def strategy_groups(directory: str, world_size: int) -> RankGroups:
     """Groups of ranks that hold the same state, every rank in exactly one.
 
-    Each file is of one pipeline stage, whose ranks all write the same; a merged file is of several. Raises UsageError when the files
-    are damaged, contradict each other or do not fit the number of ranks, CannotLook when they cannot be read.
+    Each file is of one pipeline stage, whose ranks all write the same; a merged file is of several. Raises
+    UsageError when the files are damaged, contradict each other or do not fit the number of ranks,
+    CannotLook when they cannot be read.
     """
     files = list(_files(directory))
     if not files:
@@ -60,7 +61,7 @@ class _File(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """The groups of ranks within one pipeline stage, and the file that tells them; ``stage`` is None where it does not say."""
+    """The groups of ranks within a pipeline stage, None where it does not say which, and who tells."""
 
     name: str
     stage: int | None
@@ -77,7 +78,7 @@ def _devices_of_a_stage(directory: str, files: Sequence[_File]) -> int:
 
 
 def _by_stage(directory: str, files: Sequence[_File], count: int, stages: int) -> Mapping[int, RankGroups]:
-    """The groups within each stage, in which all its files agree. ``count`` is the number of devices in each of the ``stages``."""
+    """The groups within each of the ``stages``, on which all files agree; each has ``count`` devices."""
     first_of = dict[int, _Told]()
     for told in _told(files):
         stage = _stage_by_name(told.name, count, stages) if told.stage is None else told.stage
@@ -171,7 +172,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _may_be_binary(path: str, source: LocalSource) -> bool:
-    """Whether a file begins as a strategy file does, which a file of groups does not, or is called one and is nothing else."""
+    """Whether a file begins as a strategy file does, or is called one and is nothing else."""
     head = source.read(0, min(HEAD, source.size))
     own = format_of("mindspore_strategy")
     if head[:1] == b"\x08" and own.magic(head):

@@ -1,6 +1,4 @@
-"""Where each rank stands in the two grids of a job: that of the dense layers, and that of the experts.
-Pure.
-"""
+"""Where each rank stands in the two grids of a job: of the dense layers, and of the experts. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}
 
 
 _Axis = tuple[str, int, int]
-"""Name, stride (how many ranks lie between neighbours on it) and size;
-a named tuple takes half as long again to unpack.
-"""
+"""Name, stride (how many ranks lie between neighbours on it) and size: unpacked for every rank of a job."""
 
 
 @frozen
@@ -39,10 +35,10 @@ class Topology:
     strategy: tuple[tuple[int, ...], ...] = ()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Coordinates of a rank: tp, cp, dp and pp in the grid of the dense layers, etp,
-        ep and edp in that of the experts.
+        """Where a rank stands in both grids.
 
-        Both grids cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py,
+        These are tp, cp, dp and pp for the dense layers, and etp, ep and edp for the experts. Both grids
+        cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py,
         RankGenerator): tp·cp·dp·pp, and etp·ep·edp·pp, where etp is tp unless given and context parallelism
         splits nothing.
         """
@@ -69,9 +65,7 @@ class Topology:
             stride *= sizes[axis]
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes along which ranks hold different state,
-        when they hold the same along ``replicated_over``.
-        """
+        """Axes along which ranks hold different state, if they hold the same along ``replicated_over``."""
         dense = tuple(axis for axis in COORDS if axis not in (*replicated_over, "ep"))
         tp, etp = self.sizes.get("tp", 1), self.sizes.get("etp", 0)
         have_experts = self.sizes.get("ep", 1) > 1 or etp not in (0, tp)

@@ -30,9 +30,7 @@ def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
 
 
 def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
-    """The highest number of shards along an axis that any file tells:
-    names miss those whose files a save has lost.
-    """
+    """The highest number of shards that any file tells: names miss those whose files a save has lost."""
     key = _SHARDS.get(axis)
     most = max(_numbers(key, reports), default=0) if key else 0
     return Known(most, f"{key} in the files") if most else None
@@ -49,9 +47,7 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
 
 
 def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
-    """What the files of one checkpoint say about the job:
-    "world" and the sizes of parallel axes, as far as they do.
-    """
+    """What the files of one checkpoint say about the job: "world" and the sizes of parallel axes."""
     out: dict[str, int] = {}
     for r in reports:
         sizes = {"world": _world(r.metadata)}
