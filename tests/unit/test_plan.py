@@ -18,7 +18,7 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.selection import Selection
+from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.assign import assign
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.saved_world import mismatched
@@ -179,7 +179,7 @@ def test_ranks_with_different_experts_are_no_replicas(sizes: dict[str, int], pee
 class Told:
     """A session whose files all say the same."""
 
-    root = "/r"
+    root, options = "/r", ReadOptions(jobs=1)
 
     def __init__(self, **said: int) -> None:
         self.said = {f"args.{key}": value for key, value in said.items()}
