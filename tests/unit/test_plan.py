@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import lcm
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -179,7 +180,7 @@ def test_ranks_with_different_experts_are_no_replicas(sizes: dict[str, int], pee
 class Told:
     """A session whose files all say the same."""
 
-    root, options = "/r", ReadOptions(jobs=1)
+    root, options, found = "/r", ReadOptions(jobs=1), SimpleNamespace(bare=())
 
     def __init__(self, **said: int) -> None:
         self.said = {f"args.{key}": value for key, value in said.items()}
