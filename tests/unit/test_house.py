@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from places import PACKAGE
+from places import DOCS, PACKAGE
 
+DESIGN = DOCS / "design.md"
 DOORS = 26
 MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in PACKAGE.rglob("*.py")}
 
@@ -52,3 +54,15 @@ def test_no_import_leads_back() -> None:
 def test_a_file_says_what_it_is(path: Path) -> None:
     said = ast.get_docstring(ast.parse(path.read_text()))
     assert (said and said[0].isupper()) or (said or "").startswith(("``", "torch", "safetensors", "zarr", "nvidia", "mpirun")), said
+
+
+def test_the_blueprint_names_every_room_and_nothing_that_is_gone() -> None:
+    """Section 3 of docs/design.md: a line for each entry of the package, with files of it to begin with."""
+    section = DESIGN.read_text().split("## 3. ")[1].split("## 4. ")[0]
+    block = section.split("```")[1].split("\ntests/ ")[0]
+    rooms = {m[1]: m[2] for m in re.finditer(r"^  (\w+)/ +((?:.|\n {16})+)", block, re.MULTILINE)}
+    assert set(rooms) == {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    for room, text in rooms.items():
+        there = {p.stem for p in (PACKAGE / room).iterdir()}
+        begin = {word for words in re.findall(r"(?:[a-z]\w+ ){2,}[a-z]\w+", text) for word in words.split() if "_" in word}
+        assert begin <= there, (room, begin - there)
