@@ -159,8 +159,10 @@ def _unlike_replicas(run: _Run) -> Iterator[FileFinding]:
 
 def _completeness(run: _Run) -> Iterator[Finding]:
     """What each checkpoint lacks, or has twice."""
+    layouts = run.session.layouts
     expected = completeness.expected(
         run.finished,
+        layouts,
         sizes_in_files=lambda c: saved_sizes(run.reports[p.path] for p in c.parts if p.path in run.reports),
     )
     for c in run.checkpoints:
@@ -173,7 +175,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
         yield from gaps
         if run.tree:
             yield from completeness.losses(c, expected)
-        yield from completeness.doubled(c)
+        yield from completeness.doubled(c, layouts.of(c))
         if len({p.generation for p in c.parts}) > 1:
             text = f"{completeness.label(c)} joins files of different restarts"
             severity = _restarts(c, run.finished)
@@ -212,7 +214,9 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
         text = f"{name} names this checkpoint, so it was finished, {missing(s.layouts.of(c))}"
         return finding("missing-part", text, path=home)
     _soften(s, c.parts)
-    return finding("unfinished-save", f"this save {completeness.why_unfinished(c)}", path=home)
+    return finding(
+        "unfinished-save", f"this save {completeness.why_unfinished(c, s.layouts.of(c))}", path=home
+    )
 
 
 def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:

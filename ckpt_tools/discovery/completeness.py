@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, COORDS, Layout, Piece
+from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -25,7 +25,7 @@ as they do.
 """
 
 
-def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
+def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
     """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run;
     None when no name carries a rank.
 
@@ -34,7 +34,7 @@ def expected_ranks(checkpoints: Iterable[Checkpoint]) -> int | None:
     """
     ranks = worlds = -1
     for c in checkpoints:
-        layout = BY_NAME[c.layout]
+        layout = layouts.of(c)
         counted: Sequence[Part] = c.parts
         if _survivable(layout):  # what else they share, any of them may have written
             counted = [p for p in c.parts if not layout.piece(p.piece).shared]
@@ -56,7 +56,7 @@ def named_world(checkpoint: Checkpoint) -> int | None:
     return max(worlds, default=0) or None
 
 
-def ranks_present(checkpoint: Checkpoint) -> int | None:
+def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
     """How many ranks have a file, or how many places of the parallel grid where names hold no rank; None for
     a set that every rank shares.
 
@@ -66,7 +66,7 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
     """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)
-    layout, places = BY_NAME[checkpoint.layout], defaultdict[str, set[Coordinates]](set)
+    places = defaultdict[str, set[Coordinates]](set)
     for p in checkpoint.parts:
         place = tuple(at for at in p.coords if at[0] in COORDS)
         if place and not layout.piece(p.piece).shared:
@@ -74,11 +74,10 @@ def ranks_present(checkpoint: Checkpoint) -> int | None:
     return max(map(len, places.values()), default=None)
 
 
-def ranks_of_its_own(checkpoint: Checkpoint) -> set[int]:
+def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
     """The ranks that have a file of a kind of which every rank of a save needs one; none where a commit says
     that all is there.
     """
-    layout = BY_NAME[checkpoint.layout]
     if layout.committed:
         return set()
     return {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
@@ -107,6 +106,7 @@ class Expected:
     incomplete: the job may have shrunk.
     """
 
+    layouts: Layouts
     ranks: int = 0
     named: int | None = None
     checkpoints: Sequence[Checkpoint] = ()
@@ -121,7 +121,7 @@ class Expected:
 
     def add(self, c: Checkpoint) -> None:
         """Count a checkpoint in; the oldest comes first."""
-        layout = BY_NAME[c.layout]
+        layout = self.layouts.of(c)
         self.count[c.kind] += 1
         self.oldest.setdefault(c.kind, c)
         self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
@@ -155,12 +155,13 @@ class Expected:
 
 def expected(
     checkpoints: Sequence[Checkpoint],
+    layouts: Layouts,
     world_size: int | None = None,
     sizes_in_files: SavedSizes = _nothing_said,
 ) -> Expected:
     """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
-    named = expected_ranks(checkpoints)
-    run = Expected(max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
+    named = expected_ranks(checkpoints, layouts)
+    run = Expected(layouts, max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         run.add(c)
     return run
@@ -172,7 +173,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     Not for committed layouts, whose commit says that it is all there.
     """
     kind = checkpoint.kind
-    if BY_NAME[checkpoint.layout].committed or checkpoint.unfinished:
+    if run.layouts.of(checkpoint).committed or checkpoint.unfinished:
         return []
     # "is": the judge asks for all of a checkpoint to which it has added what an index names
     pruned = run.count[kind] > 1 and run.oldest.get(kind) is checkpoint
@@ -191,9 +192,10 @@ def _where(checkpoint: Checkpoint) -> str:
 
 def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
     """Ranks of its own save without a file."""
-    if not _of_every_rank(checkpoint):
+    layout = run.layouts.of(checkpoint)
+    if not _of_every_rank(checkpoint, layout):
         return
-    free = _survivable(BY_NAME[checkpoint.layout])
+    free = _survivable(layout)
     present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
     world = named_world(checkpoint) or run.ranks
     if len(present) < world:
@@ -220,9 +222,8 @@ def _excused(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severit
     return Severity.WARNING if all(_pruned(checkpoint, rank, run) for rank in ranks) else severity
 
 
-def _of_every_rank(checkpoint: Checkpoint) -> bool:
+def _of_every_rank(checkpoint: Checkpoint, layout: Layout) -> bool:
     """Whether every rank of the save must have a file, as far as the pieces tell that are there."""
-    layout = BY_NAME[checkpoint.layout]
     pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
     return any(
         piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves)
@@ -238,7 +239,7 @@ def _per_rank(piece: Piece) -> bool:
 
 def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
     """Places of this checkpoint's parallel grid that others have files for, and it has not."""
-    layout = BY_NAME[checkpoint.layout]
+    layout = run.layouts.of(checkpoint)
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:
         present[p.piece].add(p.coords)
@@ -271,7 +272,7 @@ def _axes(place: Coordinates) -> tuple[str, ...]:
 
 def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
     """Roles without any file."""
-    layout = BY_NAME[checkpoint.layout]
+    layout = run.layouts.of(checkpoint)
     roles = {layout.piece(p.piece).role for p in checkpoint.parts}
     texts = [f"{label(checkpoint)} has no {role} file" for role in layout.needs if role not in roles]
     texts += [
@@ -285,7 +286,7 @@ def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
 
 def _usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
     """The pieces that at least half of the checkpoints of its run have."""
-    layout, kind = BY_NAME[checkpoint.layout], checkpoint.kind
+    layout, kind = run.layouts.of(checkpoint), checkpoint.kind
     for (of_layout, name), count in run.usual[kind].items():
         # a dying gasp of another layout may be part of the run
         if of_layout == layout.name and 2 * count >= run.count[kind]:
@@ -300,7 +301,7 @@ def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
 
 
 def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    layout = BY_NAME[checkpoint.layout]
+    layout = run.layouts.of(checkpoint)
     present = {layout.piece(p.piece).role for p in checkpoint.parts}
     usual = {piece.role for piece in _usual(checkpoint, run) if piece.survivable}
     for role in usual - present:
@@ -312,7 +313,7 @@ def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Fi
 
 
 def _survivable_ranks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    layout, ranks = BY_NAME[checkpoint.layout], defaultdict[str, set[int]](set)
+    layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
     for p in checkpoint.parts:
         if p.rank is not None and layout.piece(p.piece).survivable:
             ranks[p.piece].add(p.rank)
@@ -346,12 +347,11 @@ def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
     return not any(f.order < checkpoint.order and f.restarts == restarts for f in files)
 
 
-def doubled(checkpoint: Checkpoint) -> Iterator[Finding]:
+def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
     """Files that share rank and coordinates with another of the same piece in a checkpoint that has a
     directory of its own.
     """
     first_at: dict[tuple[str, int | None, Coordinates], str] = {}
-    layout = BY_NAME[checkpoint.layout]
     for p in checkpoint.parts:
         if layout.piece(p.piece).shared:
             continue  # a set: its names need not tell its files apart
@@ -373,9 +373,8 @@ def listed(runs: Iterable[tuple[str, str]]) -> str:
     return f"{'several runs' if len(names) > 1 else 'one run'}: {every}"
 
 
-def why_unfinished(c: Checkpoint) -> str:
+def why_unfinished(c: Checkpoint, layout: Layout) -> str:
     """What shows that a save never finished: the second half of a sentence about it."""
-    layout = BY_NAME[c.layout]
     if any(p.unfinished for p in c.parts) or not layout.commit:
         return "never reached its commit rename"
     return f"has no {layout.commit} file, which is written last"

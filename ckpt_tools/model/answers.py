@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
+
+if TYPE_CHECKING:
+    from ckpt_tools.layouts import Layouts
 
 
 @frozen
@@ -75,6 +79,7 @@ class Scan:
     """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
 
     ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded`` entries that the caller has hidden.
+    ``layouts`` are those that names were compared with, None for those that are built in.
     """
 
     root: str
@@ -84,3 +89,4 @@ class Scan:
     bare: int = 0
     unrecognised: int = 0
     excluded: int = 0
+    layouts: Layouts | None = None

@@ -302,9 +302,11 @@ def _load(f: FileLoad) -> Object:
 
 
 def _scan(scan: Scan) -> Object:
-    from ckpt_tools.discovery.completeness import (
-        ranks_present,
-    )  # not for what is only explained: it knows every layout
+    # not for what is only explained: it knows every layout
+    from ckpt_tools.discovery.completeness import ranks_present
+    from ckpt_tools.layouts import BUILT_IN
+
+    layouts = scan.layouts or BUILT_IN
 
     return {
         "schema": "ckpt-tools/scan/v1",
@@ -314,7 +316,7 @@ def _scan(scan: Scan) -> Object:
             {
                 **_checkpoint(c),
                 "unfinished": c.unfinished,
-                "ranks_present": ranks_present(c),
+                "ranks_present": ranks_present(c, layouts.of(c)),
                 "ranks_expected": scan.expected.get(c.run),
                 "files": len(c.parts),
                 "size": sum(max(p.size, 0) for p in c.parts),

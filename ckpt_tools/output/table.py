@@ -197,9 +197,11 @@ def _name(c: Checkpoint) -> str:
 
 def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
     if scan.checkpoints:
-        from ckpt_tools.discovery.completeness import (
-            ranks_present,
-        )  # knows every layout, which no other table needs
+        # knows every layout, which no other table needs
+        from ckpt_tools.discovery.completeness import ranks_present
+        from ckpt_tools.layouts import BUILT_IN
+
+        layouts = scan.layouts or BUILT_IN
 
         restarts = (
             len({c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}) > 1
@@ -220,7 +222,7 @@ def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
                     f"{c.kind}, unfinished" if c.unfinished else str(c.kind),
                     c.layout,
                     c.run or ".",
-                    f"{_show(ranks_present(c))}/{_show(scan.expected.get(c.run))}",
+                    f"{_show(ranks_present(c, layouts.of(c)))}/{_show(scan.expected.get(c.run))}",
                     f"{len(c.parts):,}",
                     size(sum(max(p.size, 0) for p in c.parts)),
                     span(now - c.mtime_ns / 1e9),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -36,13 +37,14 @@ def render(
 
 def _rows(scan: Scan, verbose: bool, now: float) -> Iterator[_Row]:
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+    layouts = scan.layouts or BUILT_IN
     for c in scan.checkpoints:
         runs[c.layout, c.run].append(c)
     for (layout, run), checkpoints in runs.items():
         total = sum(max(0, p.size) for c in checkpoints for p in c.parts)
         yield run or ".", layout, "", size(total), ""
         for c, branch, stem in _branches(checkpoints):
-            expected, present = scan.expected.get(run), ranks_present(c)
+            expected, present = scan.expected.get(run), ranks_present(c, layouts.of(c))
             ranks = f"{'–' if present is None else present}/{'–' if expected is None else expected}"
             kind = f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
             yield (

@@ -18,7 +18,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import active
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -60,6 +60,7 @@ class Candidates:
     ) -> None:
         self.root = os.path.abspath(root)
         self.selection = selection
+        self.layouts = selection.layouts or active()
         self.progress = progress
         self.cache = cache
         self.warnings: list[Finding] = []
@@ -133,7 +134,7 @@ class Candidates:
         """Rank the candidates, and make ready what judges them."""
         s, selection = self.session, self.selection
         self.expected = completeness.expected(
-            self.checkpoints, selection.world_size, lambda c: saved_sizes(s, c, self.names)
+            self.checkpoints, s.layouts, selection.world_size, lambda c: saved_sizes(s, c, self.names)
         )
         self.ranked = self._best_first(candidates)
         self.topology, self.saved, notes = find_topology(s, self.ranked, self.expected, selection)
@@ -263,7 +264,7 @@ class Candidates:
     def alike(self, rank: int) -> Sequence[int]:
         """The other ranks that hold the same model state as ``rank``, as far as that is known."""
         c = self.ranked[0]
-        piece = BY_NAME[c.layout].piece(c.parts[0].piece)
+        piece = self.layouts.of(c).piece(c.parts[0].piece)
         group = Groups(self.topology, self.selection).of(rank, piece)
         return [r for r in group.ranks if r != rank] if group else []
 
@@ -303,7 +304,9 @@ class Candidates:
     def empty(self, choice: Choice) -> LoadPlan:
         """A plan that loads nothing, with what was found on the way to it."""
         session = getattr(self, "session", None)
-        saves = choice_warnings.unfinished(self.unfinished, None, self.order, self.root, self.under_way)
+        saves = choice_warnings.unfinished(
+            self.unfinished, None, self.order, self.root, self.under_way, layouts=self.layouts
+        )
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
             torn = under_way.torn_lately(session, choice.rejected, self._usual)

@@ -11,7 +11,7 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BY_NAME, Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -181,6 +181,8 @@ def unfinished(
     order: str,
     root: str,
     state: Callable[[Checkpoint], str],
+    *,
+    layouts: Layouts,
 ) -> Iterator[Finding]:
     """Saves that would go before the chosen checkpoint had they been finished, or are of a later step.
 
@@ -190,7 +192,7 @@ def unfinished(
     left = [c for c in rank(saves, order) if chosen is None or _goes_before(c, chosen, order)]
     than = "" if chosen is None else " is newer than the choice, but"
     for c in left[:_SAVES]:
-        text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c)}"
+        text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c, layouts.of(c))}"
         text += f": {progress}" if (progress := state(c)) else ""
         yield finding("unfinished-save", text, path=c.parts[0].home or c.path)
     if more := left[_SAVES:]:

@@ -148,7 +148,7 @@ class Planner(Candidates):
         saves = ordered(self.checkpoints, self._by, self.selection.prefer)
         ranked = {c.key for c in self.ranked}
         newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
-        for job in smaller_job.smaller_jobs(saves, world):
+        for job in smaller_job.smaller_jobs(saves, world, self.session.layouts):
             judge = self._judge_of(job.size)
             if judge is None:
                 continue
@@ -328,7 +328,9 @@ class Planner(Candidates):
         yield from self._warnings_of_files(parts)
         yield from completeness.losses(c, self.expected)
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
-        yield from choice_warnings.unfinished(self.unfinished, c, self._by, self.root, self.under_way)
+        yield from choice_warnings.unfinished(
+            self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts
+        )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
         yield from self.other_writers(c)
         yield from self._warnings_of_depth(parts)

@@ -68,7 +68,7 @@ def _saved_by(c: Checkpoint, run: Run) -> int | None:
     That an older one had more says nothing of one without a file beyond this job's ranks.
     """
     world = run.topology.world_size
-    highest = max(completeness.ranks_of_its_own(c), default=world)
+    highest = max(completeness.ranks_of_its_own(c, run.expected.layouts.of(c)), default=world)
     if (run.saved or 0) > world > highest:
         return None
     return run.saved

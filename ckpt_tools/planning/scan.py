@@ -33,7 +33,7 @@ def scan_root(root: str, selection: Selection) -> Scan:
     expected = {
         run: n
         for (_, run), members in s.runs(checkpoints).items()
-        if (n := selection.world_size or completeness.expected_ranks(members))
+        if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
     }
     unfinished = "a temporary file of a save that never finished"
     findings = [
@@ -51,6 +51,7 @@ def scan_root(root: str, selection: Selection) -> Scan:
         bare=len(s.found.bare),
         unrecognised=s.found.unrecognised,
         excluded=len(s.found.excluded.paths),
+        layouts=s.layouts,
     )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.selection import Selection
@@ -27,11 +28,11 @@ class SmallerJob(NamedTuple):
     saves: Sequence[Checkpoint]
 
 
-def smaller_jobs(saves: Sequence[Checkpoint], world: int) -> Iterator[SmallerJob]:
+def smaller_jobs(saves: Sequence[Checkpoint], world: int, layouts: Layouts) -> Iterator[SmallerJob]:
     """Jobs of fewer than ``world`` ranks since which no save has a file of a higher rank; ``saves`` are
     newest first.
     """
-    rows = [(c, ranks) for c in saves if (ranks := completeness.ranks_of_its_own(c))]
+    rows = [(c, ranks) for c in saves if (ranks := completeness.ranks_of_its_own(c, layouts.of(c)))]
     for size in sorted({len(ranks) for _, ranks in rows if max(ranks) + 1 == len(ranks) < world}):
         mine = list(_saves_of(size, rows))
         if len(mine) >= _SAVES:

@@ -217,7 +217,7 @@ def _worlds(
     layout = BY_NAME[first.layout]
     shared = all(layout.piece(p.piece).shared for p in first.parts)
     # what all of them share was written by as many as its own names tell
-    highest = completeness.expected_ranks([first]) if shared else expected.named
+    highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
     return _Worlds(told, completeness.named_world(first), highest, grid)
 
 

@@ -20,6 +20,7 @@ from ckpt_tools import cli, scan
 from ckpt_tools.cli.ls import moment
 from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.output import tree
 from ckpt_tools.output.table import FEW
 
@@ -195,9 +196,9 @@ def test_shards_are_no_ranks():
         return tuple(sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at) for i, at in enumerate(coords))
 
     counted = [(("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))]
-    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted))) == 2
-    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),)))) is None
-    assert ranks_present(sample.checkpoint()) == 2
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted)), BUILT_IN["deepspeed"]) == 2
+    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),))), BUILT_IN["deepspeed"]) is None
+    assert ranks_present(sample.checkpoint(), BUILT_IN.of(sample.checkpoint())) == 2
 
 
 def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_path, capfd):

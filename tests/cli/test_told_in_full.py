@@ -17,6 +17,7 @@ from run_helpers import SAY, broken, ckpt, megatron
 from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery import completeness
 from ckpt_tools.job import wire
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -73,7 +74,7 @@ EXAMPLES = examples(20)
 @given(MISSING)
 def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
-    findings = completeness.missing(c, completeness.expected([save(everyone), c], WORLD))
+    findings = completeness.missing(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 5
     planned = assign(c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])).findings
     assert list(answers(c, planned)) == [missing] * 5

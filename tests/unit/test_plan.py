@@ -13,6 +13,7 @@ from ckpt_tools.crosscheck.writers import Placed, rank_order
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
@@ -181,6 +182,7 @@ class Told:
     """A session whose files all say the same."""
 
     root, options, found = "/r", ReadOptions(jobs=1), SimpleNamespace(bare=())
+    layouts = BUILT_IN
 
     def __init__(self, **said: int) -> None:
         self.said = {f"args.{key}": value for key, value in said.items()}
@@ -192,7 +194,7 @@ class Told:
 def told(selection: Selection, **said: int) -> Topology:
     parts = tuple(Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2))
     found = [Checkpoint("megatron", "run", Kind.PERIODIC, parts, "/r", 1, 10)]
-    return find_topology(Told(**said), found, expected(found), selection)[0]  # type: ignore[arg-type]
+    return find_topology(Told(**said), found, expected(found, BUILT_IN), selection)[0]  # type: ignore[arg-type]
 
 
 def test_the_parallel_sizes_tell_the_world_size() -> None:
