@@ -72,7 +72,9 @@ class ThreadedWalk(Generic[T]):
     def walk(
         self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Listed[T]]
     ) -> Iterator[tuple[str, T | OSError]]:
-        """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was listed of them."""
+        """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was
+        listed of them.
+        """
         nodes = [
             _Node[T]((i,), path, linked)
             for i, (path, linked) in zip(range(len(stack), 0, -1), stack, strict=True)
@@ -90,26 +92,32 @@ class ThreadedWalk(Generic[T]):
         for worker in workers:
             worker.start()
         try:
-            while nodes:
-                node = nodes.pop()
-                self._wait(node)
-                if isinstance(node.error, OSError):
-                    yield node.path, node.error
-                elif node.error is not None:
-                    raise node.error
-                elif node.identity in seen:
-                    self._drop(node)
-                elif node.contents is not None:
-                    seen.add(node.identity)
-                    if node.linked:
-                        with self.turn:
-                            self._ask(node.below)
-                    yield node.path, node.contents
-                    nodes.extend(reversed(node.below))
+            yield from self._in_order(nodes, seen)
         finally:
             with self.turn:
                 self.over = True
                 self.turn.notify_all()
+
+    def _in_order(
+        self, nodes: list[_Node[T]], seen: set[tuple[int, int]]
+    ) -> Iterator[tuple[str, T | OSError]]:
+        """The directories at and below the nodes, the last one first."""
+        while nodes:
+            node = nodes.pop()
+            self._wait(node)
+            if isinstance(node.error, OSError):
+                yield node.path, node.error
+            elif node.error is not None:
+                raise node.error
+            elif node.identity in seen:
+                self._drop(node)
+            elif node.contents is not None:
+                seen.add(node.identity)
+                if node.linked:
+                    with self.turn:
+                        self._ask(node.below)
+                yield node.path, node.contents
+                nodes.extend(reversed(node.below))
 
     def _wait(self, node: _Node[T]) -> None:
         with self.turn:

@@ -1,10 +1,11 @@
-"""Whose orders count: what tells ckpt what to do must be ours or root's, and nobody else may be able to change it.
+"""Whose orders count: what tells ckpt what to do must be ours or root's, and nobody else may be able to change
+it.
 
-The rule, for a file or directory and every directory that was walked to reach it: it belongs to this user, to root or to a
-trusted owner, and nobody else may write it. The walk back ends at the first directory above that others cannot write, or
-that is sticky (there, others cannot replace what is ours). A link is followed only if it and the place it lies in pass.
-Everything is opened relative to a directory that is already open, and judged by what was opened: nothing can be exchanged
-between the look and the use.
+The rule, for a file or directory and every directory that was walked to reach it: it belongs to this user, to
+root or to a trusted owner, and nobody else may write it (ownership.py). The walk back ends at the first directory
+above that others cannot write, or that is sticky (there, others cannot replace what is ours). A link is followed
+only if it and the place it lies in pass. Everything is opened relative to a directory that is already open, and
+judged by what was opened: nothing can be exchanged between the look and the use.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
+from ckpt_tools.storage.ownership import Opened, Untrusted, hint, owner, readers, writers
 
 __all__ = [
     "OURS",
@@ -45,27 +46,8 @@ _KUBERNETES = "..data"
 """The link through which the kubelet exchanges all files of a ConfigMap or Secret at once (pkg/volume/util/atomic_writer.go)."""
 
 
-class Untrusted(UsageError):
-    """Somebody else could have written this: only the caller can say whether that is meant (exit 2). ``hint`` says what to do."""
-
-
 OURS = Trust()
 """Nobody else."""
-
-
-@frozen
-class _Step:
-    """One directory or file on the way, open. ``vouched``: it lies in a trusted directory."""
-
-    fd: int
-    path: str
-    info: os.stat_result
-    vouched: bool
-
-    def check(self, trust: Trust) -> None:
-        """Raises Untrusted where somebody else owns it or can write it."""
-        if not self.vouched and (reason := owner(self.info, trust) or _writers(self, trust)):
-            raise Untrusted(f"{self.path} {reason}", _hint(self.info, self.path, trust))
 
 
 def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
@@ -94,7 +76,7 @@ def opened(path: str, trust: Trust = OURS, *, private: bool = False) -> Iterator
         last = walk.steps[-1]
         _regular(last.info, path)
         walk.check()
-        if private and (reason := _readers(last.info, walk.mounted)):
+        if private and (reason := readers(last.info, walk.mounted)):
             raise Untrusted(f"{path} {reason}", f"chmod 600 {path}")
         yield last.fd
 
@@ -127,7 +109,7 @@ class Place:
         """The bytes of a file in it, as ``read`` has them; no link is followed."""
         fd = os.open(name, _TO_READ, dir_fd=self.fd)
         try:
-            file = _Step(fd, os.path.join(self.path, name), os.fstat(fd), self.vouched)
+            file = Opened(fd, os.path.join(self.path, name), os.fstat(fd), self.vouched)
             _regular(file.info, file.path)
             file.check(self.trust)
             return _bounded(fd, limit, file.path)
@@ -211,7 +193,7 @@ class _Walk:
     path: str
     trust: Trust
     files: ExitStack
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[Opened] = field(default_factory=list)
     links: int = 0
     mounted: bool = False
     """Whether a Kubernetes volume lies on the way."""
@@ -246,7 +228,7 @@ class _Walk:
     def _push(self, fd: int, path: str, *, vouched: bool) -> None:
         self.files.callback(os.close, fd)
         info = os.fstat(fd)
-        step = _Step(
+        step = Opened(
             fd,
             path,
             info,
@@ -261,7 +243,7 @@ class _Walk:
         here = self.steps[-1]
         if not here.vouched:
             if reason := owner(info, self.trust):
-                raise Untrusted(f"the link {path} {reason}", _hint(info, path, self.trust))
+                raise Untrusted(f"the link {path} {reason}", hint(info, path, self.trust))
             self.check_places([here])
         to = os.readlink(name, dir_fd=here.fd)
         if ":[" in to and not to.startswith("/"):
@@ -289,17 +271,17 @@ class _Walk:
                 f"copy it: cp {last.path} FILE",
             )
 
-    def check_places(self, above: list[_Step]) -> None:
+    def check_places(self, above: list[Opened]) -> None:
         """Raises Untrusted where others can exchange what lies in them; ``above`` are directories from the inside out."""
         for step in above:
             if step.vouched:
                 return
             if reason := owner(step.info, self.trust):
-                raise Untrusted(f"{step.path} {reason}", _hint(step.info, step.path, self.trust))
-            reason = _writers(step, self.trust)
+                raise Untrusted(f"{step.path} {reason}", hint(step.info, step.path, self.trust))
+            reason = writers(step, self.trust)
             if not reason or step.info.st_mode & stat.S_ISVTX:
                 return
-            raise Untrusted(f"{step.path} {reason}", _hint(step.info, step.path, self.trust))
+            raise Untrusted(f"{step.path} {reason}", hint(step.info, step.path, self.trust))
 
 
 @contextmanager
@@ -324,94 +306,3 @@ def _existing(paths: tuple[str, ...]) -> Iterator[os.stat_result]:
             yield os.stat(path)
         except OSError:
             continue
-
-
-def owner(info: os.stat_result, trust: Trust) -> str:
-    """Why its owner is not believed; "" where it is ours, root's or of a trusted owner."""
-    if info.st_uid in (0, os.geteuid()) or info.st_uid in trust.owners:
-        return ""
-    return f"belongs to {_user(info.st_uid)}"
-
-
-def _writers(step: _Step, trust: Trust) -> str:
-    """Who else may write it; "" when nobody."""
-    mode = step.info.st_mode
-    who = ""
-    if mode & stat.S_IWOTH:
-        who = "everybody"
-    elif mode & stat.S_IWGRP and not trust.group and not _private(step):
-        who = f"the group {_group(step.info.st_gid)}"
-    if not who or (
-        step.info.st_uid == 0 and _read_only(step.fd)
-    ):  # a ConfigMap is root's, of mode 0777, and mounted read-only
-        return ""
-    return f"may be written by {who} (mode {stat.S_IMODE(mode):04o})"
-
-
-def _readers(info: os.stat_result, mounted: bool) -> str:
-    """Who else may read it; "" when nobody, or where that is not ours to change: root gave it to us."""
-    if not info.st_mode & 0o077 or (info.st_uid == 0 and (mounted or os.geteuid() != 0)):
-        return ""
-    return f"may be used by others than its owner (mode {stat.S_IMODE(info.st_mode):04o})"
-
-
-def _private(step: _Step) -> bool:
-    """Whether its group is this user's own, as most Linux systems make one for every user: the same name, and nobody else in it."""
-    import grp
-    import pwd
-
-    try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(step.info.st_gid)
-    except KeyError:
-        return False
-    alone = (
-        user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
-    )
-    return alone and not _listed(step.fd)
-
-
-def _listed(fd: int) -> bool:
-    """Whether an access list names more users: then the group's bits are the most that any of them may do (man 5 acl)."""
-    try:
-        return bool(os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access"))
-    except (OSError, AttributeError):
-        return False
-
-
-def _read_only(fd: int) -> bool:
-    try:
-        return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
-    except OSError:
-        return False
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"uid {uid}"
-
-
-def _group(gid: int) -> str:
-    import grp
-
-    try:
-        return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
-    except KeyError:
-        return f"gid {gid}"
-
-
-def _hint(info: os.stat_result, path: str, trust: Trust) -> str:
-    """What makes it trusted, the narrowest first."""
-    import shlex
-
-    if owner(info, trust):
-        return f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner {info.st_uid}"
-    ours = info.st_uid == os.geteuid()
-    place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
-    who = "o" if info.st_mode & stat.S_IWOTH else "g"
-    group = " or --trust-group" if who == "g" else ""
-    mend = f"chmod {who}-w {shlex.quote(path)}" if ours else "name one that only you can write"
-    return f"{mend}; or, if you trust all who can write there, say --trust-dir {place}{group}"

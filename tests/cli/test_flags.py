@@ -31,7 +31,7 @@ from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import processes
-from ckpt_tools.storage import trust
+from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
 PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
@@ -439,7 +439,7 @@ def _still(text: str) -> str:
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], owners: Owners) -> Iterator[Seen]:
     OWNERS.append(owners)
-    monkeypatch.setattr(trust, "_private", lambda step: False)  # whoever runs this may have a group of their own
+    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)  # whoever runs this may have a group of their own
     yield Seen(monkeypatch, capfd, tmp_path)
     while HELD:
         os.close(HELD.pop())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from owners import SOMEBODY, Owners, as_root
 
-from ckpt_tools.storage import trust
+from ckpt_tools.storage import ownership, trust
 from ckpt_tools.storage.trust import Trust, Untrusted
 
 
@@ -162,9 +162,9 @@ def test_what_kubernetes_mounts(own: Path) -> None:
 
 def test_a_group_of_many_and_a_group_of_one(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.chmod(0o2775)
-    monkeypatch.setattr(trust, "_private", lambda step: True)
+    monkeypatch.setattr(ownership, "is_own_group", lambda step: True)
     assert trust.read(str(own / "orders"), 9) == b"go"
-    monkeypatch.setattr(trust, "_private", lambda step: False)
+    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
     assert "--trust-group" in refused(own / "orders", "by the group").hint
     assert trust.read(str(own / "orders"), 9, Trust(group=True)) == b"go"
     own.chmod(0o777)
