@@ -13,6 +13,7 @@ from ckpt_tools.layouts.common.places import NameFields, Place, Places, Template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
+from ckpt_tools.model.selection import ReadOptions, Selection
 
 _ORDER = (
     "mindio_ttp",
@@ -119,6 +120,11 @@ def active() -> Layouts:
     return _active
 
 
+def layouts_of(options: Selection | ReadOptions) -> Layouts:
+    """Those that a question is asked with."""
+    return options.layouts or active()
+
+
 def places_of(path: str, listing: bool = False) -> Places:
     """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that an
     index describes.
@@ -138,6 +144,7 @@ __all__ = [
     "Place",
     "Places",
     "active",
+    "layouts_of",
     "places_of",
     "read_name",
     "use",

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, Layout
+from ckpt_tools.layouts import Layout, layouts_of
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -27,9 +27,10 @@ def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence)
     Parts of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred to
     them.
     """
-    shared = _shared(checkpoint, bad)
+    layout = layouts_of(groups.selection).of(checkpoint)
+    shared = _shared(checkpoint, layout, bad)
     work = _Work(checkpoint, groups, bad, evidence)
-    for role in _roles(checkpoint):
+    for role in _roles(checkpoint, layout):
         work.assign(role)
     without = _without_files(work.gaps, groups.topology.world_size, checkpoint.path)
     found = (*without.asked, *dict.fromkeys((*shared.findings, *work.findings)), *without.lost)
@@ -45,9 +46,8 @@ class _Shared(NamedTuple):
     findings: Sequence[Finding]
 
 
-def _shared(checkpoint: Checkpoint, bad: Bad) -> _Shared:
+def _shared(checkpoint: Checkpoint, layout: Layout, bad: Bad) -> _Shared:
     """Every file that all ranks load must be good; of copies of each other one is enough."""
-    layout = BY_NAME[checkpoint.layout]
     order = _order(layout)
     loads, found, copies = list[Load](), list[Finding](), dict[str, list[Part]]()
     for p in sorted(checkpoint.parts, key=lambda p: (order[p.piece], p.path)):
@@ -159,9 +159,9 @@ class _Places:
         return [*(self.anywhere if rank == 0 else ()), *(row.part for row in found)]
 
 
-def _roles(checkpoint: Checkpoint) -> list[_Role]:
+def _roles(checkpoint: Checkpoint, layout: Layout) -> list[_Role]:
     """The parts that ranks load one by one, by role, in the order of their layout's pieces."""
-    layout, by_role = BY_NAME[checkpoint.layout], dict[str, list[Part]]()
+    by_role = dict[str, list[Part]]()
     order = _order(layout)
     for p in sorted(checkpoint.parts, key=lambda p: order[p.piece]):
         piece = layout.piece(p.piece)
@@ -183,7 +183,8 @@ class _Work:
     """One assignment under way: what ranks load, what was found, and the ranks without a file by reason."""
 
     def __init__(self, checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> None:
-        self.layout, self.dying = BY_NAME[checkpoint.layout], checkpoint.kind is Kind.DYING_GASP
+        self.layout = layouts_of(groups.selection).of(checkpoint)
+        self.dying = checkpoint.kind is Kind.DYING_GASP
         self.groups, self.bad, self.faults = groups, bad, groups.selection.fault_ranks
         self.substitutes = Substitutes(groups, evidence)
         self.loads: dict[int, list[Load]] = {}

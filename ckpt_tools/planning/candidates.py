@@ -18,7 +18,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import active
+from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -60,7 +60,7 @@ class Candidates:
     ) -> None:
         self.root = os.path.abspath(root)
         self.selection = selection
-        self.layouts = selection.layouts or active()
+        self.layouts = layouts_of(selection)
         self.progress = progress
         self.cache = cache
         self.warnings: list[Finding] = []
@@ -156,21 +156,21 @@ class Candidates:
             ranked = rank(candidates, self.order, selection.prefer)
             return from_tracker(self.session, ranked, self.checkpoints, selection.prefer)
         requested = selection.resume_from or selection.order
-        saves = in_order(candidates, selection.prefer)
+        saves = in_order(candidates, self.layouts, selection.prefer)
         if requested is None:
-            ask_where_unclear(candidates, saves)
-            self.times = choice_warnings.times_of(saves, self.session.now_ns)
+            ask_where_unclear(candidates, saves, self.layouts)
+            self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
         else:
             self.times = Times.IN_STEP
         self.order = requested or ("step" if self.times.mute else "mtime")
         self.warnings += choice_warnings.mute(self.times, candidates)
-        self.warnings += passed_over(candidates, saves)
+        self.warnings += passed_over(candidates, saves, self.layouts)
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(self.session, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
             if by_mtime.order != by_step.order:
                 self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
-        return ordered(candidates, self.order, selection.prefer)
+        return ordered(candidates, self.layouts, self.order, selection.prefer)
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
@@ -193,7 +193,7 @@ class Candidates:
         if self.times is Times.IN_STEP or self.times.mute:
             return
         by_mtime, by_step = choice_warnings.heads(
-            in_order(self.ranked, self.selection.prefer), self.expected, self.selection.prefer
+            in_order(self.ranked, self.layouts, self.selection.prefer), self.expected, self.selection.prefer
         )
         if by_mtime.order != by_step.order:
             self.order = self.newest_of(by_mtime, by_step)

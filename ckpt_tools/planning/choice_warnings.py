@@ -11,7 +11,7 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME, Layouts
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -38,18 +38,18 @@ def heads(
     return by_mtime, by_step
 
 
-def times_of(candidates: Sequence[Checkpoint], now: int) -> Times:
+def times_of(candidates: Sequence[Checkpoint], now: int, layouts: Layouts) -> Times:
     """What the modification times of checkpoints look like. A release is no save of the run."""
     saves = [c for c in candidates if c.kind is not Kind.RELEASE]
     one_time_each = [Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves]
     times = newest.times(one_time_each, now)
     if times is Times.IN_STEP or times.mute:  # nearly always that is enough
         return times
-    return newest.times([_saved(c) for c in saves], now)
+    return newest.times([_saved(c, layouts.of(c)) for c in saves], now)
 
 
-def _saved(c: Checkpoint) -> Saved:
-    written = [p.mtime_ns for p in essential(c.parts, BY_NAME[c.layout]) if p.size >= 0] or [c.mtime_ns]
+def _saved(c: Checkpoint, layout: Layout) -> Saved:
+    written = [p.mtime_ns for p in essential(c.parts, layout) if p.size >= 0] or [c.mtime_ns]
     return Saved(
         c.order,
         min(p.path for p in c.parts),
@@ -69,7 +69,7 @@ def witnesses(
     return Witnesses(
         times="mtime" if times.speaks else None,
         proven=times.believed,
-        generations=_later(_restarts(by_mtime), _restarts(by_step)),
+        generations=_later(*(_restarts(c, session.layouts.of(c)) for c in (by_mtime, by_step))),
         tracker=_tracker(session, by_mtime, by_step),
         log=log,
     )
@@ -82,9 +82,9 @@ def _later(by_mtime: int, by_step: int) -> str | None:
     return "mtime" if by_mtime > by_step else "step"
 
 
-def _restarts(c: Checkpoint) -> int:
+def _restarts(c: Checkpoint, layout: Layout) -> int:
     """How many restarts lie before a checkpoint, where its layout counts them."""
-    counted = {p.generation or 0 for p in c.parts} if BY_NAME[c.layout].counts_restarts else {0}
+    counted = {p.generation or 0 for p in c.parts} if layout.counts_restarts else {0}
     return counted.pop() if len(counted) == 1 else 0
 
 
@@ -96,7 +96,7 @@ def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str
 
 
 def _named(session: Session, c: Checkpoint) -> bool:
-    layout = BY_NAME[c.layout]
+    layout = session.layouts.of(c)
     tracker = session.tracker(c.layout, c.parts[0].base) if c.parts else None
     latest = tracker[1] if tracker else None
     named = latest is not None and layout.tracked(c) == latest

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.inspection.digests import tensor_digests
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.layouts.common.redundancy import why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -87,7 +86,11 @@ class FileEvidence:
     def unlike_replicas(self, c: Checkpoint) -> Iterator[Odd]:
         """Replicas with other tensors than most: some files cut at a record's end show nothing else."""
         for role in {p.role for p in c.parts}:
-            by_rank = {p.rank: p for p in c.parts if p.role == role and p.size > 0 and not _sharded(p)}
+            by_rank = {
+                p.rank: p
+                for p in c.parts
+                if p.role == role and p.size > 0 and not self.session.layouts.piece_of(p).sharded
+            }
             for group in self._told_groups(role):
                 yield from self._unlike([p for rank in group if (p := by_rank.get(rank))])
 
@@ -108,7 +111,3 @@ class FileEvidence:
         typical = max(known, key=lambda p: (count[signatures[p.path].signature], reports[p.path].tensors))
         usual = signatures[typical.path].signature
         yield from (Odd(p, typical) for p in known if signatures[p.path].signature != usual)
-
-
-def _sharded(part: Part) -> bool:
-    return BY_NAME[part.layout].piece(part.piece).sharded

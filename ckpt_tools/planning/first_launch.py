@@ -18,7 +18,6 @@ from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.discovery.unrecognised import suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import active
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -207,7 +206,7 @@ def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
     """What the trackers say although there is no checkpoint: each was written because there was one."""
     readers: dict[str, list[TrackerReader]] = {}
-    for layout in active():
+    for layout in session.layouts:
         if layout.tracker and layout.read_tracker:
             readers.setdefault(layout.tracker, []).append(layout.read_tracker)
     for (name, directory), path in session.found.trackers.items():

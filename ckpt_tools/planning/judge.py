@@ -12,7 +12,6 @@ from ckpt_tools.crosscheck import twins
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -124,7 +123,7 @@ class Review:
     def _absent(self) -> list[Finding]:
         """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
         c = self.candidate.whole
-        layout = BY_NAME[c.layout]
+        layout = self.session.layouts.of(c)
         nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
         absent = [
             f
@@ -188,7 +187,7 @@ class Review:
 
     def _of_another_format(self, part: Part, report: Report) -> bool:
         """Whether a file is in none of the formats that its piece is written in."""
-        piece = BY_NAME[part.layout].piece(part.piece)
+        piece = self.session.layouts.piece_of(part)
         inspected, of_its_role = self.names > Level.PRESENCE, part.role == piece.role
         return inspected and of_its_role and bool(piece.formats) and report.format not in piece.formats
 

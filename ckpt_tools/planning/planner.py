@@ -20,7 +20,6 @@ from ckpt_tools.errors import (
     UsageError,
 )
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -145,7 +144,7 @@ class Planner(Candidates):
         chosen, world = choice.checkpoint, self.topology.world_size
         if chosen is self.ranked[0] or self.topology.provenance["world_size"].provenance != HIGHEST:
             return
-        saves = ordered(self.checkpoints, self._by, self.selection.prefer)
+        saves = ordered(self.checkpoints, self.layouts, self._by, self.selection.prefer)
         ranked = {c.key for c in self.ranked}
         newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
         for job in smaller_job.smaller_jobs(saves, world, self.session.layouts):
@@ -207,7 +206,7 @@ class Planner(Candidates):
         if self.times is Times.IN_STEP or self.times.mute:
             return choice
         one = choice.checkpoint or ranked[0]
-        by_step = ordered(ranked, "step", self.selection.prefer)
+        by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
         if self.times.believed and self._witnesses_agree(one, by_step):
             return choice
         other = self._chosen(by_step, judge)
@@ -219,7 +218,7 @@ class Planner(Candidates):
 
     def _witnesses_agree(self, newest: Checkpoint, by_step: Sequence[Checkpoint]) -> bool:
         """Whether what else tells the newest checkpoint sides with the one that is newest by time."""
-        _, highest = choice_warnings.heads(in_order(by_step), self.expected)
+        _, highest = choice_warnings.heads(in_order(by_step, self.layouts), self.expected)
         said = choice_warnings.witnesses(self.session, self.times, newest, highest)
         return said.verdict == "mtime"
 
@@ -269,7 +268,7 @@ class Planner(Candidates):
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=BY_NAME[c.layout].resume(chosen, paths.pop() if len(paths) == 1 else None),
+            resume=self.layouts.of(c).resume(chosen, paths.pop() if len(paths) == 1 else None),
             ranks=ranks,
             shared=shared,
             world_size=worlds.now,
@@ -304,7 +303,7 @@ class Planner(Candidates):
         Its other files come last: they may be those that were replaced.
         """
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
-        layout = BY_NAME[c.layout]
+        layout = self.layouts.of(c)
         for p in parts[:_TELLING]:
             told = layout.steps(p, self.session.reports[p.path].metadata)
             step = told[0] if step is None else step

@@ -9,45 +9,55 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
 
 
-def in_order(candidates: Sequence[Checkpoint], prefer: Kind | None = None) -> list[Checkpoint]:
+def in_order(
+    candidates: Sequence[Checkpoint], layouts: Layouts, prefer: Kind | None = None
+) -> list[Checkpoint]:
     """Those whose times and steps tell which is the newest: without what goes behind them in any case.
 
     All where the caller prefers a kind.
     """
-    first = [c for c in candidates if not BY_NAME[c.layout].later(c, candidates)] if prefer is None else []
+    if prefer is not None:
+        return list(candidates)
+    first = [c for c in candidates if not layouts.of(c).later(c, candidates)]
     return first or list(candidates)
 
 
-def ordered(candidates: Sequence[Checkpoint], order: str, prefer: Kind | None = None) -> list[Checkpoint]:
+def ordered(
+    candidates: Sequence[Checkpoint], layouts: Layouts, order: str, prefer: Kind | None = None
+) -> list[Checkpoint]:
     """Best first, and behind them what goes last.
 
     Apart, because at one step a periodic checkpoint counts as no older than the best so far, which may be a
     copy of it.
     """
-    first = in_order(candidates, prefer)
+    first = in_order(candidates, layouts, prefer)
     known = {c.key for c in first}
     behind = [c for c in candidates if c.key not in known]
     return [*rank(first, order, prefer), *rank(behind, order)]
 
 
-def passed_over(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> Iterator[Finding]:
+def passed_over(
+    candidates: Sequence[Checkpoint], first: Sequence[Checkpoint], layouts: Layouts
+) -> Iterator[Finding]:
     """What those that go last lack, where they are newer than all that go ``first``."""
     known, newest = {c.key for c in first}, max(c.mtime_ns for c in first)
     for c in candidates:
         if c.key not in known and c.mtime_ns > newest:
-            yield from (replace(f, severity=Severity.NOTE) for f in BY_NAME[c.layout].lacks(c, candidates))
+            yield from (replace(f, severity=Severity.NOTE) for f in layouts.of(c).lacks(c, candidates))
 
 
-def ask_where_unclear(candidates: Sequence[Checkpoint], first: Sequence[Checkpoint]) -> None:
+def ask_where_unclear(
+    candidates: Sequence[Checkpoint], first: Sequence[Checkpoint], layouts: Layouts
+) -> None:
     """Raises UsageError where a checkpoint may be the newest, and nothing tells."""
-    unclear = next((c for c in candidates if BY_NAME[c.layout].unclear(c, candidates)), None)
+    unclear = next((c for c in candidates if layouts.of(c).unclear(c, candidates)), None)
     if unclear is None:
         return
     placed = rank(first, "mtime")[0]

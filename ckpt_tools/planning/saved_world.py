@@ -8,7 +8,7 @@ from math import prod
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -27,9 +27,10 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Ma
     That is where it has another number of ranks than saved this very checkpoint, or another grid of them.
     ``given`` are the parallel sizes that the caller has named.
     """
-    own = {} if BY_NAME[c.layout].reshardable else _own_sizes(c, run)
+    layout = run.expected.layouts.of(c)
+    own = {} if layout.reshardable else _own_sizes(c, run)
     saved = completeness.named_world(c) or _world_of(own) or _saved_by(c, run)
-    clash = mismatched(c, assignment, run.topology, saved)
+    clash = mismatched(c, assignment, run.topology, saved, layout=layout)
     now = {a: run.topology.sizes.get(a, own[a]) for a in _PLACES if own.get(a) and a not in given}
     other = next((axis for axis, size in now.items() if size != own[axis]), None)
     if clash is not None:
@@ -75,10 +76,10 @@ def _saved_by(c: Checkpoint, run: Run) -> int | None:
 
 
 def mismatched(
-    checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None
+    checkpoint: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None, *, layout: Layout
 ) -> Finding | None:
     """``topology-mismatch`` when another number of ranks would leave state unread or load it wrongly."""
-    layout, world = BY_NAME[checkpoint.layout], topology.world_size
+    world = topology.world_size
     if saved is None or saved == world or layout.reshardable:
         return None
     used = {p.path for p in assignment.parts}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
@@ -112,7 +112,7 @@ class Substitutes:
 
     def _layout_alone_says_so(self, part: Part) -> bool:
         """Whether a part is a replica by its layout's own rules, with no flag or strategy file beside."""
-        by_layout = bool(BY_NAME[part.layout].piece(part.piece).replicated_over)
+        by_layout = bool(layouts_of(self.selection).piece_of(part).replicated_over)
         return by_layout and not self.selection.replica_groups and not self.topology.strategy
 
     def compared(self, load: Load, others: Sequence[Part]) -> Substitution:

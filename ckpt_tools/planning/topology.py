@@ -13,7 +13,7 @@ from ckpt_tools.crosscheck.writers import placed, rank_order
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_sizes as in_files
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -65,7 +65,9 @@ def expert_names(
 
 def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """What the files of one checkpoint say about the job that saved it; some of them are read for it."""
-    return in_files.saved_sizes(session.report(p, level) for p in _telling(checkpoint)[:_ASKED])
+    return in_files.saved_sizes(
+        session.report(p, level) for p in _telling(checkpoint, session.layouts)[:_ASKED]
+    )
 
 
 class Found(NamedTuple):
@@ -92,7 +94,7 @@ def find_topology(
     worlds = _worlds(first, expected, files, sizes, given=bool(selection.sizes))
     known["world_size"] = world = _world_size(selection, worlds)
     topology = Topology(world.value, sizes, selection.rank_order, known)
-    warnings = [*_warn_of_inferred(world, first, session.root)]
+    warnings = [*_warn_of_inferred(world, first, session)]
     if selection.rank_order == Selection().rank_order:
         order = _rank_order(session, ranked, files, selection)
         if order != topology.order:
@@ -104,7 +106,7 @@ def find_topology(
 
         require_trusted(selection.strategy_dir, session.root, selection.trust)
         topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, world.value))
-    return Found(topology, _saved_by(first, worlds), warnings)
+    return Found(topology, _saved_by(first, worlds, session.layouts.of(first)), warnings)
 
 
 # ---- which files are asked
@@ -126,7 +128,7 @@ def _files_asked(
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
-        parts = _telling(c)[:_FILES]
+        parts = _telling(c, session.layouts)[:_FILES]
         prefetch(session, parts, level)
         reports = [session.report(p, level) for p in parts]
         if world := in_files.saved_world_size(reports):
@@ -138,9 +140,9 @@ def _files_asked(
     return silent
 
 
-def _telling(c: Checkpoint) -> list[Part]:
+def _telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
     """The files that may say how many ranks saved them."""
-    return [p for p in c.parts if p.role == "model" or p.piece == BY_NAME[c.layout].sized_by]
+    return [p for p in c.parts if p.role == "model" or p.piece == layouts.of(c).sized_by]
 
 
 # ---- parallel sizes
@@ -183,7 +185,8 @@ def _rank_order(session: Session, ranked: Sequence[Checkpoint], files: _Files, s
     rows = list(placed(list(zip(files.parts, files.reports, strict=True))))
     if len({row.rank for row in rows}) > 1:
         level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in files.parts}
-        others = [p for c in ranked[:_ASKED] for p in _telling(c) if p.path not in asked][:_NEIGHBOURS]
+        telling = (p for c in ranked[:_ASKED] for p in _telling(c, session.layouts))
+        others = [p for p in telling if p.path not in asked][:_NEIGHBOURS]
         prefetch(session, others, level)
         rows += placed([(p, session.report(p, level)) for p in others])
     return rank_order(rows)
@@ -214,7 +217,7 @@ def _worlds(
     told = Known(files.world, "world_size in the files") if files.world else None
     if told and grid and not given and told.value % grid:
         told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
-    layout = BY_NAME[first.layout]
+    layout = expected.layouts.of(first)
     shared = all(layout.piece(p.piece).shared for p in first.parts)
     # what all of them share was written by as many as its own names tell
     highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
@@ -248,17 +251,16 @@ def _first_told(worlds: _Worlds) -> Known:
     return Known(worlds.grid, "parallel sizes") if worlds.grid else Known(1, ALONE)
 
 
-def _warn_of_inferred(world: Known, first: Checkpoint, root: str) -> Iterator[Finding]:
+def _warn_of_inferred(world: Known, first: Checkpoint, session: Session) -> Iterator[Finding]:
     """That only names tell the number of ranks, where some rank has a required file of its own."""
-    pieces = (BY_NAME[first.layout].piece(p.piece) for p in first.parts)
+    pieces = (session.layouts.piece_of(p) for p in first.parts)
     if world.provenance == HIGHEST and any(piece.required and not piece.shared for piece in pieces):
         text = f"{world.value} ranks, from the highest rank on disk"
-        yield finding("world-size-inferred", text, path=root)
+        yield finding("world-size-inferred", text, path=session.root)
 
 
-def _saved_by(first: Checkpoint, worlds: _Worlds) -> int | None:
+def _saved_by(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
     """How many ranks wrote the files, as far as they or their names tell."""
-    layout = BY_NAME[first.layout]
     if worlds.in_files:
         return worlds.in_files.value
     if layout.committed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.layouts import BY_NAME, Layout
+from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
@@ -26,8 +26,8 @@ def from_tracker(
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
     """
     # a dying gasp may lie beside the run, and have no tracker
-    first = next((c for c in ranked if BY_NAME[c.layout].tracker), ranked[0])
-    layout = BY_NAME[first.layout]
+    first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
+    layout = session.layouts.of(first)
     path, latest = _read(session, layout, first.parts[0].base)
     named = [c for c in ranked if layout.tracked(c) == latest]
     if not named:

@@ -22,7 +22,7 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import Layouts, Piece, active
+from ckpt_tools.layouts import Layouts, Piece, layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part, Unseen
@@ -65,7 +65,7 @@ class Session:
     ) -> None:
         self.root = os.path.abspath(root)
         self.options = options = replace(options, require=names(options.require))
-        self.layouts = options.layouts or active()
+        self.layouts = layouts_of(options)
         # Before anything is listed: what is younger was written by somebody else meanwhile.
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None

@@ -107,11 +107,11 @@ def test_a_flag_never_replicates_a_sharded_piece() -> None:
 
 def test_another_world_size_needs_full_replicas() -> None:
     c = checkpoint([0, 1, 2, 3])
-    assert mismatched(c, run(c, 2, Selection()), Topology(2), 4) is not None
-    assert mismatched(c, run(c, 8, Selection()), Topology(8), 4) is not None
-    assert mismatched(c, run(c, 4, Selection()), Topology(4), 4) is None
+    assert mismatched(c, run(c, 2, Selection()), Topology(2), 4, layout=BUILT_IN.of(c)) is not None
+    assert mismatched(c, run(c, 8, Selection()), Topology(8), 4, layout=BUILT_IN.of(c)) is not None
+    assert mismatched(c, run(c, 4, Selection()), Topology(4), 4, layout=BUILT_IN.of(c)) is None
     shared = checkpoint([0, 4], "pytorch-sample")
-    assert mismatched(shared, run(shared, 3, Selection()), Topology(3), 8) is None
+    assert mismatched(shared, run(shared, 3, Selection()), Topology(3), 8, layout=BUILT_IN.of(shared)) is None
 
 
 @pytest.mark.parametrize(("rank", "coordinates"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 0)), (5, (1, 0, 1)), (7, (1, 1, 1))])
@@ -183,6 +183,7 @@ class Told:
 
     root, options, found = "/r", ReadOptions(jobs=1), SimpleNamespace(bare=())
     layouts = BUILT_IN
+    options = ReadOptions(jobs=1)
 
     def __init__(self, **said: int) -> None:
         self.said = {f"args.{key}": value for key, value in said.items()}
