@@ -102,7 +102,7 @@ class Machine:
         self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
         self.twice: list[tuple[str, int]] = []
 
-    def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901 - a branch for each frequent opcode: a call would take three times as long
+    def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901, PLR0912, PLR0915 - a branch for each frequent opcode: a call would take three times as long
         """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream.
 
         After NeedMore it goes on where it was, once it was fed.

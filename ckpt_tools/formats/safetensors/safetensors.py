@@ -95,13 +95,18 @@ def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.keys.discard("__metadata__")
     yield from known_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
-    if dcp_sharding.KEY in header.texts:  # torch.distributed.checkpoint's Hugging Face writer
-        text, start, _ = header.texts[dcp_sharding.KEY]
-        for said in dcp_sharding.offsets(text, anatomy.tensors, header.byte(start)):
-            if isinstance(said, Finding):
-                yield said
-            else:
-                anatomy.places[said[0]] = said[1]
+    if dcp_sharding.KEY in header.texts:
+        yield from _places(header, anatomy)
+
+
+def _places(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
+    """Fill ``anatomy.places`` with what torch.distributed.checkpoint's Hugging Face writer says of pieces."""
+    text, start, _ = header.texts[dcp_sharding.KEY]
+    for said in dcp_sharding.offsets(text, anatomy.tensors, header.byte(start)):
+        if isinstance(said, Finding):
+            yield said
+        else:
+            anatomy.places[said[0]] = said[1]
 
 
 def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
