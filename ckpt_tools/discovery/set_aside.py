@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from os.path import basename, relpath
 from typing import TYPE_CHECKING
@@ -49,7 +49,7 @@ def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]
     """What names call copies, by the highest such name, where that is believed. Adds to ``unread`` as ``_same`` does."""
     below = len(root if found.tree else root.rpartition("/")[0])
     files = chain((p.path for p in found.parts), (file.path for file in found.bare), found.copies)
-    if not any(suspected(path[below:]) for path in files):
+    if not _any_suspected(files, below):
         return []
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     sizes = _sizes(found)
@@ -57,6 +57,20 @@ def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]
     for one in copies([*sizes, *found.copies], root, lambda name: name in own):
         by_top[one.top].append(one)
     return [rows for rows in by_top.values() if _believed(rows, sizes, unread)]
+
+
+def _any_suspected(files: Iterable[str], below: int) -> bool:
+    """Whether any name in a path may be that of a copy, from its character ``below`` on; a directory is asked about once."""
+    directories = set[str]()
+    for path in files:
+        above, _, name = path.rpartition("/")
+        if suspected(name):
+            return True
+        if above not in directories:
+            if suspected(above[below:]):
+                return True
+            directories.add(above)
+    return False
 
 
 def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
