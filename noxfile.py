@@ -1,6 +1,8 @@
-"""The checks of this project, one session each: ``nox -l`` lists them. CI runs these, in this order (.ci/run).
+"""The checks of this project, one session each: ``nox -l`` lists them. CI runs these, in this order
+(.ci/run).
 
-They use the environment that nox itself is installed in (the ``dev`` extra): nothing is built, nothing is downloaded.
+They use the environment that nox itself is installed in (the ``dev`` extra): nothing is built, nothing is
+downloaded.
 """
 
 from __future__ import annotations

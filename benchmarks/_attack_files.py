@@ -1,4 +1,6 @@
-"""Attacks by what lies in a scanned tree: pickles, bombs, FIFOs and links, paths inside files, names. Each says what it got ("" when nothing)."""
+"""Attacks by what lies in a scanned tree: pickles, bombs, FIFOs and links, paths inside files, names. Each
+says what it got ("" when nothing).
+"""
 
 from __future__ import annotations
 
@@ -361,8 +363,8 @@ def module_option(options: Iterable[str], path: str = str(HOME)) -> Callable[[Sc
         command = [sys.executable, *options, "-m", "ckpt_tools", "verify", str(scene.runs), "-q"]
         done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
         answer = Answer(done.returncode, done.stdout, done.stderr)
-        return answer, "a module of the working directory was imported" if (
-            scene.place / MARK
-        ).exists() else ""
+        return answer, (
+            "a module of the working directory was imported" if (scene.place / MARK).exists() else ""
+        )
 
     return carry_out

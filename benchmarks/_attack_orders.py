@@ -1,4 +1,6 @@
-"""Attacks on whoever gives orders: decisions, plan directories, configuration, fault files, keys, the cache, views. Each says what it got ("" when nothing)."""
+"""Attacks on whoever gives orders: decisions, plan directories, configuration, fault files, keys, the cache,
+views. Each says what it got ("" when nothing).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def obeyed(answer: Answer) -> Told:
 
 
 def evil(body: dict[str, Any]) -> bytes:
-    """An honest decision with one value of the attacker's, which is as well formed as the rest: nothing but its owner tells."""
+    """An honest decision with one value of the attacker's, which is as well formed as the rest: nothing but
+    its owner tells.
+    """
     return json.dumps({**body, "fingerprint": FORGED}).encode()
 
 
@@ -77,7 +81,9 @@ def decision_in_foreign_dir(scene: Scene) -> Told:
 
 
 def decision_in_open_dir(scene: Scene) -> Told:
-    """A plan-dir of the victim's that others may write (0777, not sticky): the honest decision is exchanged for another."""
+    """A plan-dir of the victim's that others may write (0777, not sticky): the honest decision is exchanged
+    for another.
+    """
     scene.demo()
     below, body = scene.decision()
     plans = scene.place / "open"
@@ -174,7 +180,9 @@ def proc_decision(scene: Scene) -> Told:
 
 
 def race(path: Path, by: Path) -> str:
-    """Code for the victim's process: when the file is about to be opened for the first time, another takes its place. A race that the attacker always wins."""
+    """Code for the victim's process: when the file is about to be opened for the first time, another takes
+    its place. A race that the attacker always wins.
+    """
     return (
         "import os, sys\n_won = []\n"
         "def _swap(event, args):\n"
@@ -197,7 +205,9 @@ def raced_decision(scene: Scene) -> Told:
 
 
 def hard_link(scene: Scene) -> Told:
-    """The victim's own old decision, linked to where that of the next start is looked for: its owner is right."""
+    """The victim's own old decision, linked to where that of the next start is looked for: its owner is
+    right.
+    """
     scene.demo()
     below, body = scene.decision()
     old = scene.shared / "old.json"
@@ -239,7 +249,9 @@ def linked_lock(scene: Scene) -> Told:
 
 
 def foreign_view(scene: Scene) -> Told:
-    """The directory of the view is another user's: whatever is built in it can be exchanged after the decision."""
+    """The directory of the view is another user's: whatever is built in it can be exchanged after the
+    decision.
+    """
     scene.demo()
     with scene.attacker():
         (scene.shared / "view").mkdir(mode=0o777)
@@ -267,7 +279,9 @@ def view_in_open_dir(scene: Scene) -> Told:
 
 
 def config(scene: Scene, prepare: Callable[[Path], object], code: str = "") -> Told:
-    """A ckpt.toml above the working directory names another tree, whose checkpoints hold what the attacker likes."""
+    """A ckpt.toml above the working directory names another tree, whose checkpoints hold what the attacker
+    likes.
+    """
     shutil.copytree(HOME / "fixtures" / "demo", scene.evil / MARK)
     work = scene.shared / "project" / "work"
     work.mkdir(parents=True)
@@ -458,7 +472,9 @@ def trusted(scene: Scene, caches: Path) -> Told:
 
 
 def forge(scene: Scene, caches: Path, entry: bytes | None = None) -> None:
-    """Keep honest verdicts of sound files, damage the files, and say that the verdicts are about them as they are now."""
+    """Keep honest verdicts of sound files, damage the files, and say that the verdicts are about them as they
+    are now.
+    """
     shutil.rmtree(scene.demo() / "iter_0000020")
     for _ in range(5):  # what was changed a moment ago is not kept
         scene.ckpt("plan", scene.runs, "--order", "step", "-q", env={"CKPT_CACHE_DIR": str(caches)})

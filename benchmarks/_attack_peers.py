@@ -1,4 +1,6 @@
-"""Attacks by a node that takes part, and by whoever reaches the port where nodes meet. Each says what it got ("" when nothing)."""
+"""Attacks by a node that takes part, and by whoever reaches the port where nodes meet. Each says what it got
+("" when nothing).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Damaged copies of good fixtures for detection.py: which carriers, which kinds of damage, at places drawn with a fixed seed."""
+"""Damaged copies of good fixtures for detection.py: which carriers, which kinds of damage, at places drawn
+with a fixed seed.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,7 @@ def cases(name: str, n: int) -> Iterator[Case]:  # noqa: C901 - one list of dama
         yield Case("malicious pickle", put[name](evil), ".metadata" if name == "DCP" else main, known)
 
 
-# --- pickles that call something when loaded; every call is harmless (true, pass, 0), nobody here loads them with weights_only=False
+# --- pickles that call something when loaded; every call is harmless (true, pass, 0), nobody here loads them
 
 
 class Call(NamedTuple):

@@ -1,4 +1,5 @@
-"""What fuzz.py feeds besides formats: everything else that ckpt reads and somebody else may have written. Each raises whatever is wrong with us.
+"""What fuzz.py feeds besides formats: everything else that ckpt reads and somebody else may have written.
+Each raises whatever is wrong with us.
 
 Packages are imported inside the functions: fuzz.py instruments them when they are.
 """
@@ -375,7 +376,9 @@ class _Watch:
 
 
 class _Board:
-    """A board on which somebody has put up whatever he likes; where he names ``me`` it is this node's own name."""
+    """A board on which somebody has put up whatever he likes; where he names ``me`` it is this node's own
+    name.
+    """
 
     keeper = False
 
@@ -443,7 +446,9 @@ def name_seeds() -> list[bytes]:
 
 
 def names() -> Target:
-    """Random trees: every name that a file system takes is found, grouped and printed, or refused with a reason."""
+    """Random trees: every name that a file system takes is found, grouped and printed, or refused with a
+    reason.
+    """
     from ckpt_tools.api import scan
     from ckpt_tools.errors import CkptError
     from ckpt_tools.output import json as as_json

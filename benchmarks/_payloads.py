@@ -1,6 +1,8 @@
-"""Pickles that run something harmless when their framework loads them: each makes the file that it is given, and nothing else.
+"""Pickles that run something harmless when their framework loads them: each makes the file that it is given,
+and nothing else.
 
-``build`` writes them all below a directory. What they call is only ever run by a child process of benchmarks/pickles.py, or of tests/formats/test_payloads.py.
+``build`` writes them all below a directory. What they call is only ever run by a child process of
+benchmarks/pickles.py, or of tests/formats/test_payloads.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Loads = str
-"""Which loader runs it: ``pickle`` (pickle.load), ``torch`` (torch.load with weights_only=False) or ``dcp`` (torch.distributed.checkpoint.load)."""
+"""Which loader runs it: ``pickle`` (pickle.load), ``torch`` (torch.load with weights_only=False) or ``dcp``
+(torch.distributed.checkpoint.load).
+"""
 
 
 class Payload(NamedTuple):

@@ -1,4 +1,6 @@
-"""Whole-process timings of rivals in turn (A B C, A B C, …), so that drift of the machine hits all alike. Standard library only."""
+"""Whole-process timings of rivals in turn (A B C, A B C, …), so that drift of the machine hits all alike.
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def other(name: str, given: str | None) -> str | None:
-    """An interpreter that has a rival's package: the one given (``--python-NAME``), else this one if it has it."""
+    """An interpreter that has a rival's package: the one given (``--python-NAME``), else this one if it has
+    it.
+    """
     import importlib.util
 
     return given or (sys.executable if importlib.util.find_spec(name) else None)
@@ -47,7 +51,9 @@ def once(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[flo
 
 
 def race(rivals: dict[str, Sequence[str]], runs: int) -> dict[str, dict[str, float]]:
-    """Median and best seconds and peak RSS of every rival, after one warm-up run each. Raises SystemExit when one cannot run."""
+    """Median and best seconds and peak RSS of every rival, after one warm-up run each. Raises SystemExit when
+    one cannot run.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     peak = dict.fromkeys(rivals, 0)
     for turn in range(runs + 1):
@@ -94,7 +100,8 @@ def show(
     for name, r in results.items():
         ratio = f"{r['median'] / base:7.2f}x" if name != ours else "   ours "
         print(
-            f"  {name:40} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio}  {goals.get(name, '')}"
+            f"  {name:40} {r['median']:8.3f} s  best {r['best']:8.3f} s  {r['rss_mb']:7.0f} MB  {ratio} "
+            f" {goals.get(name, '')}"
         )
     for key, value in facts.items():
         print(f"  {key}: {value}")

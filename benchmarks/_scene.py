@@ -1,4 +1,6 @@
-"""What the attacks of attack.py happen in: a victim's runs and home, a directory that all may write, another user."""
+"""What the attacks of attack.py happen in: a victim's runs and home, a directory that all may write, another
+user.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ ATTACKER = 61_234
 MARK = "PWNED"
 """Part of every path and value of the attacker's: where it is seen, orders were obeyed."""
 PATIENCE = 900.0
-"""Seconds after which a command counts as hanging: none of these takes a tenth of that, but machines are busy."""
+"""Seconds after which a command counts as hanging: none of these takes a tenth of that, but machines are
+busy.
+"""
 OLD = 1_700_000_000
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How one command ended: ``code`` is negative for a signal, ``memory`` its peak in bytes, ``cpu`` its seconds of CPU time."""
+    """How one command ended: ``code`` is negative for a signal, ``memory`` its peak in bytes, ``cpu`` its
+    seconds of CPU time.
+    """
 
     code: int
     out: str
@@ -56,7 +62,9 @@ class NeedsRootError(Exception):
 
 
 class Scene:
-    """A new one for every attack, below the system's directory for temporary files, where other users reach it."""
+    """A new one for every attack, below the system's directory for temporary files, where other users reach
+    it.
+    """
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -113,7 +121,9 @@ class Scene:
         code: str = "",
         given: str | None = None,
     ) -> Answer:
-        """One command of the victim's; ``code`` runs before it in the same process, ``given`` is its standard input."""
+        """One command of the victim's; ``code`` runs before it in the same process, ``given`` is its standard
+        input.
+        """
         command = Command(self, words, {**self.environ, **(env or {})}, cwd, code)
         return command.ended(given)
 
@@ -143,7 +153,10 @@ class Command:
         self, scene: Scene, words: Sequence[object], env: Mapping[str, str], cwd: Path | None, code: str = ""
     ) -> None:
         self.memory = scene.place / f"memory-{next(_NUMBERS)}"
-        begin = f"{_MEMORY.format(str(self.memory))}{code}\nfrom ckpt_tools.cli import main\ntry:\n    main()\nfinally:\n    _note()"
+        begin = (
+            f"{_MEMORY.format(str(self.memory))}{code}\nfrom ckpt_tools.cli import main\ntry:\n   "
+            " main()\nfinally:\n    _note()"
+        )
         self.streams: list[IO[bytes]] = [tempfile.TemporaryFile(dir=scene.place) for _ in range(2)]  # noqa: SIM115 - ended() closes them
         self.process = subprocess.Popen(
             [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "-c", _WHERE + begin, *map(str, words)],
@@ -167,7 +180,9 @@ class Command:
 
 
 _WHERE = f"import sys\nsys.path[:] = [p for p in sys.path if p]\nsys.path.insert(0, {str(HOME)!r})\n"
-"""The package under test, whatever the working directory holds; python -c names that one first before Python 3.11."""
+"""The package under test, whatever the working directory holds; python -c names that one first before Python
+3.11.
+"""
 
 
 _NUMBERS = count()
@@ -181,7 +196,9 @@ def _exit(code, end=os._exit):
     end(code)
 os._exit = _exit
 """
-"""Notes the peak of the memory at the end: what wait4 tells begins with that of the process which started this one."""
+"""Notes the peak of the memory at the end: what wait4 tells begins with that of the process which started
+this one.
+"""
 
 
 def _all(stream: IO[bytes]) -> str:
@@ -192,7 +209,9 @@ def _all(stream: IO[bytes]) -> str:
 
 @cache
 def honest() -> tuple[str, str]:
-    """A decision about the demo's runs, and the place that its paths begin with: made once, since it is the same anywhere else."""
+    """A decision about the demo's runs, and the place that its paths begin with: made once, since it is the
+    same anywhere else.
+    """
     with scene() as at:
         plans = at.home / "plans"
         done = at.ckpt("run", at.demo(), "--order", "step", "--plan-dir", plans, "--job", "j", "--", "true")

@@ -1,4 +1,5 @@
-"""What fuzz.py does with an input: the checks of one format, and what must hold of their outcome whatever the bytes are.
+"""What fuzz.py does with an input: the checks of one format, and what must hold of their outcome whatever the
+bytes are.
 
 Everything else that somebody may have written is in _other_targets.py.
 """
@@ -37,7 +38,9 @@ def kept(name: str) -> list[Path]:
 
 
 def seeds(name: str) -> list[bytes]:
-    """What mutation starts from: every file of a format's fixtures, sets and keys too, once; what once failed."""
+    """What mutation starts from: every file of a format's fixtures, sets and keys too, once; what once
+    failed.
+    """
     known = OTHERS[name].seeds() if name in OTHERS else _fixtures(name)
     return list(dict.fromkeys([*known, *(p.read_bytes() for p in kept(name))]))
 
@@ -53,7 +56,9 @@ def _fixtures(name: str) -> list[bytes]:
 
 
 def target(name: str) -> Target:
-    """What every input goes through; raises whatever is wrong with us. Imports the package, so call it where imports are instrumented."""
+    """What every input goes through; raises whatever is wrong with us. Imports the package, so call it where
+    imports are instrumented.
+    """
     return OTHERS[name].make() if name in OTHERS else _checks(name)
 
 

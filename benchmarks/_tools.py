@@ -1,4 +1,6 @@
-"""The tools of detection.py: each says of a directory and a file in it whether something is wrong; raising says so too."""
+"""The tools of detection.py: each says of a directory and a file in it whether something is wrong; raising
+says so too.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def _signing(home: Path, file: Path, files: int) -> bool:
 
 
 class Tool(NamedTuple):
-    """``needs`` is the import it stands on, ``install`` how to get it, ``carriers`` the beginnings of the names it can do something with."""
+    """``needs`` is the import it stands on, ``install`` how to get it, ``carriers`` the beginnings of the
+    names it can do something with.
+    """
 
     run: Callable[[Path, Path, int], object]
     needs: str

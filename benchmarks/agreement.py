@@ -1,4 +1,5 @@
-"""Agreement of two nodes with disks of their own, against the import of torch alone: what --agree adds to a start.
+"""Agreement of two nodes with disks of their own, against the import of torch alone: what --agree adds to a
+start.
 
     python benchmarks/agreement.py [--runs 5]
 

@@ -1,12 +1,14 @@
-"""Attacks on ckpt, each really carried out against a process of it, as a table: what was tried, how ckpt answered, what the attacker got.
+"""Attacks on ckpt, each really carried out against a process of it, as a table: what was tried, how ckpt
+answered, what the attacker got.
 
     sudo python benchmarks/attack.py            # all of them; exit 1 if any succeeds
     sudo python benchmarks/attack.py --quick    # those that take less than a second, as the tests run them
     sudo python benchmarks/attack.py --only fifo --markdown
 
-The victim is whoever starts this, in a directory of its own; the attacker is another user (uid 61234, by seteuid), which needs root. Not as root those rows say so.
-An attack succeeds if the attacker gets what he wanted, if ckpt ends in another way than its documentation says (a crash, a bug's exit code 70, a hang), or holds more
-than 300 MB. SECURITY.md quotes the table.
+The victim is whoever starts this, in a directory of its own; the attacker is another user (uid 61234, by
+seteuid), which needs root. Not as root those rows say so.
+An attack succeeds if the attacker gets what he wanted, if ckpt ends in another way than its documentation
+says (a crash, a bug's exit code 70, a hang), or holds more than 300 MB. SECURITY.md quotes the table.
 """
 
 from __future__ import annotations
@@ -30,14 +32,18 @@ from _scene import HOME, Answer, NeedsRootError, Scene, scene
 HUGE = 300 * 1000 * 1000
 """Bytes that no command here may hold."""
 SAFE = ["-P"] if sys.version_info >= (3, 11) else ["-I"]
-"""What keeps Python from importing out of the working directory; -I before Python 3.11, where ckpt must be installed."""
+"""What keeps Python from importing out of the working directory; -I before Python 3.11, where ckpt must be
+installed.
+"""
 CPU = 60.0
 """Seconds of CPU time that no command here may take."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """``exits`` are the exit codes that an answer may have, ``names`` what its message must name: the flag to say."""
+    """``exits`` are the exit codes that an answer may have, ``names`` what its message must name: the flag to
+    say.
+    """
 
     boundary: str
     name: str

@@ -1,12 +1,14 @@
 """The detection matrix: kinds of damage to small real files by tools, each cell "detected / damaged copies".
 
-    pip install torch safetensors picklescan model-signing     # each tool that is not installed is left out, and said to be
-    python benchmarks/detection.py [--n 50] [--carrier "torch zip"] [--tool ckpt]
+    pip install torch safetensors picklescan model-signing     # each tool that is not installed is left out,
+    and said to be python benchmarks/detection.py [--n 50] [--carrier "torch zip"] [--tool ckpt]
 
-Damage is put on copies of good fixtures at places drawn with a fixed seed, so every run gives the same copies. A copy counts as detected when
-the tool raises, ends with an error, or reports a problem that it does not report for the undamaged file; a loader that refuses the undamaged file
-is left out. Each tool runs in a process of its own, one copy after another; a copy on which the process dies counts as detected and is listed.
-benchmarks/measured_loaders.json adds what MindSpore's and TensorFlow's loaders did with similar damage, measured once where they were installed.
+Damage is put on copies of good fixtures at places drawn with a fixed seed, so every run gives the same
+copies. A copy counts as detected when the tool raises, ends with an error, or reports a problem that it does
+not report for the undamaged file; a loader that refuses the undamaged file is left out. Each tool runs in a
+process of its own, one copy after another; a copy on which the process dies counts as detected and is listed.
+benchmarks/measured_loaders.json adds what MindSpore's and TensorFlow's loaders did with similar damage,
+measured once where they were installed.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ def work(name: str) -> None:
 
 
 def answers(name: str, jobs: list[list[object]]) -> list[bool | str | None]:
-    """True, False, None (the tool refuses the undamaged copy) or "died" for each copy; a new process after each death."""
+    """True, False, None (the tool refuses the undamaged copy) or "died" for each copy; a new process after
+    each death.
+    """
     out: list[bool | str | None] = []
     while len(out) < len(jobs):
         lines = "".join(json.dumps(j) + "\n" for j in jobs[len(out) :])
@@ -208,7 +212,8 @@ def main() -> int:
         print(f"\n### {carrier} (`{CARRIERS[carrier][0]}`)\n\n" + "\n".join(rows), flush=True)
         notes += more
     print(
-        "\n\\* not run here: measured_loaders.json, other files with the same kinds of damage\n\nNot seen by ckpt verify, by what the map says of the bytes:\n"
+        "\n\\* not run here: measured_loaders.json, other files with the same kinds of damage\n\nNot seen by"
+        " ckpt verify, by what the map says of the bytes:\n"
     )
     print("\n".join(notes) or "- nothing")
     return 0

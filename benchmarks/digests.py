@@ -1,9 +1,12 @@
-"""Digests of one warm file for a manifest: ours (XXH3-128) against model_signing (BLAKE3, SHA-256) and Megatron-core's integrity.json (SHA-256, one thread).
+"""Digests of one warm file for a manifest: ours (XXH3-128) against model_signing (BLAKE3, SHA-256) and
+Megatron-core's integrity.json (SHA-256, one thread).
 
     python benchmarks/digests.py [--gib 4] [--runs 5] [--python-model-signing venv/bin/python]
 
-Timed inside each process, after its imports. Goals: BLAKE3 1.3x, SHA-256 4x, Megatron's scheme 7x slower than us. Ours is that of a file's chunks (ckpt_tools/inspection/digests.py), read as
---io auto does, which for a large file in the page cache is by helper processes that map it; their memory (some 20 MB each) is not in the table.
+Timed inside each process, after its imports. Goals: BLAKE3 1.3x, SHA-256 4x, Megatron's scheme 7x slower than
+us. Ours is that of a file's chunks (ckpt_tools/inspection/digests.py), read as --io auto does, which for a
+large file in the page cache is by helper processes that map it; their memory (some 20 MB each) is not in the
+table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Every single bit of small good fixtures flipped in turn, in process: how many flips are seen, and what becomes of those that are not.
+"""Every single bit of small good fixtures flipped in turn, in process: how many flips are seen, and what
+becomes of those that are not.
 
     python benchmarks/flips.py [--limit 4096] [--format torch_zip] [--jobs 2]
 
-A flip that is not seen must lie in bytes that the file's map (``--explain-bytes``) calls unprotected, or leave a deflate stream
-that inflates to the same bytes. Any other is printed as UNDETECTED, and the exit code is 1. Files of a set are flipped one
-at a time beside the others, undamaged, with what their index says about them.
+A flip that is not seen must lie in bytes that the file's map (``--explain-bytes``) calls unprotected, or
+leave a deflate stream that inflates to the same bytes. Any other is printed as UNDETECTED, and the exit code
+is 1. Files of a set are flipped one at a time beside the others, undamaged, with what their index says about
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ SAME = "bits of a deflate stream that inflates to the same bytes"
 
 
 class Flipped(NamedTuple):
-    """What became of the 8 x size flips of one file: ``harmless`` by the name of their bytes, ``missed`` (byte, bit)."""
+    """What became of the 8 x size flips of one file: ``harmless`` by the name of their bytes, ``missed``
+    (byte, bit).
+    """
 
     format: str
     name: str
@@ -120,7 +124,8 @@ def main() -> int:
                 print(f"{f.format:20} {f.name:40} {f.seconds:6.1f} s  {'; '.join(parts)}", flush=True)
     if options.markdown:
         print(
-            "| format | files | flips | seen | in bytes called unprotected | undetected elsewhere |\n|---|---|---|---|---|---|"
+            "| format | files | flips | seen | in bytes called unprotected | undetected elsewhere"
+            " |\n|---|---|---|---|---|---|"
         )
         for name, group in groupby(sorted(done), key=lambda f: f.format):
             g = list(group)
@@ -132,7 +137,8 @@ def main() -> int:
             )
             missed = sum(len(f.missed) for f in g)
             print(
-                f"| {name} | {len(g)} | {sum(f.flips for f in g):,} | {sum(f.seen for f in g):,} | {said} | {missed} |"
+                f"| {name} | {len(g)} | {sum(f.flips for f in g):,} | {sum(f.seen for f in g):,} | {said} |"
+                f" {missed} |"
             )
     return 1 if any(f.missed for f in done) else 0
 

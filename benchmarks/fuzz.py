@@ -1,21 +1,27 @@
-"""Coverage-guided fuzzing with atheris, in process, of whatever ckpt reads: hostile bytes must give findings or a clear error, quickly and in little memory.
+"""Coverage-guided fuzzing with atheris, in process, of whatever ckpt reads: hostile bytes must give findings
+or a clear error, quickly and in little memory.
 
-    pip install atheris
-    python benchmarks/fuzz.py torch_zip --seconds 600 --out found/
-    python benchmarks/fuzz.py --all --seconds 120                   # every target, two minutes in all
-    python benchmarks/fuzz.py --list
-    python benchmarks/fuzz.py torch_zip --replay found/crash-*      # without instrumentation: milliseconds, memory, what was raised
+    pip install atheris python benchmarks/fuzz.py torch_zip --seconds 600 --out found/ python
+    benchmarks/fuzz.py --all --seconds 120                   # every target, two minutes in all python
+    benchmarks/fuzz.py --list python benchmarks/fuzz.py torch_zip --replay found/crash-*      # without
+    instrumentation: milliseconds, memory, what was raised
 
-A target is a format, or something else that another user may have written: a decision, a ckpt.toml, a template of a layout, a fault file, trackers, strategy files,
-records of the cache, messages of peers, the names in a tree. Without atheris a mutator that knows nothing of coverage takes its place, and the result says so.
+A target is a format, or something else that another user may have written: a decision, a ckpt.toml, a
+template of a layout, a fault file, trackers, strategy files, records of the cache, messages of peers, the
+names in a tree. Without atheris a mutator that knows nothing of coverage takes its place, and the result says
+so.
 
-Every input goes through the structure check, the stored checksums and the byte map; for a format whose fixtures are sets also through
-what the index of each good set says about its members, and what the input itself says, as an index, about good members.
-Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is minimised and written to --out; exit 1.
+Every input goes through the structure check, the stored checksums and the byte map; for a format whose
+fixtures are sets also through what the index of each good set says about its members, and what the input
+itself says, as an index, about good members.
+Prints one JSON object. An input that raises, takes more than 2 s or grows the process past 300 MB is
+minimised and written to --out; exit 1.
 So does a process that died ("deaths"): memory that inputs leave behind shows only there.
-Put what it finds into fixtures/fuzz/<target>/ under a name that says what went wrong: the tests replay it for ever (64 KiB at most).
-The seeds are fixtures/formats/<name>/ and what failed before; the mutator is libFuzzer's, which knows no format, plus splices of seeds. The last sixth of the time
-goes to inputs of up to 1 MiB: pieces of what was found, repeated, without instrumentation.
+Put what it finds into fixtures/fuzz/<target>/ under a name that says what went wrong: the tests replay it for
+ever (64 KiB at most).
+The seeds are fixtures/formats/<name>/ and what failed before; the mutator is libFuzzer's, which knows no
+format, plus splices of seeds. The last sixth of the time goes to inputs of up to 1 MiB: pieces of what was
+found, repeated, without instrumentation.
 """
 
 from __future__ import annotations
@@ -48,13 +54,16 @@ HUGE = 300 * 1000 * 1000
 """Bytes that the process may never hold."""
 LONGEST = 1 << 20
 SHORT = 1 << 16
-"""Bytes of what the fuzzer makes itself; longer inputs are made of these afterwards, without instrumentation."""
+"""Bytes of what the fuzzer makes itself; longer inputs are made of these afterwards, without instrumentation.
+"""
 KEPT = 8
 """Slow or large inputs that are kept."""
 
 
 class Watch:
-    """Runs the target on one input after another and writes down what is wrong with it; ``out`` is where, ``phase`` names the slowest one."""
+    """Runs the target on one input after another and writes down what is wrong with it; ``out`` is where,
+    ``phase`` names the slowest one.
+    """
 
     def __init__(self, run: Target, out: Path, phase: str) -> None:
         run(b"")  # what is imported on first use does not count
@@ -249,7 +258,8 @@ def shrink(name: str, path: Path) -> None:
 
 
 def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> dict[str, object]:
-    """Fuzz for so long, starting again when an input takes the process along; then look at what was kept without instrumentation.
+    """Fuzz for so long, starting again when an input takes the process along; then look at what was kept
+    without instrumentation.
 
     ``keep`` is a directory for inputs that reached something new, from this run to the next.
     """

@@ -1,9 +1,11 @@
-"""Many processes, one checkpoint: what 64 concurrent `ckpt latest --rank i --level content` read together, and what a second start reads.
+"""Many processes, one checkpoint: what 64 concurrent `ckpt latest --rank i --level content` read together,
+and what a second start reads.
 
     python benchmarks/herd.py [--ranks 64] [--mib 1] [--runs 3] [--json]
 
-Goals: all calls together read at most 1.05 times the checkpoint; a second start with a warm cache reads at most 1 MB. Bytes are what the calls' JSON says they
-read (counted at every read of a file); with strace at hand, what the system says a second start has read below ROOT.
+Goals: all calls together read at most 1.05 times the checkpoint; a second start with a warm cache reads at
+most 1 MB. Bytes are what the calls' JSON says they read (counted at every read of a file); with strace at
+hand, what the system says a second start has read below ROOT.
 """
 
 from __future__ import annotations
@@ -133,7 +135,10 @@ def main() -> None:
                 )
             )
         facts = {
-            "title": f"{options.ranks} concurrent calls, {options.steps} checkpoint(s) of {size / (1 << 20):.1f} MiB each",
+            "title": (
+                f"{options.ranks} concurrent calls, {options.steps} checkpoint(s) of {size / (1 << 20):.1f}"
+                " MiB each"
+            ),
             "bytes_read_by_all_over_checkpoint": max(row[0] for row in rows),
             "the_same_without_cache": max(row[6] for row in rows),
             "bytes_read_by_a_second_start": max(row[1] for row in rows),
@@ -146,19 +151,25 @@ def main() -> None:
             print(json.dumps(facts))
             return
         print(
-            f"{facts['title']}   [{os.cpu_count()} CPUs, Python {sys.version.split()[0]}; worst of {options.runs} runs, times are medians]"
+            f"{facts['title']}   [{os.cpu_count()} CPUs, Python {sys.version.split()[0]}; worst of"
+            f" {options.runs} runs, times are medians]"
         )
         print(
-            f"  read by all calls / bytes of the checkpoint  {facts['bytes_read_by_all_over_checkpoint']:8.3f}   goal at most 1.05; --no-cache {facts['the_same_without_cache']:.1f}"
+            "  read by all calls / bytes of the checkpoint "
+            f" {facts['bytes_read_by_all_over_checkpoint']:8.3f}   goal at most 1.05; --no-cache"
+            f" {facts['the_same_without_cache']:.1f}"
         )
         print(
-            f"  read by a second start                       {facts['bytes_read_by_a_second_start']:8,} bytes   goal at most 1,000,000"
+            f"  read by a second start                       {facts['bytes_read_by_a_second_start']:8,} bytes"
+            "   goal at most 1,000,000"
         )
         print(
-            f"  the same below ROOT, as strace sees it       {rows[-1][2] if rows[-1][2] is not None else 'strace is not installed':>8} bytes"
+            "  the same below ROOT, as strace sees it      "
+            f" {rows[-1][2] if rows[-1][2] is not None else 'strace is not installed':>8} bytes"
         )
         print(
-            f"  all calls: cold {facts['seconds_cold']:.2f} s, warm {facts['seconds_warm']:.2f} s, --no-cache {facts['seconds_without_cache']:.2f} s"
+            f"  all calls: cold {facts['seconds_cold']:.2f} s, warm {facts['seconds_warm']:.2f} s, --no-cache"
+            f" {facts['seconds_without_cache']:.2f} s"
         )
     finally:
         shutil.rmtree(directory)

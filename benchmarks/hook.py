@@ -1,8 +1,10 @@
-"""The pre-start hook: from the start of ckpt run to the first instruction of its command, on 8 small rank files.
+"""The pre-start hook: from the start of ckpt run to the first instruction of its command, on 8 small rank
+files.
 
     python benchmarks/hook.py [--runs 21]
 
-Goals: under 0.3 s, with torch not imported; under 0.2 times the import of torch, which every rank pays anyway (ratio above 5).
+Goals: under 0.3 s, with torch not imported; under 0.2 times the import of torch, which every rank pays anyway
+(ratio above 5).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ main()
 
 
 def until_exec(root: str, plans: str, runs: int) -> list[float]:
-    """Seconds from the start of the process to the time that the command it becomes reads from the same clock."""
+    """Seconds from the start of the process to the time that the command it becomes reads from the same
+    clock.
+    """
     said = []
     for _ in range(runs + 1):
         start = time.clock_gettime(time.CLOCK_BOOTTIME)

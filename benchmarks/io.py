@@ -1,9 +1,12 @@
-"""Reading one large warm torch file in every way, against reading alone: in this process, so that start-up does not count, and as whole processes.
+"""Reading one large warm torch file in every way, against reading alone: in this process, so that start-up
+does not count, and as whole processes.
 
     python benchmarks/io.py [--gib 4] [--runs 5] [--rivals]
 
-"Reading alone" is preadv into one buffer per thread and nothing else, with as many threads as we use; the better of 256 KiB and 1 MiB buffers.
-Goals: 0.85 of its speed with --io pread, 1.2 with mmap. With --rivals also zipfile -t (4x), torch.load (12x), unzip -t (40x), sha256sum (25x), once each.
+"Reading alone" is preadv into one buffer per thread and nothing else, with as many threads as we use; the
+better of 256 KiB and 1 MiB buffers.
+Goals: 0.85 of its speed with --io pread, 1.2 with mmap. With --rivals also zipfile -t (4x), torch.load (12x),
+unzip -t (40x), sha256sum (25x), once each.
 CPU seconds (own and helpers') tell more than wall time where other work runs on the machine.
 """
 
@@ -74,9 +77,9 @@ def spent() -> float:
 def within(path: str, runs: int) -> dict[str, dict[str, float]]:
     """Median and best of everybody, in turn, in this process."""
     work: dict[str, Callable[[], None]] = {
-        f"preadv alone, {k} KiB": (lambda k=k: alone(path, k * KIB)) for k in (256, 1024)
+        f"preadv alone, {k} KiB": lambda k=k: alone(path, k * KIB) for k in (256, 1024)
     }  # type: ignore[misc]
-    work |= {f"look, io {io}": (lambda io=io: ours(path, io)) for io in ("pread", "mmap", "auto")}  # type: ignore[misc]
+    work |= {f"look, io {io}": lambda io=io: ours(path, io) for io in ("pread", "mmap", "auto")}  # type: ignore[misc]
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
     for turn in range(runs + 1):
         for name, do in work.items():
@@ -167,12 +170,14 @@ def main() -> None:
         print(f"{size / 2**30:.2f} GiB, {default_jobs()} threads, load {os.getloadavg()[0]:.1f}")
         for n, r in rows.items():
             print(
-                f"  {n:24} {r['wall']:7.3f} s  best {r['best']:7.3f} s  CPU {r['cpu']:6.3f} s  {r['speed'] / 1e9:6.2f} GB/s"
-                f"  of reading alone: {r['of_alone']:.2f} (best {r['of_alone_best']:.2f}, CPU {r['of_alone_cpu']:.2f})"
+                f"  {n:24} {r['wall']:7.3f} s  best {r['best']:7.3f} s  CPU {r['cpu']:6.3f} s "
+                f" {r['speed'] / 1e9:6.2f} GB/s  of reading alone: {r['of_alone']:.2f} (best"
+                f" {r['of_alone_best']:.2f}, CPU {r['of_alone_cpu']:.2f})"
             )
         for n, p in processes.items():
             print(
-                f"  {n:24} {p['wall']:7.3f} s  {p['rss_mb']:6.0f} MB  {p['wall'] / processes['ckpt verify --io pread']['wall']:.1f}x the time of --io pread"
+                f"  {n:24} {p['wall']:7.3f} s  {p['rss_mb']:6.0f} MB "
+                f" {p['wall'] / processes['ckpt verify --io pread']['wall']:.1f}x the time of --io pread"
             )
     finally:
         shutil.rmtree(directory)

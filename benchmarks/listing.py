@@ -1,4 +1,5 @@
-"""Listing 1,024 rank folders x 100 files: ckpt ls against the sample scripts' own glob + sort by getmtime, whole processes; system calls by strace.
+"""Listing 1,024 rank folders x 100 files: ckpt ls against the sample scripts' own glob + sort by getmtime,
+whole processes; system calls by strace.
 
     python benchmarks/listing.py [--ranks 1024] [--files 100] [--runs 5]
 

@@ -1,10 +1,12 @@
-"""Verifying with two Dask workers against one, beside two plain processes against one that read the same files.
+"""Verifying with two Dask workers against one, beside two plain processes against one that read the same
+files.
 
     python benchmarks/many.py [--files 16] [--mib 512] [--runs 5] [--rate 500]
 
-Goals: the gain from the second worker at least 0.85 of that which reading alone has from a second process; at least 1.8 where each worker reads at
-most ``--rate`` MB/s. Workers have one thread each; they run all the time, and what is measured is ``ckpt verify`` as a whole process, without and with the time
-that it needs before it can ask anybody (measured on an empty directory).
+Goals: the gain from the second worker at least 0.85 of that which reading alone has from a second process; at
+least 1.8 where each worker reads at most ``--rate`` MB/s. Workers have one thread each; they run all the
+time, and what is measured is ``ckpt verify`` as a whole process, without and with the time that it needs
+before it can ask anybody (measured on an empty directory).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Changes a module in one place at a time and says which changes no test notices.
 
-    python benchmarks/mutants.py planning.choose tests/unit/test_choose.py tests/unit/test_plan.py
-    python benchmarks/mutants.py planning.judge tests/layouts/test_selection.py … --sample 60    # of so many places, drawn with a fixed seed
+    python benchmarks/mutants.py planning.choose tests/unit/test_choose.py tests/unit/test_plan.py python
+    benchmarks/mutants.py planning.judge tests/layouts/test_selection.py … --sample 60    # of so many places,
+    drawn with a fixed seed
 
-A change is one comparison, operator, number, truth value, condition or statement. Each is tried in a process of its own, forked from
-one that has pytest and torch loaded; the module on disk stays as it is.
+A change is one comparison, operator, number, truth value, condition or statement. Each is tried in a process
+of its own, forked from one that has pytest and torch loaded; the module on disk stays as it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Verifying a MindSpore .ckpt with CRC and a TensorFlow bundle against what their own frameworks do to read and check all of it, whole processes, warm.
+"""Verifying a MindSpore .ckpt with CRC and a TensorFlow bundle against what their own frameworks do to read
+and check all of it, whole processes, warm.
 
-    python benchmarks/other_frameworks.py [--gib 4] [--runs 5] [--python-mindspore PYTHON] [--python-tensorflow PYTHON]
+    python benchmarks/other_frameworks.py [--gib 4] [--runs 5] [--python-mindspore PYTHON]
+    [--python-tensorflow PYTHON]
 
-The frameworks also write the files; whatever is not installed is left out. Goals: load_checkpoint(crc_check=True) 10x, tf.train.load_checkpoint reading all tensors 5x (2 GiB) slower.
+The frameworks also write the files; whatever is not installed is left out. Goals:
+load_checkpoint(crc_check=True) 10x, tf.train.load_checkpoint reading all tensors 5x (2 GiB) slower.
 """
 
 from __future__ import annotations

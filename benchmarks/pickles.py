@@ -1,9 +1,13 @@
-"""Pickles that really run something when their framework loads them, and real files, before ckpt-tools and other scanners.
+"""Pickles that really run something when their framework loads them, and real files, before ckpt-tools and
+other scanners.
 
-    python benchmarks/pickles.py [--python-picklescan PYTHON] [--python-fickling PYTHON] [--python-modelscan PYTHON] [--real DIR]... [--missed]
+    python benchmarks/pickles.py [--python-picklescan PYTHON] [--python-fickling PYTHON] [--python-modelscan
+    PYTHON] [--real DIR]... [--missed]
 
-Each payload is first loaded in a child process (pickle.load, torch.load(weights_only=False), torch.distributed.checkpoint.load) and must leave its mark there; all of
-them write below a temporary directory only. Real files are the good fixtures, and those below --real. --check asks ckpt-tools alone and ends in 1 where what runs is ok.
+Each payload is first loaded in a child process (pickle.load, torch.load(weights_only=False),
+torch.distributed.checkpoint.load) and must leave its mark there; all of them write below a temporary
+directory only. Real files are the good fixtures, and those below --real. --check asks ckpt-tools alone and
+ends in 1 where what runs is ok.
 """
 
 from __future__ import annotations
@@ -62,7 +66,9 @@ def look(path):
 
 
 class Row(NamedTuple):
-    """What one scanner says of each payload and of each real file: ``caught``, ``error`` (it gave up) or ``missed``; ours of a question is ``asked``."""
+    """What one scanner says of each payload and of each real file: ``caught``, ``error`` (it gave up) or
+    ``missed``; ours of a question is ``asked``.
+    """
 
     name: str
     payloads: dict[str, str]
@@ -121,7 +127,9 @@ def scanners(options: argparse.Namespace) -> Iterable[tuple[str, str, str]]:
 
 
 def proven(payloads: Sequence[Payload], directory: Path) -> list[Payload]:
-    """Those that leave their mark. Each is loaded in a process of its own, in which nothing of the user's is at hand."""
+    """Those that leave their mark. Each is loaded in a process of its own, in which nothing of the user's is
+    at hand.
+    """
     for payload in payloads:
         pid = os.fork()
         if not pid:
@@ -237,7 +245,8 @@ def files_of(payload: Payload) -> list[Path]:
 def show(rows: Sequence[Row], payloads: Sequence[Payload], real: dict[str, Path], *, missed: bool) -> None:
     print(f"{len(payloads)} payloads, each of which ran; {len(real)} real files\n")
     print(
-        "| scanner | caught | asked | gave up | missed | false alarms | asked about real files | gave up on real files | seconds |"
+        "| scanner | caught | asked | gave up | missed | false alarms | asked about real files | gave up on"
+        " real files | seconds |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -246,10 +255,12 @@ def show(rows: Sequence[Row], payloads: Sequence[Payload], real: dict[str, Path]
         print(f"| {row.name} | {' | '.join(map(str, cells))} | {row.seconds:.1f} |")
     for row in rows if missed else ():
         print(
-            f"\n{row.name} missed: {', '.join(n for n, said in row.payloads.items() if said == 'missed') or 'nothing'}"
+            f"\n{row.name} missed:"
+            f" {', '.join(n for n, said in row.payloads.items() if said == 'missed') or 'nothing'}"
         )
         print(
-            f"{row.name}, false alarms: {', '.join(n for n, said in row.real.items() if said in ('caught', 'asked')) or 'none'}"
+            f"{row.name}, false alarms:"
+            f" {', '.join(n for n, said in row.real.items() if said in ('caught', 'asked')) or 'none'}"
         )
 
 

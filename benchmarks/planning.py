@@ -1,9 +1,10 @@
-"""Planning from names alone (ckpt plan --level presence) for 1,024 rank folders x 100 checkpoints against the sample scripts' own glob + sort by getmtime.
+"""Planning from names alone (ckpt plan --level presence) for 1,024 rank folders x 100 checkpoints against the
+sample scripts' own glob + sort by getmtime.
 
     python benchmarks/planning.py [--ranks 1024] [--files 100] [--runs 5] [--growth]
 
-Goals: at most 3 times the glob (ratio at least 0.33), at most one stat per file, under 200 MB. With --growth: the same for 10^4, 10^5 and 10^6 files; goal: each at most
-11 times the one before.
+Goals: at most 3 times the glob (ratio at least 0.33), at most one stat per file, under 200 MB. With --growth:
+the same for 10^4, 10^5 and 10^6 files; goal: each at most 11 times the one before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Two pictures from the line "sizes" of run.py, as SVG without any package: throughput and peak memory against file size, both on logarithmic axes."""
+"""Two pictures from the line "sizes" of run.py, as SVG without any package: throughput and peak memory
+against file size, both on logarithmic axes.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,24 @@ def draw(title: str, lines: dict[str, Sequence[Point]], unit: str) -> str:
 
     x, y = scale(across[0], across[-1], LEFT, WIDTH - RIGHT), scale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><text x="{LEFT}" y="22" font-size="15">{title}</text>',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
+            ' font-size="12">'
+        ),
+        (
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><text x="{LEFT}" y="22"'
+            f' font-size="15">{title}</text>'
+        ),
     ]
     foot, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     out += (
-        f'<path d="M{x(t):.1f} {TOP}V{foot}" stroke="#eee"/><text x="{x(t):.1f}" y="{foot + 20}" text-anchor="middle">{_bytes(t)}</text>'
+        f'<path d="M{x(t):.1f} {TOP}V{foot}" stroke="#eee"/><text x="{x(t):.1f}" y="{foot + 20}"'
+        f' text-anchor="middle">{_bytes(t)}</text>'
         for t in across
     )
     out += (
-        f'<path d="M{LEFT} {y(t):.1f}H{right}" stroke="#eee"/><text x="{LEFT - 8}" y="{y(t) + 4:.1f}" text-anchor="end">{t:g} {unit}</text>'
+        f'<path d="M{LEFT} {y(t):.1f}H{right}" stroke="#eee"/><text x="{LEFT - 8}" y="{y(t) + 4:.1f}"'
+        f' text-anchor="end">{t:g} {unit}</text>'
         for t in up
     )
     labels: list[float] = []

@@ -1,11 +1,15 @@
-"""All benchmarks of this directory in one go: a table, JSON, and the generated part of docs/benchmarks.md with its two pictures.
+"""All benchmarks of this directory in one go: a table, JSON, and the generated part of docs/benchmarks.md
+with its two pictures.
 
     python benchmarks/run.py [--small] [--only NAME …] [--runs N] [--json FILE] [--write-docs] [--from FILE]
-                             [--python-model-signing PYTHON] [--python-mindspore PYTHON] [--python-tensorflow PYTHON]
+                             [--python-model-signing PYTHON] [--python-mindspore PYTHON] [--python-tensorflow
+                             PYTHON]
 
-Each line is measured together with its rivals, in turn; medians are quoted, with the best beside them. --small needs minutes on 2 CPUs: smaller files, and goals that
-were set for large ones are reached less often, because what is left is start-up. Rivals that are not installed are left out and said so; packages that do not go together with ours
-have interpreters of their own. --from reads the JSON of an earlier run instead of measuring.
+Each line is measured together with its rivals, in turn; medians are quoted, with the best beside them.
+--small needs minutes on 2 CPUs: smaller files, and goals that were set for large ones are reached less often,
+because what is left is start-up. Rivals that are not installed are left out and said so; packages that do not
+go together with ours have interpreters of their own. --from reads the JSON of an earlier run instead of
+measuring.
 """
 
 from __future__ import annotations
@@ -113,7 +117,9 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def reached(goal: str, ratio: float, result: dict[str, float]) -> bool | None:
-    """Whether a goal in words ("goal 4x", "goal above 5x", "under 100 MB") is reached; None when it says nothing of that kind."""
+    """Whether a goal in words ("goal 4x", "goal above 5x", "under 100 MB") is reached; None when it says
+    nothing of that kind.
+    """
     if m := re.search(r"([\d.]+)x", goal):
         return ratio >= float(m[1])
     if m := re.search(r"under ([\d.]+) (MB|s)", goal):
@@ -160,10 +166,19 @@ def facts(said: dict[str, Any]) -> str:
 def page(run: dict[str, Any]) -> str:
     """The generated part of docs/benchmarks.md."""
     about = run["machine"]
-    where = f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_gib']} GiB, {about['system']}; Python {about['python']}, {about['versions']}"
+    where = (
+        f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_gib']} GiB, {about['system']}; Python"
+        f" {about['python']}, {about['versions']}"
+    )
     out = [
-        f"`python benchmarks/run.py{' --small' if run['small'] else ''} --write-docs`, {run['date']}: {where}; load average {about['load'][0]} at the start, {run['load_after'][0]} at the end.",
-        "Times are medians of whole processes unless the script says otherwise; the ratio is the median / our median, so above 1 is slower than ours.",
+        (
+            f"`python benchmarks/run.py{' --small' if run['small'] else ''} --write-docs`, {run['date']}:"
+            f" {where}; load average {about['load'][0]} at the start, {run['load_after'][0]} at the end."
+        ),
+        (
+            "Times are medians of whole processes unless the script says otherwise; the ratio is the median /"
+            " our median, so above 1 is slower than ours."
+        ),
         "",
         "| work | who | median | best | memory | ratio | goal | reached |",
         "|---|---|---|---|---|---|---|---|",
@@ -237,7 +252,8 @@ def main() -> None:
                 run["lines"].append(said)
                 for row in table(said):
                     print(
-                        f"{row[0][:44]:44} {row[1][:44]:44} {row[2]:>10} best {row[3]:>10} {row[4]:>9} {row[5]:>8}  {row[6]} {row[7]}",
+                        f"{row[0][:44]:44} {row[1][:44]:44} {row[2]:>10} best {row[3]:>10} {row[4]:>9}"
+                        f" {row[5]:>8}  {row[6]} {row[7]}",
                         flush=True,
                     )
                 if note := said.get("failed") or facts(said):

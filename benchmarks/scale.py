@@ -1,11 +1,15 @@
-"""How long one ``ckpt verify --scheduler`` takes on many nodes: what a unit of work costs, measured here, and a simulation with it.
+"""How long one ``ckpt verify --scheduler`` takes on many nodes: what a unit of work costs, measured here, and
+a simulation with it.
 
     python benchmarks/scale.py [--ranks 16384] [--tb 100] [--node-gbs 5] [--store-gbs 1000]
 
-Measured: the structure of a torch file looked at by the asking process; a unit handed out, worked on and taken back through a real Dask scheduler with two
-workers; and what the threads of a worker on this machine read and check in a second, from the page cache. A node of the simulation reads as much, or --node-gbs
-where its network gives less. Simulated: one asking process, one scheduler, ``--threads`` threads per node that share ``--node-gbs``, all of them the store's ``--store-gbs``;
-units take between 0.8 and 1.6 times their share. Beside it what the slowest of the parts alone would take: the two must agree.
+Measured: the structure of a torch file looked at by the asking process; a unit handed out, worked on and
+taken back through a real Dask scheduler with two workers; and what the threads of a worker on this machine
+read and check in a second, from the page cache. A node of the simulation reads as much, or --node-gbs where
+its network gives less. Simulated: one asking process, one scheduler, ``--threads`` threads per node that
+share ``--node-gbs``, all of them the store's ``--store-gbs``;
+units take between 0.8 and 1.6 times their share. Beside it what the slowest of the parts alone would take:
+the two must agree.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ NODES = (1, 4, 16, 64, 256, 1024)
 
 
 def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
-    """Seconds per file for its structure and its cut into ranges, and per unit for the whole way through Dask; bytes per second of this machine as a worker."""
+    """Seconds per file for its structure and its cut into ranges, and per unit for the whole way through
+    Dask; bytes per second of this machine as a worker.
+    """
     path = os.path.join(directory, "model.pt")
     os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", MAKE, path, "1")
     best = []
@@ -68,7 +74,9 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
 
 
 def node(path: str) -> float:
-    """Bytes per second that a worker with a thread per CPU reads and checks here: whole files, each by one thread."""
+    """Bytes per second that a worker with a thread per CPU reads and checks here: whole files, each by one
+    thread.
+    """
     threads, looks = os.cpu_count() or 1, 4
     rates = []
     with ThreadPoolExecutor(threads) as pool:
@@ -167,7 +175,8 @@ def main() -> None:
     print(", ".join(f"{k} {v}" for k, v in facts.items()))
     for r in rows:
         print(
-            f"  {r['nodes']:5} nodes  {r['units']:8,} units  simulated {r['simulated']:9.0f} s   bound {r['bound']:9.0f} s by {r['by']}"
+            f"  {r['nodes']:5} nodes  {r['units']:8,} units  simulated {r['simulated']:9.0f} s   bound"
+            f" {r['bound']:9.0f} s by {r['by']}"
         )
 
 

@@ -1,4 +1,5 @@
-"""What is in one large torch file: ckpt show against torch.load(mmap=True), whole processes, and the bytes that ckpt reads of it.
+"""What is in one large torch file: ckpt show against torch.load(mmap=True), whole processes, and the bytes
+that ckpt reads of it.
 
     python benchmarks/show_file.py [--gib 4] [--runs 5]
 
@@ -45,7 +46,10 @@ def main() -> None:
             "ckpt show",
             {"torch.load(mmap=True)": "goal 8x"},
             options.json,
-            bytes_read=f"{'strace is not installed' if read is None else f'{read:,}'} (goal under 1,048,576 + the pickle's {pickle:,})",
+            bytes_read=(
+                f"{'strace is not installed' if read is None else f'{read:,}'} (goal under 1,048,576 + the"
+                f" pickle's {pickle:,})"
+            ),
         )
     finally:
         shutil.rmtree(directory)

@@ -1,9 +1,11 @@
-"""Throughput and memory against file size: ckpt verify of one warm torch file against torch.load, zipfile and reading alone.
+"""Throughput and memory against file size: ckpt verify of one warm torch file against torch.load, zipfile and
+reading alone.
 
     python benchmarks/sizes.py [--gib 4] [--sparse 16] [--runs 5]
 
-Files of 1 MiB to --gib GiB of random numbers; one more of --sparse GiB of zeros that take no room on the disk, for memory only (torch.load would need
-that much). Goal: our peak RSS does not grow with the file, and stays under 100 MB. benchmarks/plots.py draws the two pictures.
+Files of 1 MiB to --gib GiB of random numbers; one more of --sparse GiB of zeros that take no room on the
+disk, for memory only (torch.load would need that much). Goal: our peak RSS does not grow with the file, and
+stays under 100 MB. benchmarks/plots.py draws the two pictures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Planning from names alone where each file system call takes 1 ms more (a busy network file system): ckpt plan against the sample scripts' glob + sort by getmtime.
+"""Planning from names alone where each file system call takes 1 ms more (a busy network file system): ckpt
+plan against the sample scripts' glob + sort by getmtime.
 
     python benchmarks/slow_files.py [--ranks 1024] [--files 100] [--runs 3] [--ms 1]
 
-Goal: at most 0.6 times the glob (ratio at least 1.67). The delay is added to both by a library that LD_PRELOAD puts before the C library, made here with gcc; it also slows
-the imports of both.
+Goal: at most 0.6 times the glob (ratio at least 1.67). The delay is added to both by a library that
+LD_PRELOAD puts before the C library, made here with gcc; it also slows the imports of both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Many small torch files, whole process: ckpt verify with a process per CPU against one, zipfile.testzip and torch.load on each in one process.
+"""Many small torch files, whole process: ckpt verify with a process per CPU against one, zipfile.testzip and
+torch.load on each in one process.
 
     python benchmarks/small_files.py [--files 1000] [--runs 5]
 

@@ -1,8 +1,10 @@
-"""Start-up: ckpt latest --rank 0 on a tree of 8 small files against an empty typer app and an import of torch, whole processes.
+"""Start-up: ckpt latest --rank 0 on a tree of 8 small files against an empty typer app and an import of
+torch, whole processes.
 
     python benchmarks/startup.py [--runs 21]
 
-Goals: at most 1.4 times the empty typer app (ratio at least 0.71), under 0.2 times the import of torch (ratio above 5);
+Goals: at most 1.4 times the empty typer app (ratio at least 0.71), under 0.2 times the import of torch (ratio
+above 5);
 torch, numpy, rich and fsspec stay out of sys.modules.
 """
 

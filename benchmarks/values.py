@@ -1,10 +1,12 @@
-"""Looking at every number of one warm safetensors file: our values level against torch.isfinite and numpy.isfinite on tensors in memory.
+"""Looking at every number of one warm safetensors file: our values level against torch.isfinite and
+numpy.isfinite on tensors in memory.
 
     python benchmarks/values.py [--gib 2] [--runs 5] [--dtype float32]
 
-Timed inside each process, after its imports. Ours reads the file, counts NaN, infinities, denormals and zeros, and finds the extremes; the
-others ask one question of tensors that are loaded already (the time to load them is a line of its own). Goals: at least 1 GB/s on one
-core, peak RSS that does not grow with the file, and no slower than loading and asking.
+Timed inside each process, after its imports. Ours reads the file, counts NaN, infinities, denormals and
+zeros, and finds the extremes; the others ask one question of tensors that are loaded already (the time to
+load them is a line of its own). Goals: at least 1 GB/s on one core, peak RSS that does not grow with the
+file, and no slower than loading and asking.
 """
 
 from __future__ import annotations

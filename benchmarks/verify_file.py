@@ -2,7 +2,8 @@
 
     python benchmarks/verify_file.py [--gib 4] [--runs 5]
 
-Goals: reading alone at least 0.85x, zipfile 4x, torch.load 12x, sha256sum 25x, unzip 40x slower than us; our peak RSS under 100 MB. unzip and sha256sum are the system's.
+Goals: reading alone at least 0.85x, zipfile 4x, torch.load 12x, sha256sum 25x, unzip 40x slower than us; our
+peak RSS under 100 MB. unzip and sha256sum are the system's.
 """
 
 from __future__ import annotations

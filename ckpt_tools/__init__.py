@@ -1,4 +1,6 @@
-"""Discover, verify and plan the loading of training checkpoints: ``scan``, ``verify``, ``latest``, ``plan``, ``try_load``, and the nouns they return."""
+"""Discover, verify and plan the loading of training checkpoints: ``scan``, ``verify``, ``latest``, ``plan``,
+``try_load``, and the nouns they return.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use (PEP 562), so that ``import ckpt_tools`` costs next to nothing in a training script."""
+    """Import a public name on first use (PEP 562), so that ``import ckpt_tools`` costs next to nothing in a
+    training script.
+    """
     from importlib import import_module
 
     if name not in __all__:

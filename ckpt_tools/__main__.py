@@ -3,7 +3,8 @@
 import os
 import sys
 
-# Without -P the first place for modules is the working directory, which may be anybody's; this package is found already.
+# Without -P the first place for modules is the working directory, which may be anybody's; this package is
+# found already.
 if sys.path and sys.path[0] in ("", os.path.realpath(os.curdir)):
     del sys.path[0]
 

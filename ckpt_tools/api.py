@@ -1,4 +1,6 @@
-"""What the command line and other programs call: roots and questions in, scans, verifications and load plans out."""
+"""What the command line and other programs call: roots and questions in, scans, verifications and load plans
+out.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
 
 def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
-    """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not tell the step).
+    """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not
+    tell the step).
 
-    Of ``selection`` count its filters (layout, run, prefix, kind, max_step), order, world_size, save_interval, key_file and jobs.
+    Of ``selection`` count its filters (layout, run, prefix, kind, max_step), order, world_size,
+    save_interval, key_file and jobs.
     Raises CannotLook when ``root`` cannot be listed.
     """
     from ckpt_tools.planning.scan import scan_root
@@ -62,18 +66,23 @@ def verify(
     trust: Trust = OURS,
     layouts: Layouts | None = None,
 ) -> Verification:
-    """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of every checkpoint and run.
+    """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of
+    every checkpoint and run.
 
     ``trust_global`` are patterns of names that pickles may call although no list has them.
-    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the file's bytes. With ``cache`` the verdicts are kept for
-    later runs, and those not older than ``max_age`` seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
-    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
-    With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is read, the least recently checked first: that is remembered with ``cache``.
+    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the
+    file's bytes. With ``cache`` the verdicts are kept for later runs, and those not older than ``max_age``
+    seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
+    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at
+    most.
+    With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is
+    read, the least recently checked first: that is remembered with ``cache``.
     ``trust`` says whose key file and cache count beside this user's own.
     ``layouts`` are those that names are compared with, None for those that are built in.
-    With an ``engine`` (``ckpt_tools.reading.engines``) its workers read, who must see the files under the same paths; the answer is the same.
-    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError for no path at all, and when a part of the contents
-    is asked for at another level.
+    With an ``engine`` (``ckpt_tools.reading.engines``) its workers read, who must see the files under the
+    same paths; the answer is the same.
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError
+    for no path at all, and when a part of the contents is asked for at another level.
     """
     options = ReadOptions(
         jobs=jobs,
@@ -136,9 +145,11 @@ def plan(
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> LoadPlan:
-    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the rejected candidates.
+    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the
+    rejected candidates.
 
-    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used. Nothing is written but the cache, where ``selection.cache`` asks for it.
+    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used. Nothing is written but the
+    cache, where ``selection.cache`` asks for it.
     """
     from ckpt_tools.planning import decision_log  # verify starts sooner without it
     from ckpt_tools.planning.answer import load_plan
@@ -167,9 +178,11 @@ def latest(
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> LoadPlan:
-    """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the fingerprint stays that of the whole plan.
+    """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the
+    fingerprint stays that of the whole plan.
 
-    Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load different files.
+    Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load
+    different files.
     """
     from ckpt_tools import launchers
     from ckpt_tools.planning.answer import asking_rank, narrowed

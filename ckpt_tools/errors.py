@@ -1,4 +1,6 @@
-"""What ckpt raises at its caller. A damaged checkpoint is a finding, never one of these (docs/exit-codes.md)."""
+"""What ckpt raises at its caller.
+A damaged checkpoint is a finding, never one of these (docs/exit-codes.md).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class UsageError(CkptError):
 
 
 class NotRecognised(UsageError):
-    """There is no checkpoint, but something that may be one: only the caller can tell whether this is a first launch (exit 2)."""
+    """There is no checkpoint, but something that may be one: only the caller can tell whether this is a first
+    launch (exit 2).
+    """
 
 
 class NoCheckpoint(CkptError):
@@ -60,7 +64,9 @@ class NotNewest(CkptError):
 
 
 class LoadFailed(NoneUsable):
-    """``try_load`` found no candidate that loads; ``trail`` holds (candidate, exception) in the order tried."""
+    """``try_load`` found no candidate that loads;
+    ``trail`` holds (candidate, exception) in the order tried.
+    """
 
     def __init__(self, message: str, trail: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(message)

@@ -1,4 +1,6 @@
-"""The catalogue of findings: id, default severity, title, hint. Ids are never renamed and never reused (docs/codes.md is made from this)."""
+"""The catalogue of findings: id, default severity, title, hint. Ids are never renamed and never reused
+(docs/codes.md is made from this).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Code(NamedTuple):
 
 
 NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
-"""Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if it were sound."""
+"""Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if
+it were sound.
+"""
 _RESTORE = "restore this file from a replica, a backup or an older checkpoint; 'ckpt plan' skips it"
 
 # One line a code reads as the table it is.
@@ -138,7 +142,9 @@ def finding(
     ranks: tuple[tuple[int, int], ...] = (),
     follows: bool = False,
 ) -> Finding:
-    """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not in the catalogue."""
+    """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not
+    in the catalogue.
+    """
     c = CODES[code]
     return Finding(
         code,

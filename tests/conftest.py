@@ -1,4 +1,6 @@
-"""For all tests: no test, and no command that one starts, uses or writes the user's own cache of verdicts or decisions."""
+"""For all tests: no test, and no command that one starts, uses or writes the user's own cache of verdicts or
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ from places import FIXTURES
 
 HOME = pytest.StashKey[str]()
 SAVED = 1_735_689_600
-"""When all fixtures were saved, in seconds since the epoch. A clone gives them its own times, which are seconds ago: what is
-judged then is a save under way, and two minutes later, in the middle of a test, a finished one."""
+"""When all fixtures were saved, in seconds since the epoch. A clone gives them its own times, which are
+seconds ago: what is judged then is a save under way, and two minutes later, in the middle of a test, a
+finished one."""
 
 examples.register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module looks at the environment. Both variables, because tests start commands without any CKPT_*."""
+    """Before any test module looks at the environment. Both variables, because tests start commands without
+    any CKPT_*.
+    """
     # In the background of a script both are ignored, and what a test starts would inherit that.
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -37,7 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # The tests start some hundred processes, and compiling is half of what a short command takes.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    config.stash[HOME] = os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ckpt-tests-")
+    config.stash[HOME] = os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(
+        prefix="ckpt-tests-"
+    )
     os.environ["CKPT_CACHE_DIR"] = os.path.join(config.stash[HOME], "ckpt")
     if not hasattr(config, "workerinput"):
         for path in FIXTURES.glob("*/**/*"):
@@ -51,13 +58,17 @@ def leaves_out(config: pytest.Config, mark: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import what cannot be imported, or of which nothing was asked for: modules that need torch where there is none, and those of a room that
-    the mark expression leaves out.
+    """Do not import what cannot be imported, or of which nothing was asked for: modules that need torch where
+    there is none, and those of a room that the mark expression leaves out.
     """
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     has = set(rooms.marks(collection_path))
-    return True if any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch()) else None
+    return (
+        True
+        if any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch())
+        else None
+    )
 
 
 def pytest_report_header() -> str | None:
@@ -75,7 +86,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 MOST = 60.0
-"""CPU seconds that a test may take, with the processes that it has waited for: an order of magnitude above what one should. What takes more is ``slow``."""
+"""CPU seconds that a test may take, with the processes that it has waited for: an order of magnitude above
+what one should. What takes more is ``slow``.
+"""
 
 
 def cpu_seconds() -> float:
@@ -85,18 +98,24 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """CPU time, because a busy machine takes longer for the same work; the budget of the whole suite is in .ci/run."""
+    """CPU time, because a busy machine takes longer for the same work; the budget of the whole suite is in
+    .ci/run.
+    """
     before = cpu_seconds()
     yield
     used = cpu_seconds() - before
     if used > MOST and item.get_closest_marker("slow") is None:
-        pytest.fail(f"{used:.0f} s of CPU time: make it cheaper, or mark it slow and leave a cheaper one", pytrace=False)
+        pytest.fail(
+            f"{used:.0f} s of CPU time: make it cheaper, or mark it slow and leave a cheaper one",
+            pytrace=False,
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """With ``-n auto`` as many workers as CPUs, and one more where Slurm and others are waited for, since a CPU would wait with them. Each has a stretch of
-    neighbours, which share what they start, and takes over tests of another one when it has none left.
+    """With ``-n auto`` as many workers as CPUs, and one more where Slurm and others are waited for, since a
+    CPU would wait with them. Each has a stretch of neighbours, which share what they start, and takes over
+    tests of another one when it has none left.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
@@ -122,7 +141,9 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
 
 @pytest.fixture
 def enough_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """A clock that counts bytes: the time for reading is over when so many bytes of contents have been read. Returns the progress callback that winds it."""
+    """A clock that counts bytes: the time for reading is over when so many bytes of contents have been read.
+    Returns the progress callback that winds it.
+    """
     from ckpt_tools.reading.reader import Reader
 
     def wind(most: int) -> Callable[[int, int], None]:

@@ -15,7 +15,9 @@ Places = Mapping[str, Box]
 
 
 class Seen(NamedTuple):
-    """A report made ahead of the question. ``identity`` is None when the file may not be kept under its name."""
+    """A report made ahead of the question.
+    ``identity`` is None when the file may not be kept under its name.
+    """
 
     report: Report
     places: Places
@@ -89,20 +91,45 @@ def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
             for code, severity, message, offset, hint, at in v["findings"]
         )
         report = Report(
-            path, v["format"], v["size"], Verdict(v["verdict"]), Level(v["level"]), v["coverage"], metadata, findings,
-            v["signature"], v["tensors"], v["bytes_read"], v["mtime_ns"], v["mode"], (), tuple(Stats(*row) for row in v["stats"]),
+            path,
+            v["format"],
+            v["size"],
+            Verdict(v["verdict"]),
+            Level(v["level"]),
+            v["coverage"],
+            metadata,
+            findings,
+            v["signature"],
+            v["tensors"],
+            v["bytes_read"],
+            v["mtime_ns"],
+            v["mode"],
+            (),
+            tuple(Stats(*row) for row in v["stats"]),
             tuple(Unlisted(*row) for row in v["unlisted"]),
-        )  # fmt: skip
+        )
         return report, {name: Box(tuple(start), tuple(stop)) for name, (start, stop) in v["places"].items()}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
 _FIELDS: Mapping[str, tuple[type, ...]] = {
-    "format": (str, NoneType), "size": (int,), "coverage": (int, float), "signature": (str,), "tensors": (int,), "bytes_read": (int,),
-    "mtime_ns": (int,), "mode": (int,), "verdict": (str,), "level": (int,), "metadata": (dict,), "findings": (list,), "stats": (list,),
-    "places": (dict,), "unlisted": (list,),
-}  # fmt: skip
+    "format": (str, NoneType),
+    "size": (int,),
+    "coverage": (int, float),
+    "signature": (str,),
+    "tensors": (int,),
+    "bytes_read": (int,),
+    "mtime_ns": (int,),
+    "mode": (int,),
+    "verdict": (str,),
+    "level": (int,),
+    "metadata": (dict,),
+    "findings": (list,),
+    "stats": (list,),
+    "places": (dict,),
+    "unlisted": (list,),
+}
 _FINDING: tuple[tuple[type, ...], ...] = ((str,), (int,), (str,), (int, dict, NoneType), (str,), (str,))
 _NUMBER = (int, float, NoneType)
 _UNLISTED: tuple[tuple[type, ...], ...] = ((str,), (bool,), (int,))
@@ -110,7 +137,9 @@ _STATS: tuple[tuple[type, ...], ...] = ((str,), (str,), *[(int,)] * 6, _NUMBER, 
 
 
 def _typed(v: Mapping[str, Any]) -> None:
-    """Raises TypeError where a value is of another type than that which ``pack`` writes: what reads a report later does not look again."""
+    """Raises TypeError where a value is of another type than that which ``pack`` writes: what reads a report
+    later does not look again.
+    """
     _check((v[name], kinds) for name, kinds in _FIELDS.items())
     for name, kinds in (("findings", _FINDING), ("stats", _STATS), ("unlisted", _UNLISTED)):
         for row in v[name]:

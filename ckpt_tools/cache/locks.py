@@ -1,4 +1,6 @@
-"""Where the cache of verdicts lies, and the locks beside it: one process at a time reads a file, the others wait for what it saw."""
+"""Where the cache of verdicts lies, and the locks beside it: one process at a time reads a file, the others
+wait for what it saw.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 _LOCKS = 64
-"""Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left over."""
+"""Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left
+over.
+"""
 
 
 def directory(env: Mapping[str, str]) -> str:
@@ -26,16 +30,20 @@ def directory(env: Mapping[str, str]) -> str:
 
 
 def inside(path: str, root: str) -> bool:
-    """Whether ``path`` lies in the tree at ``root``, or among the siblings when that is the prefix of several."""
+    """Whether ``path`` lies in the tree at ``root``, or among the siblings when that is the prefix of
+    several.
+    """
     path, real = os.path.realpath(path), os.path.realpath(root)
     return path == real or path.startswith(real if not os.path.lexists(root) else real.rstrip("/") + "/")
 
 
 @contextmanager
 def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
-    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two turns of one ``kind``. A turn ends with its process, however that ends.
+    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two
+    turns of one ``kind``. A turn ends with its process, however that ends.
 
-    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole file. Where nothing can be locked, and without a ``home``, it is always our turn.
+    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole
+    file. Where nothing can be locked, and without a ``home``, it is always our turn.
     """
     if home is None:
         yield lambda: True

@@ -1,6 +1,8 @@
-"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many processes read a file once.
+"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many
+processes read a file once.
 
-Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller then reads for itself.
+Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller
+then reads for itself.
 """
 
 from __future__ import annotations
@@ -36,18 +38,26 @@ _BUSY = 30.0
 _DAY = 86400 * 10**9
 _VERSION = 1
 _SCHEMA = (
-    "CREATE TABLE seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns INTEGER, bad INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))",
+    (
+        "CREATE TABLE seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns INTEGER, bad"
+        " INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))"
+    ),
     "CREATE TABLE pruned (ns INTEGER)",
     f"PRAGMA user_version = {_VERSION}",
 )
 
 _TYPES = (bytes, int, int, int, int, str, bytes)
 """Of what is read of an entry: any column of SQLite holds anything."""
-_COLUMNS = "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM pruned) FROM seen LIMIT 0"
+_COLUMNS = (
+    "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM"
+    " pruned) FROM seen LIMIT 0"
+)
 
 
 class Entry(NamedTuple):
-    """``data`` as it was kept, the ``depth`` it answers up to, when its look began (ns since 1970), and whether it says that the file is ``bad``."""
+    """``data`` as it was kept, the ``depth`` it answers up to, when its look began (ns since 1970), and
+    whether it says that the file is ``bad``.
+    """
 
     data: bytes
     depth: int
@@ -56,7 +66,9 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are; ``note`` hears at most one sentence."""
+    """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are;
+    ``note`` hears at most one sentence.
+    """
 
     def __init__(
         self,
@@ -79,12 +91,15 @@ class Cache:
             self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
         elif inside(self.directory, root):
             self._off(
-                f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR"
+                f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set"
+                " CKPT_CACHE_DIR"
             )
 
     @property
     def locks(self) -> str | None:
-        """Where the locks are by which one process at a time reads a file; None where others cannot see what it saw."""
+        """Where the locks are by which one process at a time reads a file; None where others cannot see what
+        it saw.
+        """
         return self.directory if self.usable else None
 
     def _off(self, why: str) -> None:
@@ -102,7 +117,8 @@ class Cache:
     def get(
         self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False
     ) -> Entry | None:
-        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at after this cache was made: by one who ran beside us.
+        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at
+        after this cache was made: by one who ran beside us.
 
         ``ever``: however long ago that was, because it is the time itself that is asked for.
         """
@@ -110,7 +126,8 @@ class Cache:
         def ask(db: sqlite3.Connection) -> Entry | None:
             key = os.fsencode(path), question
             row = db.execute(
-                "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND question = ?",
+                "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
+                " question = ?",
                 key,
             ).fetchone()
             if (
@@ -133,7 +150,9 @@ class Cache:
         return self._try(ask) if ever or self.max_age > 0 else None
 
     def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
-        """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad: that replaces all that is known of the path."""
+        """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad:
+        that replaces all that is known of the path.
+        """
 
         def store(db: sqlite3.Connection) -> None:
             key, text = (os.fsencode(path), question), _text(identity)
@@ -143,9 +162,10 @@ class Cache:
             if entry.bad:
                 db.execute("DELETE FROM seen WHERE path = ?", key[:1])
             db.execute(
-                "INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path, question) DO UPDATE SET depth = excluded.depth, identity = excluded.identity, "
-                "seen_ns = excluded.seen_ns, bad = excluded.bad, used_ns = excluded.used_ns, entry = excluded.entry, digest = excluded.digest "
-                "WHERE excluded.depth >= depth OR excluded.identity != identity OR bad",
+                "INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path, question) DO UPDATE"
+                " SET depth = excluded.depth, identity = excluded.identity, seen_ns = excluded.seen_ns, bad ="
+                " excluded.bad, used_ns = excluded.used_ns, entry = excluded.entry, digest = excluded.digest"
+                " WHERE excluded.depth >= depth OR excluded.identity != identity OR bad",
                 (*row, digest),
             )
             db.execute("COMMIT")
@@ -208,8 +228,10 @@ class Cache:
             pass
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
-            # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose or tear entries when the machine
-            # itself goes down, which their digests show; a killed process leaves a journal that the next one rolls back.
+            # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose
+            # or tear entries when the machine
+            # itself goes down, which their digests show; a killed process leaves a journal that the next one
+            # rolls back.
             db.execute("PRAGMA journal_mode = TRUNCATE").close()
             db.execute("PRAGMA synchronous = OFF")
             if self._version(db) == 0:
@@ -306,7 +328,9 @@ def remembering(
 
 
 def _sound(name: str, at: int, trust: Trust) -> None:
-    """Raises Untrusted unless a file of the cache is missing or one that we could have made: SQLite opens it by its name, whatever it is."""
+    """Raises Untrusted unless a file of the cache is missing or one that we could have made: SQLite opens it
+    by its name, whatever it is.
+    """
     try:
         info = os.stat(name, dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""A file's content in blocks, each of which can be checked by itself: no stored checksum lies in two of them."""
+"""A file's content in blocks,
+each of which can be checked by itself: no stored checksum lies in two of them.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from ckpt_tools.checksum.sums import Sum, Unit
 MIB = 1 << 20
 LEAST, LARGEST = MIB, 64 * MIB
 PARTS = 64
-"""A file has about so many blocks, of ``LEAST`` to ``LARGEST`` bytes: its grid depends on nothing but the file, so that what was checked last week is known today, however much is asked for."""
+"""A file has about so many blocks, of ``LEAST`` to ``LARGEST`` bytes: its grid depends on nothing but the
+file, so that what was checked last week is known today, however much is asked for.
+"""
 
 
 class Blocks:
-    """The grid of one file: block k has the bytes from ``starts[k]`` to the next start, ``lengths[k]`` of which are read. A checksum over more than a block makes one that is as long."""
+    """The grid of one file: block k has the bytes from ``starts[k]`` to the next start, ``lengths[k]`` of
+    which are read. A checksum over more than a block makes one that is as long.
+    """
 
     def __init__(self, starts: Iterable[int] = (), lengths: Iterable[int] = ()) -> None:
         self.starts, self.lengths = array("q", starts), array("q", lengths)
@@ -60,7 +66,9 @@ def _apart(atoms: Iterable[tuple[int, int, int, bool]]) -> list[tuple[int, int, 
 
 
 def _gathered(atoms: Iterable[tuple[int, int, int, bool]], most: int) -> Blocks:
-    """Blocks of about ``most`` bytes; what may be cut is cut where a page begins, so that none is seen in halves."""
+    """Blocks of about ``most`` bytes; what may be cut is cut where a page begins, so that none is seen in
+    halves.
+    """
     starts, lengths, size = [0], list[int](), 0
     for start, stop, n, free in atoms:
         if not free:
@@ -89,7 +97,9 @@ def _gathered(atoms: Iterable[tuple[int, int, int, bool]], most: int) -> Blocks:
 
 
 class Picked:
-    """Blocks that are to be read, which of them were read to their end (``done``), and which do not match (``damaged``)."""
+    """Blocks that are to be read, which of them were read to their end (``done``), and which do not match
+    (``damaged``).
+    """
 
     def __init__(self, blocks: Blocks, numbers: Iterable[int]) -> None:
         self.blocks, self.numbers = blocks, frozenset(numbers)

@@ -1,4 +1,6 @@
-"""CRCs: what they are worked out with, and how those of two ranges become that of both, so that one huge range can be split over threads and machines."""
+"""CRCs: what they are worked out with, and how those of two ranges become that of both, so that one huge
+range can be split over threads and machines.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ __all__ = ["CRC32", "CRC32C", "Crc", "combine", "crc32", "crc32_combine", "crc32
 
 @frozen
 class Crc:
-    """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)`` is that of two joined ranges, the second of ``length`` bytes."""
+    """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)``
+    is that of two joined ranges, the second of ``length`` bytes.
+    """
 
     name: str
     update: Callable[[memoryview | bytes, int], int] = field(compare=False, repr=False)
@@ -34,7 +38,9 @@ class Crc:
 
 
 def combine(poly: int, a: int, b: int, length: int) -> int:
-    """CRC of two joined ranges, of a reflected 32-bit polynomial: ``a`` moved on by ``length`` bytes of zeros, which are a factor x^(8·length). Microseconds."""
+    """CRC of two joined ranges, of a reflected 32-bit polynomial: ``a`` moved on by ``length`` bytes of
+    zeros, which are a factor x^(8·length). Microseconds.
+    """
     return _times(poly, _zeros(poly, length), a) ^ b if a else b
 
 

@@ -1,4 +1,6 @@
-"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and their CRCs combined."""
+"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and
+their CRCs combined.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ GAP = 4096
 
 
 def default_jobs() -> int:
-    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and quotas), no more than the memory bus and memory itself bear."""
+    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and
+    quotas), no more than the memory bus and memory itself bear.
+    """
     return min(MOST, usable())
 
 
@@ -32,7 +36,9 @@ def _share(size: int, jobs: int) -> int:
 
 
 def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
-    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit is longer than ``most`` if it can be split."""
+    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit
+    is longer than ``most`` if it can be split.
+    """
     units = []
     for i, s in enumerate(sums):
         if not isinstance(s.hash, Crc):
@@ -59,7 +65,9 @@ def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
 
 
 class _Tee:
-    """A Source read from front to back that feeds checksums over the whole file on the way, so that their bytes are not read twice."""
+    """A Source read from front to back that feeds checksums over the whole file on the way, so that their
+    bytes are not read twice.
+    """
 
     def __init__(self, source: Source, hashes: Sequence[Hash]) -> None:
         self.source, self.hashes, self.at, self.size, self.path = source, hashes, 0, source.size, source.path
@@ -87,7 +95,9 @@ class _Tee:
 
 
 def apart(sums: Sequence[Sum], size: int) -> tuple[list[tuple[Sum, Callable[[], Hash]]], list[Sum]]:
-    """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their makers; the rest)."""
+    """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their
+    makers; the rest).
+    """
     over = (
         [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)]
         if len(sums) > 1
@@ -124,11 +134,13 @@ def mismatches(
     watch: Watch | None = None,
     picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means one thread per core.
+    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means
+    one thread per core.
 
-    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are read as well, so that
-    a medium that cannot deliver them shows. ``picked`` of ``grid_of`` are read alone. Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches
-    found until then; no thread is left behind.
+    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are
+    read as well, so that a medium that cannot deliver them shows. ``picked`` of ``grid_of`` are read alone.
+    Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches found until then;
+    no thread is left behind.
     """
     if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):
         yield from _in_memory(source, sums, gaps, progress, watch)
@@ -211,7 +223,9 @@ class _Found:
             self._crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
 
     def value(self, i: int, s: Sum) -> Outcome | None:
-        """What the i-th sum came to; None where it was stopped before its end, or not picked: nothing is known about it."""
+        """What the i-th sum came to; None where it was stopped before its end, or not picked: nothing is
+        known about it.
+        """
         if i in self._whole:
             return self._whole[i]
         if self._left[i]:
@@ -231,7 +245,9 @@ def _compare(
     given: Iterable[tuple[Unit, Outcome]] | None = None,
     picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """The sums that do not match, from what their units give: ``given`` by others, or worked out here. Raises Stopped after them."""
+    """The sums that do not match, from what their units give: ``given`` by others, or worked out here. Raises
+    Stopped after them.
+    """
     found, stopped = _Found(units), None
     units = units if picked is None else picked.of(units)
     if given is None:

@@ -24,7 +24,9 @@ class InflateError(Exception):
 
 
 def step(at: int, end: int) -> int:
-    """How many bytes to read at ``at``: up to where a buffer would end that began with the file, so that all reads but the first begin with a page."""
+    """How many bytes to read at ``at``: up to where a buffer would end that began with the file, so that all
+    reads but the first begin with a page.
+    """
     return min(BUFFER - at % BUFFER, end - at)
 
 

@@ -18,9 +18,11 @@ def digests(
     jobs: int = 0,
     progress: Progress | None = None,
 ) -> list[bytes]:
-    """The digest of each of ``wanted``, which is (offset, length) of bytes that are joined in this order. ``jobs`` 0 means one thread per core.
+    """The digest of each of ``wanted``, which is (offset, length) of bytes that are joined in this order.
+    ``jobs`` 0 means one thread per core.
 
-    They are read in file order, in bounded memory. Raises ShortRead and OSError, and what ``progress`` raises; no thread is left behind.
+    They are read in file order, in bounded memory. Raises ShortRead and OSError, and what ``progress``
+    raises; no thread is left behind.
     """
     jobs = jobs or default_jobs()
     sums = [Sum("", b"", tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]

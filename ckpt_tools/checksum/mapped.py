@@ -1,6 +1,8 @@
-"""Digests of a mapped file: nothing is copied, but a file that shrinks kills whoever has it mapped, so helper processes do it.
+"""Digests of a mapped file: nothing is copied, but a file that shrinks kills whoever has it mapped, so helper
+processes do it.
 
-A helper that dies, of whatever cause, leaves its range to the caller, who reads it and says what is wrong with it.
+A helper that dies, of whatever cause, leaves its range to the caller, who reads it and says what is wrong
+with it.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def _one_range(s: Sum, u: Unit) -> bool:
 def digests_of_mapped(
     source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None
 ) -> Iterator[tuple[Unit, int | bytes]]:
-    """What ``mappable`` units give, in any order; without those that a helper had when it died. Raises what ``progress`` raises; no helper is left behind."""
+    """What ``mappable`` units give, in any order; without those that a helper had when it died. Raises what
+    ``progress`` raises; no helper is left behind.
+    """
     waiting = deque((u, _KINDS[sums[u.sum].hash]) for u in units)
     helpers: dict[int, _Helper] = {}
     try:
@@ -113,7 +117,9 @@ class _Helper:
 
     @classmethod
     def start(cls, file: int, kinds: Collection[int], others: Sequence[int]) -> _Helper | None:
-        """None when no process can be started. ``kinds`` is what it will be asked for, ``others`` are the pipes of those that run already."""
+        """None when no process can be started. ``kinds`` is what it will be asked for, ``others`` are the
+        pipes of those that run already.
+        """
         theirs, requests = os.pipe()
         answers, ours = os.pipe()
         try:

@@ -1,6 +1,8 @@
-"""What a helper process does: digests of ranges of a mapped file. It may die at any time: a file that shrinks takes pages away from whoever has them mapped.
+"""What a helper process does: digests of ranges of a mapped file. It may die at any time: a file that shrinks
+takes pages away from whoever has them mapped.
 
-Also run as a script, so it imports nothing of ckpt_tools. A request is three 64-bit numbers (offset, length, kind), an answer the offset and 16 bytes.
+Also run as a script, so it imports nothing of ckpt_tools. A request is three 64-bit numbers (offset, length,
+kind), an answer the offset and 16 bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ CRC32, CRC32C, XXH3 = range(3)
 WINDOW = 8 << 20
 """Bytes mapped at once: what is mapped counts as memory of this process."""
 POPULATE = 22
-"""MADV_POPULATE_READ, which has no name in mmap: all pages in one call, a twentieth faster than one fault after the other."""
+"""MADV_POPULATE_READ, which has no name in mmap: all pages in one call, a twentieth faster than one fault
+after the other.
+"""
 
 
 class _Crc:

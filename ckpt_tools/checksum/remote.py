@@ -1,7 +1,8 @@
-"""The content of one file as plain data for another process: which ranges to read and how to digest them, and what came of it.
+"""The content of one file as plain data for another process: which ranges to read and how to digest them, and
+what came of it.
 
-What is sent holds numbers, texts, bytes and tuples of these. A digest is sent by its name in this package with plain arguments; one that holds anything
-else, such as a key, stays here.
+What is sent holds numbers, texts, bytes and tuples of these. A digest is sent by its name in this package
+with plain arguments; one that holds anything else, such as a key, stays here.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.storage import ShortRead, Source
 
 Item = tuple[Any, ...]
-"""("read", offset, length) of bytes that no sum covers; ("sum", offset, length, pieces, digest) with the digest named;
-("file", offset, length, digests, items): one pass over the file that feeds digests of the whole on the way."""
+"""("read", offset, length) of bytes that no sum covers; ("sum", offset, length, pieces, digest) with the
+digest named; ("file", offset, length, digests, items): one pass over the file that feeds digests of the whole
+on the way."""
 Result = tuple[Any, ...]
-"""("value", int or bytes), ("inflate", text), ("file", digests, results), ("short", offset, wanted, got), ("os", errno, text)."""
+"""("value", int or bytes), ("inflate", text), ("file", digests, results), ("short", offset, wanted, got),
+("os", errno, text).
+"""
 
 
 def _sent(piece: Piece) -> tuple[int, ...] | bytes:
@@ -41,7 +45,8 @@ def _received(piece: Any) -> Piece:
 
 
 class Content:
-    """The content of one file, or what is ``picked`` of it, as work for others: ``items`` in file order, each read by one thread, and their ``lengths`` in bytes.
+    """The content of one file, or what is ``picked`` of it, as work for others: ``items`` in file order, each
+    read by one thread, and their ``lengths`` in bytes.
 
     Raises TypeError when some of it is no plain data.
     """
@@ -75,7 +80,9 @@ class Content:
     def found(
         self, source: Source, results: Mapping[int, Result], progress: Progress | None
     ) -> Iterator[tuple[Sum, Outcome]]:
-        """As ``mismatches``, from the results of the items, as far as they were handed out. Raises what the first item in file order met."""
+        """As ``mismatches``, from the results of the items, as far as they were handed out. Raises what the
+        first item in file order met.
+        """
         digests: tuple[int | bytes, ...] = ()
         if self.over:
             _, digests, parts = _checked(results[0])

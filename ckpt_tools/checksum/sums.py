@@ -32,14 +32,18 @@ Piece = Extent | Deflated | bytes
 
 
 class Hash(Protocol):
-    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by one thread."""
+    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by
+    one thread.
+    """
 
     def update(self, data: memoryview | bytes, /) -> object: ...
     def digest(self) -> int | bytes: ...
 
 
 class Crc32c:
-    """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes themselves says CRC32C."""
+    """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes
+    themselves says CRC32C.
+    """
 
     def __init__(self) -> None:
         self._value = 0
@@ -60,9 +64,11 @@ def xxh3() -> Hash:
 
 @frozen
 class Sum:
-    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is a second reading that is right as well.
+    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is
+    a second reading that is right as well.
 
-    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or what makes a Hash, which one thread feeds.
+    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or
+    what makes a Hash, which one thread feeds.
     ``code`` is the finding that a difference leads to.
     """
 
@@ -76,7 +82,9 @@ class Sum:
 
 
 class Unit(NamedTuple):
-    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum (``piece`` -1); or bytes of no sum (``sum`` -1)."""
+    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum
+    (``piece`` -1); or bytes of no sum (``sum`` -1).
+    """
 
     offset: int
     length: int

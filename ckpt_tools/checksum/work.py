@@ -15,7 +15,9 @@ INLINE = 2 * 1024 * 1024
 
 
 Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the call."""
+"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the
+call.
+"""
 Outcome = int | bytes | InflateError
 
 
@@ -94,7 +96,9 @@ def outcomes(
     progress: Progress | None,
     watch: Watch | None,
 ) -> Iterator[tuple[Unit, Outcome]]:
-    """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises Stopped when ``progress`` does, after the outcome of every unit that was finished by then."""
+    """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises
+    Stopped when ``progress`` does, after the outcome of every unit that was finished by then.
+    """
     if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
         read = set[Unit]()
         for u, got in digests_of_mapped(source, sums, large, jobs, progress):

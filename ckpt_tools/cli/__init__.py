@@ -1,4 +1,6 @@
-"""Arguments in, exit codes out (docs/exit-codes.md). What ``main`` needs is imported when signals have their meaning already."""
+"""Arguments in, exit codes out (docs/exit-codes.md). What ``main`` needs is imported when signals have their
+meaning already.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def main() -> NoReturn:
     from ckpt_tools.cli.dispatch import execute as dispatch
     from ckpt_tools.cli.dispatch import leave
 
-    # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a short run.
+    # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a
+    # short run.
     gc.set_threshold(100_000)
     try:
         signals.work()

@@ -24,11 +24,13 @@ COMMANDS = (
 
 
 class Command(TyperCommand):
-    """A command whose parameters are texts, lists of texts and flags, as all of ours are: settings.resolve gives the texts their types.
+    """A command whose parameters are texts, lists of texts and flags, as all of ours are: settings.resolve
+    gives the texts their types.
 
-    Typer converts even a text through pydantic, which takes longer to import than typer itself, on every rank of a job, and refuses
-    file names that are not UTF-8. So a well-formed argument list skips that step. Anything else (--help, a mistake, a parser that
-    answers in an unexpected way) takes typer's own path, so that help and messages are its own.
+    Typer converts even a text through pydantic, which takes longer to import than typer itself, on every rank
+    of a job, and refuses file names that are not UTF-8. So a well-formed argument list skips that step.
+    Anything else (--help, a mistake, a parser that answers in an unexpected way) takes typer's own path, so
+    that help and messages are its own.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -75,7 +75,9 @@ def flush() -> None:
 
 
 def asked_format(argv: Sequence[str]) -> str:
-    """The output format of a command line that may be wrong elsewhere, so that even its error can answer in that format."""
+    """The output format of a command line that may be wrong elsewhere, so that even its error can answer in
+    that format.
+    """
     options = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
     if "--json" in options:
         return "json"
@@ -99,7 +101,9 @@ def terminal(stream: TextIO | None) -> bool:
 
 
 def colored(choice: str | None, stream: TextIO | None) -> bool:
-    """Whether to colour: --color, then NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that can."""
+    """Whether to colour: --color, then NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that
+    can.
+    """
     if choice in ("always", "never"):
         return choice == "always"
     if os.environ.get("NO_COLOR"):

@@ -49,10 +49,11 @@ def diff(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Compare two checkpoints tensor by tensor, whatever their steps and formats: what was added, removed, reshaped or changed. Nothing is loaded or run.
+    """Compare two checkpoints tensor by tensor, whatever their steps and formats: what was added, removed,
+    reshaped or changed. Nothing is loaded or run.
 
-    Files are matched by rank and role where their layout is known, else by name. Exit codes: 0 the same, 1 they differ or a file is damaged,
-    5 something could not be looked at, with --strict also: not compared.
+    Files are matched by rank and role where their layout is known, else by name. Exit codes: 0 the same, 1
+    they differ or a file is damaged, 5 something could not be looked at, with --strict also: not compared.
     """
     given = dict(locals())
     to = output.asked(FORMATS, given)
@@ -86,7 +87,9 @@ def diff(
 
 
 def exit_code(result: Difference, strict: bool) -> int:
-    """What could not be looked at wins over what differs, as in ``ckpt verify``: the differences are in the answer, but what else there may be is not."""
+    """What could not be looked at wins over what differs, as in ``ckpt verify``: the differences are in the
+    answer, but what else there may be is not.
+    """
     unknown = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or blind(result.findings)
     if unknown or (strict and not result.complete):
         return 5

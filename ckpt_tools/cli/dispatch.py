@@ -26,7 +26,8 @@ BUG = 70
 
 def leave(code: int) -> NoReturn:
     """End the process."""
-    # A thread that hangs in a read of a dead file system would keep a normal exit waiting for ever; and where nothing but this thread is left, taking
+    # A thread that hangs in a read of a dead file system would keep a normal exit waiting for ever; and where
+    # nothing but this thread is left, taking
     # the interpreter apart is a tenth of a short run.
     if code in (INTERRUPTED, TERMINATED) or _nothing_left():
         console.flush()
@@ -35,7 +36,9 @@ def leave(code: int) -> NoReturn:
 
 
 def _nothing_left() -> bool:
-    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler or a tracer wants to do at the end."""
+    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler
+    or a tracer wants to do at the end.
+    """
     watched = sys.getprofile() is not None or sys.gettrace() is not None
     return (
         not watched
@@ -69,7 +72,8 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
-    # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two for every crash.
+    # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two
+    # for every crash.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
     settings = {"help_option_names": ["-h", "--help"]}
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
@@ -102,9 +106,11 @@ def _top(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and without running code found in them.
+    """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and
+    without running code found in them.
 
-    Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4 none usable, 5 could not look, 6 newest unusable.
+    Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4
+    none usable, 5 could not look, 6 newest unusable.
     """
 
 
@@ -126,7 +132,9 @@ def _usage(argv: Sequence[str], error: Exception) -> int:
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:
-    """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken checkpoint."""
+    """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken
+    checkpoint.
+    """
     what = f"{type(error).__name__}: {error}"
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
     if os.environ.get("CKPT_DEBUG"):

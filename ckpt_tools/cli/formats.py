@@ -6,7 +6,9 @@ from ckpt_tools.cli import console, options, output
 
 
 def formats(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
-    """List the known file formats: what protects what in them, what cannot be seen, which framework loads them, and where the facts come from."""
+    """List the known file formats: what protects what in them, what cannot be seen, which framework loads
+    them, and where the facts come from.
+    """
     to = output.asked(("table", "json"), dict(locals()))
     from ckpt_tools.formats import FORMATS
 

@@ -1,4 +1,6 @@
-"""``ckpt hook``: the decision of ``ckpt run`` for scripts, which start the job themselves; ``ckpt hook install`` prints the lines for them."""
+"""``ckpt hook``: the decision of ``ckpt run`` for scripts, which start the job themselves; ``ckpt hook
+install`` prints the lines for them.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ Read = Annotated[
 
 @options.question("shell", "json", "slurm", worker=(Worker, False), read=(Read, False), **options.JOB)
 def hook(asked: options.Question) -> int:
-    """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook ROOT)" || exit; eval "$decision".
+    """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook
+    ROOT)" || exit; eval "$decision".
 
-    --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt hook install' prints ready lines for
-    slurm, torchrun, msrun, kubernetes and mindcluster.
+    --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt
+    hook install' prints ready lines for slurm, torchrun, msrun, kubernetes and mindcluster.
     """
     from ckpt_tools import job
     from ckpt_tools.job.command import environment

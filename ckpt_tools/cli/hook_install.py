@@ -1,4 +1,6 @@
-"""``ckpt hook install``: lines for a job script or a manifest, printed and never put anywhere. The snippets are files in ckpt_tools/snippets."""
+"""``ckpt hook install``: lines for a job script or a manifest, printed and never put anywhere. The snippets
+are files in ckpt_tools/snippets.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Snippet:
         return next(line[2:] for line in self.text.splitlines() if line.startswith("# "))
 
     def filled(self, root: str) -> str:
-        """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that YAML cannot say."""
+        """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that
+        YAML cannot say.
+        """
         if self.yaml and not root.isprintable():
             raise UsageError(
                 f"--root {root!r} holds characters that a manifest cannot say",
@@ -66,10 +70,11 @@ def snippets() -> dict[str, Snippet]:
 
 
 def hook_install(what: What = None, root: Root = None) -> int:
-    """Print a job script or a manifest that starts training through ckpt: for Slurm, torchrun, msrun, mpirun, Kubernetes and MindCluster.
+    """Print a job script or a manifest that starts training through ckpt: for Slurm, torchrun, msrun, mpirun,
+    Kubernetes and MindCluster.
 
-    Nothing is edited or installed: the comments inside say where it goes, and what stands at the top is yours to change. docs/hooks.md says what
-    each exit code does there. Without WHAT, the snippets are listed.
+    Nothing is edited or installed: the comments inside say where it goes, and what stands at the top is yours
+    to change. docs/hooks.md says what each exit code does there. Without WHAT, the snippets are listed.
     """
     known = snippets()
     if what is None:

@@ -13,7 +13,8 @@ from ckpt_tools.model.plan import LoadPlan
 
 @options.question("text", "json", "shell")
 def latest(asked: options.Question) -> int:
-    """Print the file(s) that rank N must load, one path per line and nothing else; of a set that every rank loads, its directory or prefix.
+    """Print the file(s) that rank N must load, one path per line and nothing else; of a set that every rank
+    loads, its directory or prefix.
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """

@@ -8,7 +8,9 @@ from ckpt_tools.cli import console, options, output
 
 
 def launchers(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
-    """List the known launchers, and say what is known of this process: each number with its variable, and what is unclear."""
+    """List the known launchers, and say what is known of this process: each number with its variable, and
+    what is unclear.
+    """
     to = output.asked(("table", "json"), dict(locals()))
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit

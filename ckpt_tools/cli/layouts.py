@@ -34,9 +34,11 @@ def layouts(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the known layouts: which files make a checkpoint, which file names the latest, and what cannot be seen.
+    """List the known layouts: which files make a checkpoint, which file names the latest, and what cannot be
+    seen.
 
-    With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1 when a template matches nothing.
+    With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
+    when a template matches nothing.
     """
     given = dict(locals())
     to = output.asked(("table", "json"), given)
@@ -122,7 +124,8 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
                 "template": row.template,
                 "matched": f"{row.matched}{f', such as {row.example}' if row.example else ''}",
                 "near misses": [
-                    f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there"
+                    f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is"
+                    " there"
                     for m in row.misses
                 ],
             }

@@ -56,7 +56,8 @@ def ls(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings (and headers where names do not tell the step).
+    """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
+    (and headers where names do not tell the step).
 
     Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
     """
@@ -90,7 +91,9 @@ def ls(
 
 
 def moment(text: str, now: float) -> float:
-    """Seconds since 1970 UTC of ``2h``, ``3d`` (before ``now``) or an ISO date, which is local time unless it says otherwise. Raises UsageError."""
+    """Seconds since 1970 UTC of ``2h``, ``3d`` (before ``now``) or an ISO date, which is local time unless it
+    says otherwise. Raises UsageError.
+    """
     from datetime import datetime
 
     try:

@@ -18,7 +18,9 @@ from ckpt_tools.settings import resolve as config
 
 
 def _setting(key: str, metavar: str, *short: str) -> Any:
-    """An option for a setting. Its value stays text here: flags, variables and files are all read by the same parser."""
+    """An option for a setting. Its value stays text here: flags, variables and files are all read by the same
+    parser.
+    """
     variable = config.BY_KEY[key]
     return typer.Option(variable.flag, *short, metavar=metavar, help=_help(variable), show_default=False)
 
@@ -87,7 +89,9 @@ Explain = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at.",
+        help=(
+            "Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at."
+        ),
         show_default=False,
     ),
 ]
@@ -104,7 +108,9 @@ TrustDir = Annotated[list[str] | None, _setting("trust-dir", "DIR")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
 HOOK_BUDGET = 60.0
-"""Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job waits."""
+"""Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job
+waits.
+"""
 
 JOB: dict[str, Any] = {
     "job": (Annotated[str | None, _setting("job", "ID")], None),
@@ -176,7 +182,9 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
 
 @frozen
 class Question:
-    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named, ``ranked``: so was the rank. ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters."""
+    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named, ``ranked``: so was the rank.
+    ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters.
+    """
 
     root: str
     selection: Selection
@@ -189,7 +197,9 @@ class Question:
 
 
 def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
-    """Give a command the selection options, so that every command that chooses takes the same ones, and those in ``more``. The first format is its default."""
+    """Give a command the selection options, so that every command that chooses takes the same ones, and those
+    in ``more``. The first format is its default.
+    """
 
     def decorate(answer: Callable[[Question], int]) -> Callable[..., int]:
         def command(

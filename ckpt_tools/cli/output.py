@@ -57,7 +57,9 @@ def noted(to: Output) -> Callable[[str], None] | None:
 
 @contextmanager
 def told(to: Output, explain: bool) -> Iterator[None]:
-    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error says that none is left; --explain says more."""
+    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error
+    says that none is left; --explain says more.
+    """
     try:
         yield
     except CkptError as error:
@@ -67,7 +69,9 @@ def told(to: Output, explain: bool) -> Iterator[None]:
 
 
 def _why(rejected: Rejected) -> str:
-    """Why a candidate lost, on one line: the first damage, how many files have some, and what follows from all of it."""
+    """Why a candidate lost, on one line: the first damage, how many files have some, and what follows from
+    all of it.
+    """
     home = rejected.checkpoint.path
     causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
     if not causes:
@@ -82,7 +86,9 @@ def _why(rejected: Rejected) -> str:
 
 
 def tell(plan: LoadPlan, to: Output) -> None:
-    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs training time."""
+    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs
+    training time.
+    """
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
@@ -96,5 +102,6 @@ def tell(plan: LoadPlan, to: Output) -> None:
     if to.verbose and plan.checkpoint:
         console.problem(
             "note",
-            f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout {plan.checkpoint.layout})",
+            f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout"
+            f" {plan.checkpoint.layout})",
         )

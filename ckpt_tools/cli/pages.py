@@ -1,7 +1,8 @@
-"""What ``--help`` shows: commands in groups, the flags of a command in panels, and examples. Imported only to show it.
+"""What ``--help`` shows: commands in groups, the flags of a command in panels, and examples. Imported only to
+show it.
 
-Lists are written by hand, because an order that helps is a decision; tests/cli/test_help.py finds what they forget
-and runs every example.
+Lists are written by hand, because an order that helps is a decision; tests/cli/test_help.py finds what they
+forget and runs every example.
 """
 
 from __future__ import annotations
@@ -210,7 +211,9 @@ EXAMPLES = {
         ("ckpt hook install msrun --root /data/run", "with the directory filled in"),
     ),
 }
-"""Five commands for each command, with what each is for. ``run`` is a directory of checkpoints, ``empty`` one without."""
+"""Five commands for each command, with what each is for. ``run`` is a directory of checkpoints, ``empty`` one
+without.
+"""
 
 
 def commands(formatter: Any) -> None:

@@ -9,7 +9,8 @@ from ckpt_tools.errors import CkptError
 
 @options.question("table", "json", "shell")
 def plan(asked: options.Question) -> int:
-    """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and why.
+    """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
+    why.
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
     """

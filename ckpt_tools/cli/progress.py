@@ -1,4 +1,6 @@
-"""Progress on stderr: a bar on a terminal, once a run turns out to be long; nothing elsewhere, where it would fill a log."""
+"""Progress on stderr: a bar on a terminal, once a run turns out to be long; nothing elsewhere, where it would
+fill a log.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ class Meter:
         )
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
-        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself that read (ckpt_tools/storage/worker_processes.py).
+        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
+        # that read (ckpt_tools/storage/worker_processes.py).
         columns = (
             BarColumn(),
             DownloadColumn(binary_units=True),

@@ -33,9 +33,11 @@ Words = Annotated[
 
 @options.question("text", worker=(Worker, False), **options.JOB, command=(Words, None))
 def run(asked: options.Question) -> int:
-    """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
+    """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
+    … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
-    Nothing is started, and the exit code says why, when there is none (3; --allow-none), none is usable (4; --allow-fresh), or it could not be looked at (5).
+    Nothing is started, and the exit code says why, when there is none (3; --allow-none), none is usable (4;
+    --allow-fresh), or it could not be looked at (5).
     """
     from ckpt_tools import job
     from ckpt_tools.job.command import become, environment, inherited, substituted

@@ -27,7 +27,8 @@ def show(
     verbose: options.Verbose = False,
     color: options.Color = None,
 ) -> int:
-    """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing in it is loaded or run.
+    """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing
+    in it is loaded or run.
 
     Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
     """

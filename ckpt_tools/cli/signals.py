@@ -1,7 +1,10 @@
-"""SIGINT and SIGTERM: 130 and 143 at any moment, also where they were inherited as ignored, and never a traceback.
+"""SIGINT and SIGTERM: 130 and 143 at any moment, also where they were inherited as ignored, and never a
+traceback.
 
-While the command starts and ends, a signal ends the process where it stands. While it works, a signal is an exception, so that what was begun is left in order;
-a second one ends the process where it stands. Imports next to nothing: what comes before is answered by Python itself.
+While the command starts and ends, a signal ends the process where it stands. While it works, a signal is an
+exception, so that what was begun is left in order;
+a second one ends the process where it stands. Imports next to nothing: what comes before is answered by
+Python itself.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ class Terminated(BaseException):
 
 
 class _State:
-    """``before`` is what the signals did when this process was started, ``arrived`` the exit code of the first one."""
+    """``before`` is what the signals did when this process was started, ``arrived`` the exit code of the
+    first one.
+    """
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -48,7 +53,9 @@ def work() -> None:
 
 
 def end() -> None:
-    """From here on a signal ends the process where it stands. Raises the exception of one whose exception was lost on the way."""
+    """From here on a signal ends the process where it stands. Raises the exception of one whose exception was
+    lost on the way.
+    """
     for number in CODES:
         signal.signal(number, _leave)
     if _state.arrived:
@@ -56,7 +63,9 @@ def end() -> None:
 
 
 def restore() -> None:
-    """Let the signals do what they did when this process was started: what it becomes inherits that. Raises as ``end`` does."""
+    """Let the signals do what they did when this process was started: what it becomes inherits that. Raises
+    as ``end`` does.
+    """
     if not _state.before:  # whoever runs a command line inside a program of theirs has signals of their own
         return
     end()
@@ -82,7 +91,9 @@ def _arrived() -> NoReturn:
 
 
 def _unraisable(args: Any) -> None:
-    """The exception of a signal where none can be raised, such as in a destructor, ends the process as well."""
+    """The exception of a signal where none can be raised,
+    such as in a destructor, ends the process as well.
+    """
     if isinstance(args.exc_value, (KeyboardInterrupt, Terminated)):
         os._exit(_state.arrived or INTERRUPTED)
     sys.__unraisablehook__(args)

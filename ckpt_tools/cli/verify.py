@@ -46,9 +46,11 @@ def verify(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Look at every checkpoint file at or below PATH and say what is damaged and how that is known. Nothing is written, loaded or run.
+    """Look at every checkpoint file at or below PATH and say what is damaged and how that is known. Nothing
+    is written, loaded or run.
 
-    Exit codes: 0 nothing broken at this level, 1 damage found, 3 nothing recognised, 5 something could not be looked at.
+    Exit codes: 0 nothing broken at this level, 1 damage found, 3 nothing recognised, 5 something could not be
+    looked at.
     """
     given = dict(locals())
     to = output.asked(FORMATS, given)
@@ -96,7 +98,9 @@ def verify(
 
 
 def exit_code(result: Verification, strict: bool) -> int:
-    """What could not be looked at wins over damage: the damage is in the answer, but what else there may be is not."""
+    """What could not be looked at wins over damage: the damage is in the answer, but what else there may be
+    is not.
+    """
     s = result.summary
     if not s.files and worst(result.findings) is not Verdict.BROKEN and not blind(result.findings):
         return 3

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class Verifier(NamedTuple):
-    """How to verify: to which ``level``, what part of the contents (None: all), and by which engine's workers (None: here)."""
+    """How to verify: to which ``level``, what part of the contents (None: all), and by which engine's workers
+    (None: here).
+    """
 
     level: Level
     options: ReadOptions

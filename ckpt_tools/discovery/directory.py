@@ -27,8 +27,8 @@ _named_file = partial(tuple.__new__, NamedFile)
 
 
 class _Reading(NamedTuple):
-    """What one name tells. ``describes``: it may be that of an index; ``doubtful``: it says so little that the entry
-    itself, and those beside it, count as well.
+    """What one name tells. ``describes``: it may be that of an index; ``doubtful``: it says so little that
+    the entry itself, and those beside it, count as well.
     """
 
     fields: NameFields | None
@@ -37,7 +37,9 @@ class _Reading(NamedTuple):
 
 
 class DirectoryNames:
-    """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout knows."""
+    """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout
+    knows.
+    """
 
     __slots__ = ("indexes", "layouts", "mine", "others", "path", "places", "unneeded")
 
@@ -56,8 +58,8 @@ class DirectoryNames:
 
 
 class NameReader:
-    """What names tell, each read once: a million files have few distinct ones. For a ``listing`` also the names
-    of files that an index describes.
+    """What names tell, each read once: a million files have few distinct ones. For a ``listing`` also the
+    names of files that an index describes.
     """
 
     def __init__(self, layouts: Layouts, listing: bool) -> None:
@@ -103,8 +105,8 @@ class NameReader:
         )
 
     def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
-        """Whether an entry is not what a name of little meaning makes it: some frameworks save into a directory
-        called x.ckpt; data that is only described has any name.
+        """Whether an entry is not what a name of little meaning makes it: some frameworks save into a
+        directory called x.ckpt; data that is only described has any name.
         """
         if piece.described and (
             TEMPORARY.search(e.name)
@@ -116,8 +118,8 @@ class NameReader:
 
 
 class Listing:
-    """What listings of directories showed so far: the ``files`` that some layout knows, and everything else in
-    ``found``.
+    """What listings of directories showed so far: the ``files`` that some layout knows, and everything else
+    in ``found``.
     """
 
     def __init__(self, found: Discovery, files: list[NamedFile]) -> None:
@@ -158,7 +160,9 @@ class Listing:
             self.files.append(NamedFile(place, name, e.path, size, mtime_ns, findings, here.places))
 
     def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
-        """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of ours."""
+        """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of
+        ours.
+        """
         name, found = e.name, self.found
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path

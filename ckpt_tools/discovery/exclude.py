@@ -13,8 +13,8 @@ from functools import cached_property
 
 @dataclass
 class Excluded:
-    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for any
-    number of directories.
+    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for
+    any number of directories.
 
     ``paths`` are the entries that were left out; what lies below a directory among them was not listed.
     """
@@ -57,8 +57,10 @@ def _name(piece: str) -> str:
     """One component as the shell reads it."""
     wild = {"*": "[^/]*", "?": "[^/]"}
     return "".join(
-        f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
-        if m[2]
-        else wild.get(m[0], re.escape(m[0]))
+        (
+            f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
+            if m[2]
+            else wild.get(m[0], re.escape(m[0]))
+        )
         for m in _SET.finditer(piece)
     )

@@ -57,8 +57,8 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 
 
 def holds_something(e: os.DirEntry[str]) -> bool:
-    """Whether it is a directory with entries: some frameworks save into a directory named like a file; an empty
-    one took a file's place.
+    """Whether it is a directory with entries: some frameworks save into a directory named like a file; an
+    empty one took a file's place.
 
     One that cannot be listed may hold something; the walk says why it cannot.
     """

@@ -37,13 +37,14 @@ class BareFile(NamedTuple):
 
 @dataclass
 class Discovery:
-    """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers`` maps
-    (name, directory) to the path of a file that some layout calls its tracker or one of its records;
+    """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
+    maps (name, directory) to the path of a file that some layout calls its tracker or one of its records;
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
-    describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files whose
-    names call them copies. ``links`` is what leads to directories, ``lone`` says which numbered directories lack
-    their first, ``strange`` are the directories of files that nothing recognises, ``unseen`` is what could not be
-    listed, and what vanished meanwhile. ``tree``: ROOT is a directory; ``alone``: it is one file.
+    describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
+    whose names call them copies. ``links`` is what leads to directories, ``lone`` says which numbered
+    directories lack their first, ``strange`` are the directories of files that nothing recognises, ``unseen``
+    is what could not be listed, and what vanished meanwhile. ``tree``: ROOT is a directory; ``alone``: it is
+    one file.
     """
 
     parts: list[Part] = field(default_factory=list)

@@ -16,8 +16,8 @@ Reports = Mapping[str, Report]
 
 
 def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> list[Part]:
-    """Parts whose piece reads its step from the content get it from their reports; those whose report has none
-    keep null.
+    """Parts whose piece reads its step from the content get it from their reports; those whose report has
+    none keep null.
     """
     parts = parts if isinstance(parts, list) else list(parts)
     pieces = {(p.layout, p.piece) for p in parts}
@@ -40,8 +40,8 @@ _UNTOLD: _Progress = (None, None, None)
 
 
 def _progress(p: Part) -> _Progress:
-    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check() tells
-    where they disagree.
+    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check()
+    tells where they disagree.
     """
     return (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
 
@@ -49,8 +49,8 @@ def _progress(p: Part) -> _Progress:
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
     """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
 
-    A set of which every rank saves its own file is a dying gasp when ranks that other iterations have are missing
-    from it, or when its iteration is no multiple of ``save_interval``.
+    A set of which every rank saves its own file is a dying gasp when ranks that other iterations have are
+    missing from it, or when its iteration is no multiple of ``save_interval``.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for p in parts:
@@ -98,8 +98,8 @@ class _Span(NamedTuple):
 
 
 class _Restarts:
-    """Which restart of a run a part was written after. Its own counter says so where all ranks agree on it; else
-    the times do, as far as they can.
+    """Which restart of a run a part was written after. Its own counter says so where all ranks agree on it;
+    else the times do, as far as they can.
     """
 
     def __init__(self, members: list[Part]) -> None:
@@ -107,8 +107,8 @@ class _Restarts:
         self._by_time = _restarts_by_time(members)
 
     def counted(self, p: Part, progress: _Progress) -> int | None:
-        """What tells the part's save from those of the same step after another restart; None where _attempts()
-        has to weigh it.
+        """What tells the part's save from those of the same step after another restart; None where
+        _attempts() has to weigh it.
         """
         if self._by_time and p.generation is not None:
             restart = self._by_time.get((p.piece, p.rank, p.generation))
@@ -118,8 +118,8 @@ class _Restarts:
 
 
 def _agreed(members: Iterable[Part]) -> set[int]:
-    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank is
-    ever two saves ahead of another.)
+    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank
+    is ever two saves ahead of another.)
     """
     steps: dict[int, dict[int | None, set[_Progress]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
@@ -136,8 +136,8 @@ def _agreed(members: Iterable[Part]) -> set[int]:
 
 
 def _restarts_by_time(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]:
-    """(piece, rank, generation) -> a number that sessions of one restart share, as far as the times tell; empty where they
-    do not (a tree copied without them).
+    """(piece, rank, generation) -> a number that sessions of one restart share, as far as the times tell;
+    empty where they do not (a tree copied without them).
     """
     pieces: dict[str, dict[_Session, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in members:
@@ -151,8 +151,8 @@ def _restarts_by_time(members: Iterable[Part]) -> dict[tuple[str, int | None, in
 
 
 def _numbered(sessions: Mapping[_Session, Sequence[Part]]) -> Iterator[tuple[_Session, int]]:
-    """Sessions with the number of their restart; one that stands alone in time goes by its own counter, and is
-    left out.
+    """Sessions with the number of their restart; one that stands alone in time goes by its own counter, and
+    is left out.
 
     A process has one session per restart, so where a rank appears twice in the order of time a restart lies
     between, at the longest pause; and wherever the pause is as long. Sessions of one restart share steps.
@@ -186,8 +186,8 @@ def _share_steps(
     sessions: Mapping[_Session, Sequence[Part]],
     spans: Mapping[_Session, _Span],
 ) -> bool:
-    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one job
-    save together.
+    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one
+    job save together.
     """
     steps = {session: {_progress(p) for p in sessions[session]} for session in together}
     long = [spans[session] for session in together if len(steps[session]) > 1]
@@ -209,8 +209,8 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """The files of one step, apart by the attempts that wrote them.
 
     Where restarts (K) are counted per directory, the ranks' counters differ after a crash in the middle of a
-    save. What holds is that a rank writes a step once per attempt, and that two attempts are a restart apart in
-    time.
+    save. What holds is that a rank writes a step once per attempt, and that two attempts are a restart apart
+    in time.
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
@@ -228,8 +228,8 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
 
 
 def _cuts(keys: Sequence[object], pauses: Sequence[int] | Sequence[_Pause]) -> Iterator[int]:
-    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time at
-    the longest pause between the two.
+    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time
+    at the longest pause between the two.
     """
     start, seen = 0, dict[object, int]()
     for i, key in enumerate(keys):

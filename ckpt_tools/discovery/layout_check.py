@@ -18,7 +18,9 @@ _SHOWN = 5
 
 @dataclass
 class Checked:
-    """One template: how many files it matched, one of them, and paths that miss it narrowly (the nearest first)."""
+    """One template: how many files it matched, one of them, and paths that miss it narrowly (the nearest
+    first).
+    """
 
     layout: str
     piece: str
@@ -40,8 +42,8 @@ class _Entries(list["os.DirEntry[str]"]):
 
 
 def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
-    """Try the templates of the ``chosen`` ones among ``layouts`` on everything below ``root``. Raises CannotLook
-    when it cannot be listed.
+    """Try the templates of the ``chosen`` ones among ``layouts`` on everything below ``root``. Raises
+    CannotLook when it cannot be listed.
     """
     root = os.path.abspath(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]

@@ -62,8 +62,8 @@ def _telling(files: Iterable[NamedFile]) -> int:
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """The files, those behind a link whose name tells more by the path of the link; what was found beside them
-    goes by that path in ``found`` as well.
+    """The files, those behind a link whose name tells more by the path of the link; what was found beside
+    them goes by that path in ``found`` as well.
     """
     todo = dict.fromkeys(links.ambiguous())
     if not todo:

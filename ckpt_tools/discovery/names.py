@@ -78,8 +78,8 @@ class _RankDirectory(NamedTuple):
 
 
 def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
-    """What numbered directories are called without their number -> directory -> number, where it may be that of
-    a rank.
+    """What numbered directories are called without their number -> directory -> number, where it may be that
+    of a rank.
     """
     families: dict[str, dict[str, int]] = defaultdict(dict)
     bases = {
@@ -239,15 +239,34 @@ class _Naming:
         if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
             findings += _contradictions(file, rank)
         run = self._runs.get((base, prefix)) or self._run(base, prefix)
-        return _part((
-            path, place.layout.name, piece.name, piece.role, run, base, place.home, prefix, piece.kind, rank,
-            place.coords + name.coords, step, place.epoch if name.epoch is None else name.epoch,
-            place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
-            generation, place.unfinished or name.unfinished, size, mtime_ns, findings,
-        ))  # fmt: skip
+        return _part(
+            (
+                path,
+                place.layout.name,
+                piece.name,
+                piece.role,
+                run,
+                base,
+                place.home,
+                prefix,
+                piece.kind,
+                rank,
+                place.coords + name.coords,
+                step,
+                place.epoch if name.epoch is None else name.epoch,
+                place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
+                generation,
+                place.unfinished or name.unfinished,
+                size,
+                mtime_ns,
+                findings,
+            )
+        )
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does not."""
+        """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does
+        not.
+        """
         prefix = name.prefix or place.prefix
         generation = place.generation if name.generation is None else name.generation
         if generation and (base, prefix, generation) in self._own_prefixes:

@@ -1,4 +1,6 @@
-"""Copies that people make by hand beside a run are no candidates: taken out before anything is decided, and named in every answer."""
+"""Copies that people make by hand beside a run are no candidates: taken out before anything is decided, and
+named in every answer.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _BLOCK = 1 << 20
 
 
 def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
-    """Takes the copies out of what was found, and says which they are: nobody looks into them who is not asked to."""
+    """Takes the copies out of what was found, and says which they are: nobody looks into them who is not
+    asked to.
+    """
     unread = dict[str, str]()
     named = _named(found, root, layouts, unread)
     _take_out(named, found)
@@ -41,12 +45,16 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
 
 
 def _sizes(found: Discovery) -> dict[str, int]:
-    """The size of every file that is, or may be, one of a checkpoint. As large as the tree: made only where something may be a copy."""
+    """The size of every file that is, or may be, one of a checkpoint. As large as the tree: made only where
+    something may be a copy.
+    """
     return {p.path: p.size for p in found.parts} | {file.path: file.size for file in found.bare}
 
 
 def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]) -> list[list[Found]]:
-    """What names call copies, by the highest such name, where that is believed. Adds to ``unread`` as ``_same`` does."""
+    """What names call copies, by the highest such name, where that is believed. Adds to ``unread`` as
+    ``_same`` does.
+    """
     below = len(root if found.tree else root.rpartition("/")[0])
     files = chain((p.path for p in found.parts), (file.path for file in found.bare), found.copies)
     if not _any_suspected(files, below):
@@ -60,7 +68,9 @@ def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]
 
 
 def _any_suspected(files: Iterable[str], below: int) -> bool:
-    """Whether any name in a path may be that of a copy, from its character ``below`` on; a directory is asked about once."""
+    """Whether any name in a path may be that of a copy, from its character ``below`` on; a directory is asked
+    about once.
+    """
     directories = set[str]()
     for path in files:
         above, _, name = path.rpartition("/")
@@ -85,8 +95,8 @@ def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
 
 
 def _unnamed(found: Discovery, unread: dict[str, str]) -> Iterator[list[Found]]:
-    """Directories whose names tell no step, beside a checkpoint whose name does, and with nothing in them but the same files: of two equal trees the
-    one whose name fits its run is the original.
+    """Directories whose names tell no step, beside a checkpoint whose name does, and with nothing in them but
+    the same files: of two equal trees the one whose name fits its run is the original.
     """
     homes = {p.home for p in found.parts if p.home and (p.step, p.epoch, p.generation) != (None, None, None)}
     beside = {home.rpartition("/")[0] for home in homes}
@@ -119,7 +129,9 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _believed(rows: Sequence[Found], sizes: Mapping[str, int], unread: dict[str, str]) -> bool:
-    """Whether what a name calls a copy is one: of a file that nobody recognises only where its original is known. Adds to ``unread`` as ``_same`` does."""
+    """Whether what a name calls a copy is one: of a file that nobody recognises only where its original is
+    known. Adds to ``unread`` as ``_same`` does.
+    """
     first = rows[0]
     if first.path == first.top and first.path not in sizes:
         return first.of in sizes or formats.names.known(basename(first.of))
@@ -130,7 +142,9 @@ def _believed(rows: Sequence[Found], sizes: Mapping[str, int], unread: dict[str,
 
 
 def _same(pairs: Sequence[tuple[str, str]], sizes: Mapping[str, int], unread: dict[str, str]) -> bool:
-    """Whether there are pairs of files, all of the same sizes, the largest of them with the same bytes. Those of which nobody can say that go to ``unread``."""
+    """Whether there are pairs of files, all of the same sizes, the largest of them with the same bytes. Those
+    of which nobody can say that go to ``unread``.
+    """
     if not pairs or any(sizes[a] != sizes[b] for a, b in pairs):
         return False
     largest = sorted(pairs, key=lambda pair: -sizes[pair[0]])[:_COMPARED]

@@ -42,7 +42,9 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
 
 
 def gone(path: str, named_by: str, text: str) -> Finding | None:
-    """``dangling-tracker`` where what a tracker names is not there, ``unreadable`` where that cannot be seen."""
+    """``dangling-tracker`` where what a tracker names is not there,
+    ``unreadable`` where that cannot be seen.
+    """
     try:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:
@@ -62,7 +64,8 @@ def unread(paths: Iterable[str]) -> dict[str, str]:
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """The key in a file that nobody else can read: AES takes 16, 24 or 32 bytes; the line end that editors add is not part of it.
+    """The key in a file that nobody else can read: AES takes 16, 24 or 32 bytes; the line end that editors
+    add is not part of it.
 
     Raises UsageError, which never shows the key.
     """

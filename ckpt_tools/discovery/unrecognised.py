@@ -1,4 +1,6 @@
-"""Files that no name explains, where nothing else was found: logs, core dumps and data sets are none of our business, the others may be checkpoints."""
+"""Files that no name explains, where nothing else was found: logs, core dumps and data sets are none of our
+business, the others may be checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,15 @@ LARGE = 64 << 20
 """Bytes from which on a file is too large to be passed over without a word."""
 
 _TEXT = "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
-_DATA = "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite sqlite3 wandb"
+_DATA = (
+    "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
+    " sqlite3 wandb"
+)
 _MEDIA = "jpg jpeg png gif webp mp4 mkv webm avi mov wav flac mp3 ogg"
-_PROGRAMS = "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace nsys-rep qdrep"
+_PROGRAMS = (
+    "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
+    " nsys-rep qdrep"
+)
 _PACKED = "tar tgz gz bz2 xz zst lz4 zip 7z"
 _OTHERS = re.compile(
     rf".*\.(?:{'|'.join(f'{_TEXT} {_DATA} {_MEDIA} {_PROGRAMS} {_PACKED}'.split())})(?:\.\d+)?"
@@ -60,7 +68,8 @@ class Suspect(NamedTuple):
 
 
 def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
-    """Files that discovery passed over although their content is a checkpoint's, and large ones, those apart whose names are of other things.
+    """Files that discovery passed over although their content is a checkpoint's, and large ones, those apart
+    whose names are of other things.
 
     Raises OSError where one cannot be looked at.
     """
@@ -84,7 +93,9 @@ def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
 
 
 def _is_corpus(index: str | None) -> bool:
-    """Whether the file beside ``x.bin`` is the index of an indexed data set (megatron/core/datasets/indexed_dataset.py, fairseq)."""
+    """Whether the file beside ``x.bin`` is the index of an indexed data set
+    (megatron/core/datasets/indexed_dataset.py, fairseq).
+    """
     if index is None:
         return False
     with LocalSource(index) as source:
@@ -119,7 +130,9 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
 
 
 def _archived(begins: bytes) -> str:
-    """The format of an archive that torch wrote, by the names of its first members; "" for others, which begin as theirs do."""
+    """The format of an archive that torch wrote, by the names of its first members; "" for others, which
+    begin as theirs do.
+    """
     name = begins[30 : 30 + int.from_bytes(begins[26:28], "little")]
     if format_of("torch_zip").magic(begins[:HEAD]) and name.endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")

@@ -44,8 +44,8 @@ def discover(
     threads: int = THREADS,
     excluded: Excluded | None = None,
 ) -> Discovery:
-    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises CannotLook
-    when there is nothing to look at.
+    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises
+    CannotLook when there is nothing to look at.
 
     For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those
     there. ``threads`` ask a file system at a time whose every answer takes long. Of entries that are

@@ -1,6 +1,8 @@
-"""A last save when training fails, and what of it can be resumed from: ``ExceptionCheckpoint``, as Ascend's ``mindx_elastic`` means it.
+"""A last save when training fails, and what of it can be resumed from: ``ExceptionCheckpoint``, as Ascend's
+``mindx_elastic`` means it.
 
-docs/elastic.md says what is reproduced and what is knowingly different. Nothing here imports torch or reads a checkpoint.
+docs/elastic.md says what is reproduced and what is knowingly different. Nothing here imports torch or reads a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ exception_checkpoint: ExceptionCheckpoint
 
 
 def __getattr__(name: str) -> object:
-    """``exception_checkpoint``, the instance that users of mindx_elastic import, is made when it is asked for: the variables it reads may be wrong."""
+    """``exception_checkpoint``, the instance that users of mindx_elastic import, is made when it is asked
+    for: the variables it reads may be wrong.
+    """
     if name != "exception_checkpoint":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = made = ExceptionCheckpoint()

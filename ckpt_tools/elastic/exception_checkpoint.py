@@ -29,9 +29,10 @@ Arguments = Sequence[Any] | Callable[[], Sequence[Any]]
 class ExceptionCheckpoint(Guard):
     """Saves once when training raises, and says on restart which file each rank loads.
 
-    ``fault_ranks`` and ``fault_file`` name the ranks whose device failed (their union counts); where one is None its variable counts,
-    CKPT_FAULT_RANKS or CKPT_FAULT_FILE. ``rank`` is this process (None: CKPT_RANK, else the launcher), ``world_size`` the number of ranks
-    that saved (None: CKPT_WORLD_SIZE). ``signals``, such as (signal.SIGTERM,), become an exception while training runs; none does by default.
+    ``fault_ranks`` and ``fault_file`` name the ranks whose device failed (their union counts); where one is
+    None its variable counts, CKPT_FAULT_RANKS or CKPT_FAULT_FILE. ``rank`` is this process (None: CKPT_RANK,
+    else the launcher), ``world_size`` the number of ranks that saved (None: CKPT_WORLD_SIZE). ``signals``,
+    such as (signal.SIGTERM,), become an exception while training runs; none does by default.
     Raises UsageError for values that cannot be.
     """
 
@@ -90,11 +91,13 @@ class ExceptionCheckpoint(Guard):
     ) -> None:
         """Say how to save and who holds the same state; what is left out goes back to its default.
 
-        ``save_func(*args)`` writes this rank's files; ``args`` may be a function that returns them when they are needed, so that the
-        iteration is the current one. ``group_info``: groups of ranks with the same state (data-parallel groups), each rank in one at most.
-        With ``partial_save`` only the first ``replicas`` ranks of each group save (a process that does not know its rank does as well).
-        ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other has, so that all save and no rank stands in for
-        another. Raises UsageError.
+        ``save_func(*args)`` writes this rank's files; ``args`` may be a function that returns them when they
+        are needed, so that the iteration is the current one. ``group_info``: groups of ranks with the same
+        state (data-parallel groups), each rank in one at most.
+        With ``partial_save`` only the first ``replicas`` ranks of each group save (a process that does not
+        know its rank does as well).
+        ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other has, so that all
+        save and no rank stands in for another. Raises UsageError.
         """
         groups: Groups | None = None if group_info is None else checked(group_info, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
@@ -104,12 +107,13 @@ class ExceptionCheckpoint(Guard):
             self.fault_ranks, groups or (), replicas if partial_save else None, use_distributed_optimizer
         )
 
-    # -- while training runs -----------------------------------------------------------------------------------------------------------
+    # -- while training runs ---------------------------------------------------------------------------------
 
     def save(self) -> bool:
         """Call ``save_func(*args)`` if this rank is one that saves; True when it returned.
 
-        What it raises is logged and kept in ``save_error``, never raised: the fault that led here is what the caller must see.
+        What it raises is logged and kept in ``save_error``, never raised: the fault that led here is what the
+        caller must see.
         """
         if self._save_func is None:
             log.warning("no dying-gasp save: set_config() named no save_func")
@@ -130,14 +134,17 @@ class ExceptionCheckpoint(Guard):
         self.saved = True
         return True
 
-    # -- on restart --------------------------------------------------------------------------------------------------------------------
+    # -- on restart ------------------------------------------------------------------------------------------
 
     def check_resumable_model(self) -> bool:
-        """Whether the dying-gasp checkpoint holds the state of every rank: each fault rank has a live rank of its group that saved."""
+        """Whether the dying-gasp checkpoint holds the state of every rank: each fault rank has a live rank of
+        its group that saved.
+        """
         return self._held.resumable
 
     def resume_iteration(self, iteration: int, save_interval: int) -> int:
-        """``iteration`` when it can be resumed from, else the last multiple of ``save_interval`` at or below it; 0 is before any save.
+        """``iteration`` when it can be resumed from, else the last multiple of ``save_interval`` at or below
+        it; 0 is before any save.
 
         Only the formula: whether that checkpoint exists and is sound, ``ckpt plan`` says. Raises UsageError.
         """
@@ -146,9 +153,11 @@ class ExceptionCheckpoint(Guard):
         return iteration if self.check_resumable_model() else iteration // save_interval * save_interval
 
     def source(self, rank: int, *, periodic: bool = False) -> int | None:
-        """The rank whose file ``rank`` loads: itself unless it failed or did not save, else the first live one of its group that did; None when all are lost.
+        """The rank whose file ``rank`` loads: itself unless it failed or did not save, else the first live
+        one of its group that did; None when all are lost.
 
-        A ``periodic`` checkpoint was saved by every rank before the fault: a live replica is preferred there, and the own file is always left.
+        A ``periodic`` checkpoint was saved by every rank before the fault: a live replica is preferred there,
+        and the own file is always left.
         """
         return self._held.source(rank, periodic=periodic)
 
@@ -166,10 +175,12 @@ class ExceptionCheckpoint(Guard):
         data_parallel_rank: int | None = None,
         periodic: bool = False,
     ) -> tuple[str, str]:
-        """The (model, optimizer) files that ``rank`` (None: this one) loads, in the names of Ascend's Megatron-LM sample (docs/elastic.md).
+        """The (model, optimizer) files that ``rank`` (None: this one) loads, in the names of Ascend's
+        Megatron-LM sample (docs/elastic.md).
 
-        Both are ``…/model_optim_rng_<source(rank)>.pt``. With ``use_distributed_optimizer`` (None: as in ``set_config``) they are ``…/model_rng.pt``
-        and ``…_<data parallel rank>/optim.pt``, for which nobody stands in. ``tensor_rank`` may be left out when all ranks are one group.
+        Both are ``…/model_optim_rng_<source(rank)>.pt``. With ``use_distributed_optimizer`` (None: as in
+        ``set_config``) they are ``…/model_rng.pt`` and ``…_<data parallel rank>/optim.pt``, for which nobody
+        stands in. ``tensor_rank`` may be left out when all ranks are one group.
         Raises UsageError, also when the dying-gasp checkpoint does not hold the rank's state.
         """
         me: int | None = _setting(
@@ -196,7 +207,8 @@ class ExceptionCheckpoint(Guard):
         whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
         if whose is None:
             raise UsageError(
-                f"no live rank saved the state of rank {me}: the dying-gasp checkpoint cannot be resumed from",
+                f"no live rank saved the state of rank {me}: the dying-gasp checkpoint cannot be resumed"
+                " from",
                 "load resume_iteration(iteration, save_interval), and say periodic=True for it",
             )
         if not held.sharded:
@@ -204,7 +216,9 @@ class ExceptionCheckpoint(Guard):
         return names.of_shard(common, held.place(me) if data_parallel_rank is None else data_parallel_rank)
 
     def _get_fault_npus(self) -> list[str]:
-        """The fault ranks as text, because that is how scripts compare them: ``str(args.rank) in exception_checkpoint._get_fault_npus()``."""
+        """The fault ranks as text, because that is how scripts compare them: ``str(args.rank) in
+        exception_checkpoint._get_fault_npus()``.
+        """
         return [str(rank) for rank in sorted(self.fault_ranks)]
 
 
@@ -215,7 +229,9 @@ def _rank_set(value: object, _base: str) -> frozenset[int]:
 def _setting(
     name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
 ) -> Any:
-    """``value``, else that of ``variable``, checked by the parser that the command line uses; None without either. Raises UsageError."""
+    """``value``, else that of ``variable``, checked by the parser that the command line uses; None without
+    either. Raises UsageError.
+    """
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)
     if raw is None:
         return None

@@ -19,11 +19,15 @@ R = TypeVar("R")
 
 
 class Terminated(SystemExit):
-    """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number, as a shell reports it."""
+    """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number, as a shell
+    reports it.
+    """
 
 
 class Guard:
-    """A context manager, and by ``wrap`` a decorator, around training. ``signals`` become Terminated inside it; without any no handler is touched."""
+    """A context manager, and by ``wrap`` a decorator, around training. ``signals`` become Terminated inside
+    it; without any no handler is touched.
+    """
 
     def __init__(self, signals: Iterable[int] = ()) -> None:
         self._signals = tuple(signals)

@@ -16,9 +16,11 @@ def directory(
     tensor_rank: int | None,
     pipeline_rank: int | None,
 ) -> str:
-    """``<root>/iter_<iteration:07d>/mp_rank_<tensor:02d>[_<pipeline:03d>]``, or release/ in place of the iteration.
+    """``<root>/iter_<iteration:07d>/mp_rank_<tensor:02d>[_<pipeline:03d>]``, or release/ in place of the
+    iteration.
 
-    ``staged`` says whether there are pipeline stages (None: where there is a ``pipeline_rank``). Raises UsageError for a rank that is not known.
+    ``staged`` says whether there are pipeline stages (None: where there is a ``pipeline_rank``). Raises
+    UsageError for a rank that is not known.
     Source: Megatron-LM megatron/training/checkpointing.py get_checkpoint_name().
     """
     if tensor_rank is None:
@@ -40,7 +42,9 @@ def of_rank(common: str, rank: int) -> tuple[str, str]:
 
 
 def of_shard(common: str, data_parallel_rank: int | None) -> tuple[str, str]:
-    """(model file, optimizer file) with a distributed optimizer: one model for the group, one optimizer file for each of its ranks."""
+    """(model file, optimizer file) with a distributed optimizer: one model for the group, one optimizer file
+    for each of its ranks.
+    """
     if data_parallel_rank is None:
         raise UsageError(
             "data_parallel_rank is not known", "say data_parallel_rank=, or group_info= in set_config()"

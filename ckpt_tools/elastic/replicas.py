@@ -40,7 +40,8 @@ def checked(group_info: Iterable[Iterable[int]], world_size: int | None) -> Grou
 
 @frozen
 class Replicas:
-    """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None: all).
+    """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None:
+    all).
 
     ``sharded``: every rank also holds state that no other has, so that each is a group of its own.
     """
@@ -55,7 +56,9 @@ class Replicas:
         return {rank: group for group in self.groups for rank in group}
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks with the state of ``rank``. A rank in no group is alone: nothing says that another holds its state."""
+        """The ranks with the state of ``rank``. A rank in no group is alone: nothing says that another holds
+        its state.
+        """
         return (rank,) if self.sharded else self._group_of.get(rank, (rank,))
 
     def saving(self, rank: int) -> tuple[int, ...]:
@@ -66,14 +69,18 @@ class Replicas:
         return self.group(rank)[: self.writers]
 
     def place(self, rank: int) -> int | None:
-        """The data parallel rank: Megatron-LM counts the ranks of a group upwards. None when the group is not known."""
+        """The data parallel rank: Megatron-LM counts the ranks of a group upwards. None when the group is not
+        known.
+        """
         group = self._group_of.get(rank)
         return None if group is None else sorted(group).index(rank)
 
     def source(self, rank: int, *, periodic: bool = False) -> int | None:
-        """The rank whose file ``rank`` loads: itself, else the first live one of its group that saved; None when there is none.
+        """The rank whose file ``rank`` loads: itself, else the first live one of its group that saved; None
+        when there is none.
 
-        A ``periodic`` checkpoint was saved by every rank before the fault, so that the own file is left when all others failed too.
+        A ``periodic`` checkpoint was saved by every rank before the fault, so that the own file is left when
+        all others failed too.
         """
         live = [r for r in (self.group(rank) if periodic else self.saving(rank)) if r not in self.fault_ranks]
         if rank in live or (periodic and not live):
@@ -82,5 +89,7 @@ class Replicas:
 
     @property
     def resumable(self) -> bool:
-        """Whether the state of every rank was saved by a live one. A group that lost nobody has saved all of its state."""
+        """Whether the state of every rank was saved by a live one. A group that lost nobody has saved all of
+        its state.
+        """
         return all(self.source(rank) is not None for rank in self.fault_ranks)

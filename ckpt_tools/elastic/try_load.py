@@ -28,7 +28,9 @@ class Attempt(Generic[C]):
 
 @frozen
 class Loaded(Generic[C, T]):
-    """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in the order tried."""
+    """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in
+    the order tried.
+    """
 
     value: T
     candidate: C
@@ -36,15 +38,17 @@ class Loaded(Generic[C, T]):
 
 
 def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: int = 5) -> Loaded[C, T]:
-    """Call ``loader`` with each candidate, best first, and return the first result. A path (text, bytes or a path object) is one candidate.
+    """Call ``loader`` with each candidate, best first, and return the first result. A path (text, bytes or a
+    path object) is one candidate.
 
-    A loader that raises an Exception makes its candidate one of the trail and the next one is tried, up to ``max_attempts``.
-    KeyboardInterrupt, SystemExit and other BaseExceptions pass through: they are not about the checkpoint. ``None`` is a value
-    like any other: a loader that cannot load must raise.
+    A loader that raises an Exception makes its candidate one of the trail and the next one is tried, up to
+    ``max_attempts``.
+    KeyboardInterrupt, SystemExit and other BaseExceptions pass through: they are not about the checkpoint.
+    ``None`` is a value like any other: a loader that cannot load must raise.
 
-    Raises NoCheckpoint when there is no candidate at all, and LoadFailed, chained to the last error and carrying the whole
-    trail, when none loads. ``_try_to_init_weight`` of the Ascend samples differs exactly there: it gives up silently after five
-    attempts, so that training goes on from random weights.
+    Raises NoCheckpoint when there is no candidate at all, and LoadFailed, chained to the last error and
+    carrying the whole trail, when none loads. ``_try_to_init_weight`` of the Ascend samples differs exactly
+    there: it gives up silently after five attempts, so that training goes on from random weights.
 
     Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
     """
@@ -71,7 +75,7 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         else f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
     )
     raise LoadFailed(
-        f"none of {len(trail)} candidate{'s' if len(trail) > 1 else ''} loads; the last one, {last.candidate}, failed with "
-        f"{type(last.error).__name__}: {last.error}{more}",
+        f"none of {len(trail)} candidate{'s' if len(trail) > 1 else ''} loads; the last one,"
+        f" {last.candidate}, failed with {type(last.error).__name__}: {last.error}{more}",
         tuple((str(a.candidate), a.error) for a in trail),
     ) from last.error

@@ -1,4 +1,5 @@
-"""What the bytes are. A format's module is imported when a file may have that format: most runs meet one or two.
+"""What the bytes are. A format's module is imported when a file may have that format: most runs meet one or
+two.
 
 ``FORMATS``, all of them in the order in which magics are tried, and ``BY_NAME`` import all.
 """

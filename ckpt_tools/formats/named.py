@@ -1,4 +1,6 @@
-"""What each format says about names, copied from its file so that a name can be looked up without importing any: tests/formats/test_formats.py holds the two together."""
+"""What each format says about names, copied from its file so that a name can be looked up without importing
+any: tests/formats/test_formats.py holds the two together.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from typing import NamedTuple
 
 
 class Named(NamedTuple):
-    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without one), whether it
-    describes files beside it (an index), and whether only a training run writes it (else it lies beside code and models as well).
+    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without
+    one), whether it describes files beside it (an index), and whether only a training run writes it (else it
+    lies beside code and models as well).
     """
 
     name: str
@@ -71,7 +74,9 @@ NAMED = (
 _STATE = re.compile(
     r"(?:trainer|train|sampler|scheduler|dataloader|data|optimizer|rng)_state\.json|pygrain_states\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
 )
-"""JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as well."""
+"""JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as
+well.
+"""
 
 
 class Names:
@@ -90,7 +95,9 @@ class Names:
         self._allowed = lru_cache(1000)(self._look_up)
 
     def allowed(self, name: str) -> tuple[str, ...]:
-        """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
+        """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest
+        suffix first.
+        """
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:
@@ -106,7 +113,9 @@ class Names:
         return self._any.fullmatch(name) is not None
 
     def state(self, name: str) -> bool:
-        """Whether a name says that a file was written by a save: one of the formats, and not a configuration or a vocabulary."""
+        """Whether a name says that a file was written by a save: one of the formats, and not a configuration
+        or a vocabulary.
+        """
         return _STATE.fullmatch(name) is not None or any(of != "json_member" for of in self.allowed(name))
 
     def only_state(self, name: str) -> bool:

@@ -8,7 +8,8 @@ from ckpt_tools.model.report import Guard, Region
 
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the format explained.
+    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the
+    format explained.
 
     Bytes that nobody explained are said to be so: in a file that is whole there are none.
     """

@@ -23,7 +23,9 @@ _LINKS = {errno.ELOOP: "symlink-loop"}
 _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
-"""Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
+"""Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py,
+accelerate/utils/constants.py).
+"""
 _BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
 
 
@@ -48,7 +50,9 @@ def unreadable(path: str, error: OSError) -> Report:
 
 
 Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
-"""The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no checksum covers are to be added."""
+"""The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no
+checksum covers are to be added.
+"""
 Told = Iterator[tuple[Sum, Outcome]]
 
 
@@ -65,11 +69,14 @@ def look(
     explain: bool = False,
     io: str = "pread",
 ) -> tuple[Report, Anatomy]:
-    """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require`` entries that must be in it.
+    """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require``
+    entries that must be in it.
 
-    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is one of ``storage.IO``.
-    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown. When ``progress`` raises Stopped,
-    the report has the level that was reached until then, and what was found.
+    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report
+    has a map of the file's bytes. ``io`` is one of ``storage.IO``.
+    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
+    When ``progress`` raises Stopped, the report has the level that was reached until then, and what was
+    found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
     steps = looking(
@@ -106,7 +113,8 @@ def looking(
     io: str = "pread",
     hold: bool = False,
 ) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent back are its mismatches, which may raise as reading does.
+    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent
+    back are its mismatches, which may raise as reading does.
 
     With ``hold`` a small file whose content will be asked for is read at once.
     """
@@ -160,7 +168,9 @@ def _held_still(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> 
 
 
 def cut_short(found: Sequence[Finding], size: int) -> bool:
-    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is broken."""
+    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is
+    broken.
+    """
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
     )
@@ -255,7 +265,9 @@ def difference(s: Sum, actual: int | bytes | InflateError) -> str:
 
 
 def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:
-    """A trainer's file whose archive was first saved under the trainer's name for something else. Other renames are everyday (model_best.pth.tar)."""
+    """A trainer's file whose archive was first saved under the trainer's name for something else. Other
+    renames are everyday (model_best.pth.tar).
+    """
     now, first = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
     if now and first and now[0] != first[0]:
         yield finding("wrong-role", f"the name says {now[0]}, the archive was saved as {first[0]}", offset=0)
@@ -279,12 +291,23 @@ def _report(
     verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     return Report(
-        path, fmt.name if fmt else None, size, verdict, level, min(round(protected / size, 6), 1.0) if size > 0 else 0.0, anatomy.metadata,
-        tuple(found), signature(anatomy.tensors), len(anatomy.tensors),
-        source.bytes_read if source else 0, source.stat.st_mtime_ns if source else 0, source.stat.st_mode & 0o7777 if source else 0,
-        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (), tuple(anatomy.stats),
+        path,
+        fmt.name if fmt else None,
+        size,
+        verdict,
+        level,
+        min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
+        anatomy.metadata,
+        tuple(found),
+        signature(anatomy.tensors),
+        len(anatomy.tensors),
+        source.bytes_read if source else 0,
+        source.stat.st_mtime_ns if source else 0,
+        source.stat.st_mode & 0o7777 if source else 0,
+        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
+        tuple(anatomy.stats),
         tuple(anatomy.unlisted),
-    )  # fmt: skip
+    )
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:

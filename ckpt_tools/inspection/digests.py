@@ -1,12 +1,16 @@
-"""Digests: of tensors, XXH3-128 over each tensor's bytes as the file holds them, so that equal state is known as such wherever it lies; and of files.
+"""Digests: of tensors, XXH3-128 over each tensor's bytes as the file holds them, so that equal state is known
+as such wherever it lies; and of files.
 
-Neither the name, the type, the shape nor the file's format goes into a tensor's: it is what ``xxhsum -H2`` says of the bytes alone.
+Neither the name, the type, the shape nor the file's format goes into a tensor's: it is what ``xxhsum -H2``
+says of the bytes alone.
 
-A file is cut into chunks of 64 MiB (67108864 bytes, the last one what is left; an empty file has none), so that every thread has one to work on and damage has
-a place. Its digest is XXH3-128 over a text: a line with its size and the size of a chunk in decimal digits, one blank between them, then a line for the XXH3-128
-of each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. Anybody can make it:
+A file is cut into chunks of 64 MiB (67108864 bytes, the last one what is left; an empty file has none), so
+that every thread has one to work on and damage has a place. Its digest is XXH3-128 over a text: a line with
+its size and the size of a chunk in decimal digits, one blank between them, then a line for the XXH3-128 of
+each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. Anybody can make it:
 
-    { stat -c '%s 67108864' FILE; split -b 67108864 --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2 -
+    { stat -c '%s 67108864' FILE; split -b 67108864 --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2
+    -
 """
 
 from __future__ import annotations
@@ -25,14 +29,18 @@ from ckpt_tools.storage import LocalSource, Source, opened
 CHUNK = 64 << 20
 """Bytes of a chunk of a file; its digest depends on it, so this never changes."""
 SHARED = 4
-"""Bytes digested at most, as a multiple of the file's size: views of one storage overlap, but only a hostile file has many."""
+"""Bytes digested at most, as a multiple of the file's size: views of one storage overlap, but only a hostile
+file has many.
+"""
 
 Runs = tuple[tuple[int, int], ...]
 """(offset, nbytes) of bytes in the file, in the order of the tensor's elements."""
 
 
 def runs(tensor: Tensor, size: int) -> Runs | None:
-    """Where the bytes of a tensor lie in a file of ``size`` bytes; None when that is not known, or partly outside."""
+    """Where the bytes of a tensor lie in a file of ``size`` bytes; None when that is not known, or partly
+    outside.
+    """
     if 0 in tensor.shape:
         return ()
     if tensor.offset is None or tensor.nbytes <= 0:
@@ -42,7 +50,9 @@ def runs(tensor: Tensor, size: int) -> Runs | None:
 
 
 def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
-    """Name -> where its bytes lie, for the tensors whose place is known. Those of one name count as one, in file order."""
+    """Name -> where its bytes lie, for the tensors whose place is known. Those of one name count as one, in
+    file order.
+    """
     by_name: dict[str, list[Runs | None]] = defaultdict(list)
     for t in tensors:
         by_name[t.name].append(runs(t, size))
@@ -56,12 +66,16 @@ def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
 def tensor_digests(
     path: str, anatomy: Anatomy, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto"
 ) -> dict[str, str]:
-    """Name -> digest (32 hexadecimal digits) of every tensor of the file whose bytes have a known place in it.
+    """Name -> digest (32 hexadecimal digits) of every tensor of the file whose bytes have a known place in
+    it.
 
-    Reads each byte of a tensor once, in file order, and bytes that several tensors share exactly once for all of them; several tensors at a time, each
-    by one of ``jobs`` threads (0: one per core), as ``io`` says (see ``storage.opened``); memory does not grow with the file. Expanded tensors are digested
-    as they are stored, strided ones (whose bytes lie among others') are left out, as are those that lie outside the file or are not in it.
-    ``progress`` is called from any thread with the number of bytes just read. Raises OSError (ESTALE when the file changed meanwhile) and ShortRead.
+    Reads each byte of a tensor once, in file order, and bytes that several tensors share exactly once for all
+    of them; several tensors at a time, each by one of ``jobs`` threads (0: one per core), as ``io`` says (see
+    ``storage.opened``); memory does not grow with the file. Expanded tensors are digested as they are stored,
+    strided ones (whose bytes lie among others') are left out, as are those that lie outside the file or are
+    not in it.
+    ``progress`` is called from any thread with the number of bytes just read. Raises OSError (ESTALE when the
+    file changed meanwhile) and ShortRead.
     """
     with opened(path, io) as source:
         found = digests_of(source, anatomy.tensors, progress, jobs=jobs)
@@ -95,7 +109,9 @@ def file_chunks(path: str, progress: Progress | None = None, *, jobs: int = 0, i
 
 
 def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
-    """The digest of a file (32 hexadecimal digits): equal for equal bytes, but not what ``xxhsum`` says of the whole. As ``file_chunks``."""
+    """The digest of a file (32 hexadecimal digits): equal for equal bytes, but not what ``xxhsum`` says of
+    the whole. As ``file_chunks``.
+    """
     return file_chunks(path, progress, jobs=jobs, io=io).digest
 
 

@@ -1,4 +1,6 @@
-"""What index files (``.metadata``, ``ckpt-8.index``, ``model.safetensors.index.json`` …) say about the files beside them."""
+"""What index files (``.metadata``, ``ckpt-8.index``, ``model.safetensors.index.json`` …) say about the files
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _Seen = tuple[str, str]
 
 
 class _Part(NamedTuple):
-    """A file to read for an index: the index itself, or one that it leads to. ``above`` are those read on the way."""
+    """A file to read for an index: the index itself, or one that it leads to. ``above`` are those read on the
+    way.
+    """
 
     path: str
     claims: tuple[Claim, ...] = ()
@@ -64,9 +68,11 @@ def _lost(missing: Sequence[str]) -> Iterator[Finding]:
 
 
 class Indexes:
-    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known to exist.
+    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known
+    to exist.
 
-    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that leave its directory, files that are not there.
+    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that
+    leave its directory, files that are not there.
     ``unseen`` maps an index or member that could not be looked at to the reason.
     """
 
@@ -96,7 +102,9 @@ class Indexes:
         return tuple(self._claims.get(path, ()))
 
     def based(self, path: str) -> str | None:
-        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; "" without claims, None when one of them has just been changed."""
+        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; ""
+        without claims, None when one of them has just been changed.
+        """
         if path not in self._claims:
             return ""
         if any(not identity for _, identity in self._bases[path]):
@@ -106,7 +114,9 @@ class Indexes:
         return hashlib.sha256(repr(sorted(self._bases[path])).encode()).hexdigest()
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
-        """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that were not asked for yet."""
+        """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that
+        were not asked for yet.
+        """
         for index in [i for paths in self._waiting.values() for i in paths]:
             self.claims(index)
         for index, named in self._named.items():
@@ -114,7 +124,9 @@ class Indexes:
                 yield from named
 
     def lone(self, path: str) -> Finding | None:
-        """For a file that only its index can explain: why there is nothing to explain it with. Call after ``claims``."""
+        """For a file that only its index can explain: why there is nothing to explain it with. Call after
+        ``claims``.
+        """
         directory, name = os.path.split(path)
         wanted = (
             next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
@@ -180,7 +192,9 @@ class Indexes:
         self._named[index].append(path)
 
     def _there(self, path: str, found: list[Finding]) -> bool:
-        """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it holds is not known."""
+        """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it
+        holds is not known.
+        """
         try:
             return there(path)
         except OSError as e:

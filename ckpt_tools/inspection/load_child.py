@@ -1,7 +1,9 @@
-"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it said.
+"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it
+said.
 
-Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports nothing of ckpt-tools. No loader here
-runs code found in the file: torch with ``weights_only=True``, safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
+Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports
+nothing of ckpt-tools. No loader here runs code found in the file: torch with ``weights_only=True``,
+safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _REFUSALS = (
     "cannot use ``weights_only=true``",
     "mmap can only be used",
 )
-"""What torch says when it will not load something, as opposed to being unable to (torch/_weights_only_unpickler.py, torch/serialization.py)."""
+"""What torch says when it will not load something, as opposed to being unable to
+(torch/_weights_only_unpickler.py, torch/serialization.py).
+"""
 
 
 class _Part:

@@ -1,4 +1,6 @@
-"""The load level: the framework's own loader reads the file in a child process with limits, and says whether it can."""
+"""The load level: the framework's own loader reads the file in a child process with limits, and says whether
+it can.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ INSTALL = {
     "mindspore": "pip install mindspore",
     "tensorflow": "pip install tensorflow-cpu",
 }
-"""How to get each loader; TensorFlow's and MindSpore's own wheels are large, so they are not extras of ckpt-tools."""
+"""How to get each loader; TensorFlow's and MindSpore's own wheels are large, so they are not extras of
+ckpt-tools.
+"""
 _MEMORY = 8 << 30  # bytes beyond twice the file's size: what importing a framework takes
 _SECONDS, _PER_GIB = 120, 30
 
@@ -45,7 +49,8 @@ def _text() -> str:
 def load(
     loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()
 ) -> tuple[bool, list[Finding]]:
-    """Whether the loader had its say, and what it said. ``windows`` are (offset, length) in bytes of files inside the file.
+    """Whether the loader had its say, and what it said. ``windows`` are (offset, length) in bytes of files
+    inside the file.
 
     The child may use twice the file's size and 8 GiB, two minutes and 30 s per GiB; it can write no file.
     """

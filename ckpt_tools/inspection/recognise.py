@@ -15,7 +15,9 @@ _FIRST = 4096
 
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
-    """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest suffix first."""
+    """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest
+    suffix first.
+    """
     return tuple(map(format_of, formats.names.allowed(name)))
 
 
@@ -70,7 +72,9 @@ def _other(actual: Format, told: str, *, error: bool) -> Finding:
 def recognise(
     source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]
 ) -> Format | None:
-    """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims alone."""
+    """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims
+    alone.
+    """
     for claim in claims:
         if claim.whole:
             return format_of(claim.format)

@@ -1,7 +1,9 @@
-"""What the numbers in a file's tensors look like: NaN, infinities, and values that only a flipped exponent bit makes. Needs numpy.
+"""What the numbers in a file's tensors look like: NaN, infinities, and values that only a flipped exponent
+bit makes. Needs numpy.
 
-A float is taken as its bit pattern, and patterns of one sign are ordered as the numbers are. So four integer reductions per chunk (smallest
-and largest, signed and unsigned) show whether there is anything special in it, and only then it is counted.
+A float is taken as its bit pattern, and patterns of one sign are ordered as the numbers are. So four integer
+reductions per chunk (smallest and largest, signed and unsigned) show whether there is anything special in it,
+and only then it is counted.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ ENOUGH = 64
 
 
 class _Tally:
-    """Counts of one tensor, chunk by chunk, and where the first NaN and the first infinity are (byte offset in the file)."""
+    """Counts of one tensor, chunk by chunk, and where the first NaN and the first infinity are (byte offset
+    in the file).
+    """
 
     def __init__(self, kind: Kind, scratch: Patterns) -> None:
         self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
@@ -120,7 +124,9 @@ Ranges = list[tuple[int, int]]
 
 
 def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
-    """The float tensors inside the file, in file order, with the bytes that are their own: those that several share go to the first."""
+    """The float tensors inside the file, in file order, with the bytes that are their own: those that several
+    share go to the first.
+    """
     end = 0
     runs_of = (
         (i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None
@@ -169,8 +175,10 @@ class _Absurd:
 def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
     """The numbers that are absurd among the others; two more passes, for few tensors.
 
-    Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all that are neither zero nor special.
-    Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone that occurs more than once.
+    Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all
+    that are neither zero nor special.
+    Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone
+    that occurs more than once.
     """
     import numpy as np
 
@@ -204,9 +212,11 @@ def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _
 def values(
     source: Source, anatomy: Anatomy, progress: Progress | None = None
 ) -> Generator[Finding, None, list[Stats]]:
-    """Read every number of every float tensor once, in file order, and say what no good checkpoint holds. Returns what was counted.
+    """Read every number of every float tensor once, in file order, and say what no good checkpoint holds.
+    Returns what was counted.
 
-    A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises ShortRead and OSError.
+    A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises
+    ShortRead and OSError.
     """
     try:
         import numpy as np
@@ -234,7 +244,9 @@ def values(
 
 
 def _suspicious(t: Tensor, tally: _Tally) -> bool:
-    """Whether a second pass is needed to tell. In vectors of float16 the ratios of running variances are as large as those that a flipped bit makes."""
+    """Whether a second pass is needed to tell. In vectors of float16 the ratios of running variances are as
+    large as those that a flipped bit makes.
+    """
     kind = tally.kind
     large = kind.absurd > 0 and tally.largest >> kind.mantissa >= kind.absurd + kind.bias
     return large and tally.count >= ENOUGH and (len(t.shape) > 1 or kind.bias > 15)
@@ -253,7 +265,10 @@ def _said(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
             offset=tally.first_inf,
         )
     if absurd.count:
-        what = f"{absurd.count} of {tally.count} values of {name} are absurd beside the others, the first is {absurd.value:.3g}"
+        what = (
+            f"{absurd.count} of {tally.count} values of {name} are absurd beside the others, the first is"
+            f" {absurd.value:.3g}"
+        )
         yield finding(
             "absurd-values", f"{what}: a flipped bit of the exponent does this", offset=absurd.offset
         )

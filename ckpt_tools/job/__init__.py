@@ -1,4 +1,6 @@
-"""Once per job: who decides, where the decision is written, and how every process of the job gets the same one."""
+"""Once per job: who decides, where the decision is written, and how every process of the job gets the same
+one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Taken:
 
     @property
     def paths(self) -> list[str]:
-        """The files that this rank loads; of a set that all load what the framework is given; nothing when there is no checkpoint."""
+        """The files that this rank loads; of a set that all load what the framework is given; nothing when
+        there is no checkpoint.
+        """
         decision = self.decision
         checkpoint, told = decision.body.get("checkpoint"), (decision.body.get("resume") or {}).get("path")
         if checkpoint and told and decision.body.get("shared") and not decision.body.get("ranks"):
@@ -58,7 +62,8 @@ class Taken:
 
 
 def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken:
-    """A decision that was made before, for ``rank`` or the rank that the launcher gave this process. Raises CannotLook when it is not true any more.
+    """A decision that was made before, for ``rank`` or the rank that the launcher gave this process. Raises
+    CannotLook when it is not true any more.
 
     Raises UsageError when the rank is unknown, ``needed``, and ranks load different files.
     """
@@ -77,20 +82,32 @@ def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken
 
 
 def _within(decision: Decision, rank: int | None) -> None:
-    """Raise UsageError for a rank that the decision has no files for: it would start from nothing beside the others."""
+    """Raise UsageError for a rank that the decision has no files for: it would start from nothing beside the
+    others.
+    """
     ranks = decision.body.get("ranks") or []
     if rank is not None and ranks and all(r["rank"] != rank for r in ranks):
         raise UsageError(
-            f"rank {rank} is outside the world of {len(ranks)} ranks that the decision {decision.path} is for",
+            f"rank {rank} is outside the world of {len(ranks)} ranks that the decision {decision.path}"
+            " is for",
             "start the job anew, with --world-size N",
         )
 
 
 def decide(
-    root: str, selection: Selection, terms: Terms, command: Sequence[str] = (), env: Mapping[str, str] | None = None,
-    *, say: Say | None = None, progress: Progress | None = None, note: Note | None = None,
-) -> Taken:  # fmt: skip
-    """This start's decision: made here, or by the process of the job that was first. Raises CkptError subclasses, the same ones in every process."""
+    root: str,
+    selection: Selection,
+    terms: Terms,
+    command: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    say: Say | None = None,
+    progress: Progress | None = None,
+    note: Note | None = None,
+) -> Taken:
+    """This start's decision: made here, or by the process of the job that was first. Raises CkptError
+    subclasses, the same ones in every process.
+    """
     env = os.environ if env is None else env
     terms = replace(terms, trust=selection.trust)
     line = torchrun_line.parse(command, env)
@@ -106,7 +123,8 @@ def decide(
         )
     selection = replace(selection, plan_dir=terms.plan_dir or directories.decisions(env))
     about = {**(party.about or {}), "nodes": party.nodes, "asked": asked(selection)}
-    # Of those who share a directory and a key the first decides for all; those who meet have a key each, or one would wait for the lock of the other.
+    # Of those who share a directory and a key the first decides for all; those who meet have a key each, or
+    # one would wait for the lock of the other.
     key = f"{party.key}.node-{party.node}" if terms.agree or not party.key else party.key
     mine = [party.rank] if party.rank is not None else party.ranks if terms.agree else None
     with Rendezvous(party, terms, line, env) as rendezvous:
@@ -138,7 +156,8 @@ def decide(
         )
     if decision.about.get("asked") != about["asked"]:
         raise UsageError(
-            f"the processes of this job ask different questions: the decision {decision.path} was made with other options",
+            f"the processes of this job ask different questions: the decision {decision.path} was made with"
+            " other options",
             "start all with the same options",
         )
     _within(decision, party.rank)

@@ -24,11 +24,15 @@ from ckpt_tools.storage.trust import OURS, Trust
 _DAY = 86400
 _TRIES = 3
 _MOST = (8 << 20) - 64
-"""Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at more it drops the connection."""
+"""Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at
+more it drops the connection.
+"""
 
 
 class Board(Protocol):
-    """Where values are put up for the others: a key holds one value, a later one replaces it. ``keeper``: it ends with this process."""
+    """Where values are put up for the others: a key holds one value, a later one replaces it. ``keeper``: it
+    ends with this process.
+    """
 
     keeper: bool
 
@@ -98,7 +102,8 @@ class Files:
 class Store:
     """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself.
 
-    Whoever reaches its port can read and replace what is in it, so every value is sealed and nothing is read that is not.
+    Whoever reaches its port can read and replace what is in it, so every value is sealed and nothing is read
+    that is not.
     """
 
     def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str, seal: Seal) -> None:
@@ -159,7 +164,8 @@ class Store:
             return None if found is None else self.seal.opened(key, found)
         except NotOurs:
             raise UsageError(
-                f"the store at {self.host}:{self.port} holds a value ({key}) of another secret, or not of this job",
+                f"the store at {self.host}:{self.port} holds a value ({key}) of another secret, or not of"
+                " this job",
                 f"give every node the same {FLAG}; where they have it, somebody else writes to that port",
             ) from None
 

@@ -1,4 +1,6 @@
-"""The command that a job starts with: what a decision puts into its words and its environment, and becoming it."""
+"""The command that a job starts with: what a decision puts into its words and its environment, and becoming
+it.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,11 @@ def environment(decision: Decision, rank: int | None) -> dict[str, str]:
 
 
 def substituted(command: Sequence[str], decision: Decision, rank: int | None) -> list[str]:
-    """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word of its own and becomes as many as there are.
+    """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word
+    of its own and becomes as many as there are.
 
-    Without a checkpoint they are empty, and ``{ckpt.args}`` vanishes. Raises UsageError for an unknown name, and for a path where each rank has another.
+    Without a checkpoint they are empty, and ``{ckpt.args}`` vanishes. Raises UsageError for an unknown name,
+    and for a path where each rank has another.
     """
     path, step = decision.path_of(rank), decision.step
     args = list((decision.body.get("resume") or {}).get("args") or ()) if decision.found else []
@@ -92,7 +96,9 @@ def substituted(command: Sequence[str], decision: Decision, rank: int | None) ->
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command: its signals and its exit code are then its own. Raises OSError when it cannot be started."""
+    """Replace this process by the command: its signals and its exit code are then its own. Raises OSError
+    when it cannot be started.
+    """
     # Python ignores these two, and what is ignored stays so across exec.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -1,4 +1,6 @@
-"""Nodes with disks of their own agree on the newest checkpoint of which each has a sound part for every rank that runs on it."""
+"""Nodes with disks of their own agree on the newest checkpoint of which each has a sound part for every rank
+that runs on it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ NAMED = 4
 
 
 def agree(maker: Maker) -> LoadPlan:
-    """The plan that all nodes have come to: the choice and the ranks are the same on each, paths and arguments are the node's own.
+    """The plan that all nodes have come to: the choice and the ranks are the same on each, paths and
+    arguments are the node's own.
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
     """
@@ -105,7 +108,9 @@ class _Node:
         return replace(plan, ranks=self._all_ranks(plan, done["ranks"]), fingerprint=done["fingerprint"])
 
     def _all_ranks(self, plan: LoadPlan, rows: Sequence[Value]) -> tuple[RankLoad, ...]:
-        """What all ranks load. Those of this node load what this node has found, whatever others say of them."""
+        """What all ranks load. Those of this node load what this node has found,
+        whatever others say of them.
+        """
         mine = [wire.load_of(wire.row(r, self.hosts[self.meeting.me])) for r in plan.ranks]
         loads = [wire.load_of(row) for row in rows]
         own, others = {r.rank for r in mine}, [r for r in loads if r.rank not in self.ranks]
@@ -122,7 +127,9 @@ class _Node:
         return tuple(sorted((*mine, *others), key=lambda r: r.rank))
 
     def _believe(self, listed: Value) -> None:
-        """Raise UsageError unless what was concluded is about these nodes, and leaves out no checkpoint that this one has named."""
+        """Raise UsageError unless what was concluded is about these nodes, and leaves out no checkpoint that
+        this one has named.
+        """
         ids, size = [e["id"] for e in listed["order"]], self.meeting.size
         if len(listed["hosts"]) != size or len(listed["ranks"]) != size:
             raise reported.refuse("node 0", f"there are {len(listed['hosts'])} nodes, and here {size}")
@@ -140,7 +147,7 @@ class _Node:
     def _weighed(
         self, choice: Choice, ranked: Sequence[Checkpoint], taken: Mapping[int, Checkpoint]
     ) -> LoadPlan:
-        """This node's plan. Raises CannotLook where what this node could not look at may change the answer."""
+        """This node's plan. Raises CannotLook where what this node could not look at may change the answer"""
         if choice.checkpoint is None:
             error = self._failure(choice, ranked)
             made = error.plan or self.planner.nothing()
@@ -200,7 +207,9 @@ class _Node:
         }
 
     def _host(self) -> str:
-        """This machine's name, by which --transfer finds it. Raises UsageError for one that is no word for a command."""
+        """This machine's name, by which --transfer finds it. Raises UsageError for one that is no word for a
+        command.
+        """
         name = socket.gethostname()
         if valid(name):
             return name
@@ -254,7 +263,9 @@ class _Node:
         }
 
     def _seen(self, key: str, at: dict[int, Value]) -> Checkpoint:
-        """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out over the same nodes."""
+        """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels
+        out over the same nodes.
+        """
         of = wire.parts_of(key)
         mtime_ns = sum(row["mtime"] for row in at.values()) // len(at)
         kind = Kind(at[min(at)]["kind"])
@@ -341,7 +352,9 @@ class _Node:
         return told
 
     def _judged(self, answer: Value, mine: Judgement) -> Value:
-        """What all have found of a checkpoint. Raises UsageError where it is sound on all without being so here, or not and nobody says why."""
+        """What all have found of a checkpoint. Raises UsageError where it is sound on all without being so
+        here, or not and nobody says why.
+        """
         lacking = set(answer["lacking"])
         if (
             not lacking <= set(range(self.meeting.size))
@@ -356,7 +369,9 @@ class _Node:
         return answer
 
     def _offers(self, c: Checkpoint, identity: str, lacking: Sequence[int]) -> list[Value]:
-        """What other nodes have of the ranks of nodes that lack something, and of ranks that hold the same: [{"node", "below", "part"}]."""
+        """What other nodes have of the ranks of nodes that lack something, and of ranks that hold the same:
+        [{"node", "below", "part"}].
+        """
         want = self._tell(
             lambda: {"want": self._wanted(c)},
             lambda values: {"want": [v["want"] for v in values]},
@@ -446,7 +461,8 @@ class _Node:
                 have.add((p.rank, p.coords, p.role))
         if c.parts or not any(p.size > 0 for p in new):
             return replace(c, parts=(*c.parts, *(p for p in new if p.size > 0)))
-        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in any other, without what an earlier start brought.
+        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in
+        # any other, without what an earlier start brought.
         self.planner = Planner(self._brought_to, self.selection, self.maker.progress, self.cache)
         found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
         now = {p.path for p in new if p.size > 0}
@@ -497,6 +513,8 @@ def _offered(values: Sequence[Value]) -> Value:
 
 
 def _entry(c: Checkpoint, at: Mapping[int, Value], values: Sequence[Value]) -> Value:
-    """A candidate in the common order, and the nodes that name no part of it, each with whether it has more than it named."""
+    """A candidate in the common order, and the nodes that name no part of it, each with whether it has more
+    than it named.
+    """
     row, without = at[min(at)], [(i, v["more"]) for i, v in enumerate(values) if i not in at]
     return {"id": c.path, "kind": str(c.kind), "step": row["step"], "path": row["path"], "without": without}

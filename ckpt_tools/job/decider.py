@@ -1,4 +1,6 @@
-"""Makes a job's decision in the process that is the one to make it: plan, build the view, or meet the other nodes."""
+"""Makes a job's decision in the process that is the one to make it: plan, build the view, or meet the other
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Maker:
         return asked(self.selection)
 
     def make(self) -> Body:
-        """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes then all of them do."""
+        """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes
+        then all of them do.
+        """
         if self.terms.agree:
             from ckpt_tools.job.consensus import agree
 
@@ -79,7 +83,9 @@ class Maker:
         )
 
     def _ordered(self, body: object, at: str) -> None:
-        """Raises Invalid for a decision of the first node that says what no decision says: it starts this node's command."""
+        """Raises Invalid for a decision of the first node that says what no decision says: it starts this
+        node's command.
+        """
         if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
             wrong(at, "a decision that is still to be written down")
         schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})

@@ -1,4 +1,6 @@
-"""One job, one decision: a load plan in a file, written once by whoever holds the lock, read and re-checked by everyone else."""
+"""One job, one decision: a load plan in a file, written once by whoever holds the lock, read and re-checked
+by everyone else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ Body = dict[str, Any]
 
 @frozen
 class Decision:
-    """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made it, when and for what.
+    """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made
+    it, when and for what.
 
     ``trusted`` is whom its reader believes: its view must be theirs, too.
     """
@@ -49,7 +52,9 @@ class Decision:
         return [*(self.body.get("shared") or ()), *mine]
 
     def links(self, rank: int | None = None) -> list[str]:
-        """Where the entries of ``files`` are to be opened: links in the view where there is one; what lies on other nodes has none."""
+        """Where the entries of ``files`` are to be opened: links in the view where there is one; what lies on
+        other nodes has none.
+        """
         view = self.body.get("view")
         if not view:
             return [f["path"] for f in self.files(rank)]
@@ -57,7 +62,9 @@ class Decision:
         return [*view["shared"], *(link for number in numbers for link in view["ranks"].get(number, ()))]
 
     def path_of(self, rank: int | None) -> str | None:
-        """What CKPT_PATH says: what the framework is given, else the one file that this rank loads, else of a view the checkpoint in it."""
+        """What CKPT_PATH says: what the framework is given, else the one file that this rank loads, else of a
+        view the checkpoint in it.
+        """
         told: str | None = (self.body.get("resume") or {}).get("path")
         files = (
             []
@@ -67,7 +74,9 @@ class Decision:
         return files[0] if len(files) == 1 else told or (self.body.get("view") or {}).get("checkpoint")
 
     def check(self, ranks: Iterable[int] | None = None) -> None:
-        """Whether the planned files of ``ranks`` (None: all) are still what was verified: size and modification time, one stat each. Raises CannotLook."""
+        """Whether the planned files of ``ranks`` (None: all) are still what was verified: size and
+        modification time, one stat each. Raises CannotLook.
+        """
         files = {f["path"]: f for r in ((None,) if ranks is None else ranks) for f in self.files(r)}
         for f in files.values():
             try:
@@ -114,7 +123,8 @@ class Decision:
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """The decision in a file. Raises CannotLook when there is none or it is not one, UsageError when it says what no decision says.
+    """The decision in a file. Raises CannotLook when there is none or it is not one, UsageError when it says
+    what no decision says.
 
     Raises Untrusted when others could have written it; ``named`` is the setting that led there.
     """
@@ -139,12 +149,17 @@ def parsed(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
             "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other",
         ) from e
     except checked_json.Invalid as e:
-        hint = "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file, remove it, and start again"
+        hint = (
+            "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file,"
+            " remove it, and start again"
+        )
         raise UsageError(f"{path} is no decision that ckpt made: {e}", hint) from e
 
 
 def failed(error: CkptError) -> Body:
-    """The body of a decision that could not be made, so that nobody who waited for it has to fail on his own."""
+    """The body of a decision that could not be made,
+    so that nobody who waited for it has to fail on his own.
+    """
     empty = (
         json.loads(as_json.render(error.plan))
         if error.plan

@@ -1,4 +1,6 @@
-"""The decisions about one root: who comes first makes one, under a lock; every other member of the job reads it."""
+"""The decisions about one root: who comes first makes one, under a lock; every other member of the job reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Alone:
 
 
 class Decisions:
-    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it numbered attempts."""
+    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it
+    numbered attempts.
+    """
 
     def __init__(
         self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS
@@ -74,7 +78,9 @@ class Decisions:
             raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
 
     def last(self) -> EarlierStart | None:
-        """What the last decision that named a checkpoint of this root said; None when there was none. Raises CannotLook when that cannot be read."""
+        """What the last decision that named a checkpoint of this root said; None when there was none. Raises
+        CannotLook when that cannot be read.
+        """
         return decision_log.last(self.directory, self.trusted)
 
     def once(
@@ -88,10 +94,12 @@ class Decisions:
         about: Mapping[str, object],
         peers: Peers | None = None,
     ) -> Decision:
-        """The decision for ``key``: read when another member has made it, else made here, under a lock. Raises what deciding raised, in every member.
+        """The decision for ``key``: read when another member has made it, else made here, under a lock.
+        Raises what deciding raised, in every member.
 
-        Each ``member`` takes a decision once: who asks again is of a later generation. Unless ``unique``, the key alone does not tell launches apart, and a
-        decision whose launcher is gone is not followed. ``peers`` are other nodes, who start together with this one or not at all.
+        Each ``member`` takes a decision once: who asks again is of a later generation. Unless ``unique``, the
+        key alone does not tell launches apart, and a decision whose launcher is gone is not followed.
+        ``peers`` are other nodes, who start together with this one or not at all.
         """
         started, peers = self.now(), peers or Alone()
         with peers.told():
@@ -159,7 +167,9 @@ class Decisions:
 
     @contextmanager
     def _written(self, decision: Decision) -> Iterator[None]:
-        """A decision that is on the disk within, and appears when that ends well. A later start learns from it that there was a checkpoint here (planning/decision_log.py)."""
+        """A decision that is on the disk within, and appears when that ends well. A later start learns from
+        it that there was a checkpoint here (planning/decision_log.py).
+        """
         with ExitStack() as files:
             files.enter_context(written(decision.path, as_json.dump(decision.body).encode(), self.trusted))
             if decision.found:
@@ -173,7 +183,9 @@ class Decisions:
             yield
 
     def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
-        """The newest decision where this member may follow it; None where it has to be made anew. Raises CannotLook when that cannot be known."""
+        """The newest decision where this member may follow it; None where it has to be made anew. Raises
+        CannotLook when that cannot be known.
+        """
         takers = _names(f"{path.removesuffix('.json')}.taken")
         if safe(member) in takers:
             return None
@@ -184,7 +196,10 @@ class Decisions:
                 isinstance(e.__cause__, OSError) or takers
             ):  # others may follow it: a new one would mix with it
                 who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
-                hint = f"make it readable; or end all processes of that start, then rm -r {shlex.quote(os.path.dirname(path))}"
+                hint = (
+                    "make it readable; or end all processes of that start, then rm -r"
+                    f" {shlex.quote(os.path.dirname(path))}"
+                )
                 raise CannotLook(f"{e}{who}", hint) from e
             return None  # cut off by a full disk or a power failure, and nobody has started by it
         about = decision.about

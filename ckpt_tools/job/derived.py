@@ -1,4 +1,6 @@
-"""What a decision tells a framework, held against its layout: nothing is passed to a command that the layout of the chosen checkpoint would not say itself."""
+"""What a decision tells a framework, held against its layout: nothing is passed to a command that the layout
+of the chosen checkpoint would not say itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _FEW = 4
 
 
 def check(body: Mapping[str, Any], root: str) -> None:
-    """Raises Invalid unless the path, arguments and variables of a decision about ``root`` are what its layout makes of its checkpoint and files."""
+    """Raises Invalid unless the path, arguments and variables of a decision about ``root`` are what its
+    layout makes of its checkpoint and files.
+    """
     said, chosen = body.get("resume") or {}, body["checkpoint"]
     resume = Resume(said.get("path"), tuple(said.get("args") or ()), dict(said.get("env") or {}))
     if chosen is None:
@@ -34,12 +38,15 @@ def check(body: Mapping[str, Any], root: str) -> None:
         raise Invalid(f"checkpoint.layout must be one of those that ckpt knows, not {chosen.get('layout')!r}")
     if not any(layout.resume(c, path) == resume for c, path in _possible(body, _inside(resume, root))):
         raise Invalid(
-            f"resume tells a framework what the layout {layout.name} does not: {list(resume.args)} {resume.env} {resume.path!r}"
+            f"resume tells a framework what the layout {layout.name} does not: {list(resume.args)}"
+            f" {resume.env} {resume.path!r}"
         )
 
 
 def _inside(resume: Resume, root: str) -> list[str]:
-    """Directories below the root that are told, and what they are told to have in them: behind a link, a checkpoint really lies elsewhere."""
+    """Directories below the root that are told, and what they are told to have in them: behind a link, a
+    checkpoint really lies elsewhere.
+    """
     top = root if os.path.isdir(root) else os.path.dirname(root)
     words = [w for w in (resume.path, *resume.args, *resume.env.values()) if w]
     names = [w for w in words if "/" not in w and w not in (".", "..") and not w.startswith("-")]
@@ -48,7 +55,9 @@ def _inside(resume: Resume, root: str) -> list[str]:
 
 
 def _possible(body: Mapping[str, Any], inside: Sequence[str]) -> Iterator[tuple[Checkpoint, str | None]]:
-    """The chosen checkpoint with each place that its run may have, and the one path that its framework may be given."""
+    """The chosen checkpoint with each place that its run may have, and the one path that its framework may be
+    given.
+    """
     chosen, files = body["checkpoint"], _files(body)
     home = (body.get("view") or {}).get("checkpoint") or chosen["path"]
     bases = dict.fromkeys((*_above(home), *_above(os.path.dirname(files[0])), *inside))
@@ -81,7 +90,9 @@ def _files(body: Mapping[str, Any]) -> list[str]:
 
 
 def _above(path: str) -> Iterator[str]:
-    """A directory and some above it; of ``ckpt_3``, which holds one rank, also what it has in common with ``ckpt_4``."""
+    """A directory and some above it; of ``ckpt_3``, which holds one rank, also what it has in common with
+    ``ckpt_4``.
+    """
     for _ in range(_UP + 1):
         yield path
         if numbered := re.fullmatch(r"(.+)_[0-9]+", path):

@@ -1,4 +1,6 @@
-"""Nodes of one job exchange values and come to one conclusion. All get it, or all fail, as soon as one does."""
+"""Nodes of one job exchange values and come to one conclusion.
+All get it, or all fail, as soon as one does.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ from ckpt_tools.output.words import printable
 from ckpt_tools.settings.checked_json import Check
 
 _FAREWELL = 5.0
-"""Seconds that the first node waits for the others to have read the end, where nothing tells whether they still run."""
+"""Seconds that the first node waits for the others to have read the end, where nothing tells whether they
+still run.
+"""
 
 
 class Meeting:
-    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with CannotLook, and at once when a node that was there has ended.
+    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with
+    CannotLook, and at once when a node that was there has ended.
 
-    Nobody trusts what an earlier start left on the board: each process brings a number that was never used, its name, and a session is the set of them.
+    Nobody trusts what an earlier start left on the board: each process brings a number that was never used,
+    its name, and a session is the set of them.
     """
 
     def __init__(self, board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> None:
@@ -47,7 +53,9 @@ class Meeting:
     # ---- coming together
 
     def join(self) -> None:
-        """Wait until all are there. The first offers a session to those it sees; who is not in it (an earlier start was) makes it offer another."""
+        """Wait until all are there. The first offers a session to those it sees; who is not in it (an earlier
+        start was) makes it offer another.
+        """
         self.watch.announce(self.name)
         self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
@@ -76,7 +84,9 @@ class Meeting:
                 raise _ended(0)
 
     def _offered(self) -> Value | None:
-        """The first node's offer to this one; None where there is none, or one of an earlier start: it cannot name this process."""
+        """The first node's offer to this one; None where there is none, or one of an earlier start: it cannot
+        name this process.
+        """
         data = self.board.get("offer")
         if data is None or self.name.encode() not in data:
             return None
@@ -104,7 +114,9 @@ class Meeting:
                 return
 
     def _meet(self, i: int) -> None:
-        """Take in that node ``i`` is there, or has come anew. Raises CannotLook when it was there and has failed or ended."""
+        """Take in that node ``i`` is there, or has come anew. Raises CannotLook when it was there and has
+        failed or ended.
+        """
         data = self.board.get(f"join.{i}")
         if data is None or not data.startswith(b"{"):
             name = reported.member(data)
@@ -136,7 +148,8 @@ class Meeting:
         conclude: Callable[[Sequence[Value]], Value],
         checks: reported.Round = reported.NOTHING,
     ) -> Value:
-        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``), or concluding raises, is raised on all.
+        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``),
+        or concluding raises, is raised on all.
 
         Raises UsageError for what does not pass the checks, whoever says it.
         """
@@ -197,7 +210,9 @@ class Meeting:
         return answer
 
     def _read(self, key: str, check: Check, of: int = 0) -> Value | None:
-        """What node ``of`` has put up, or None. Raises UsageError where that is neither a failure nor what passes the check."""
+        """What node ``of`` has put up, or None. Raises UsageError where that is neither a failure nor what
+        passes the check.
+        """
         data = self.board.get(key)
         return (
             None
@@ -230,7 +245,9 @@ class Meeting:
         self.failed = True
 
     def leave(self) -> None:
-        """Say good-bye; the first node keeps the board until the others have read everything, or have ended."""
+        """Say good-bye; the first node keeps the board until the others have read everything,
+        or have ended.
+        """
         try:
             if self.me:
                 with suppress(CannotLook):
@@ -244,7 +261,9 @@ class Meeting:
             self.watch.close()
 
     def _bye(self, i: int) -> bool:
-        """Whether a node has said good-bye. What somebody else put in its place is no reason to fail now: all have what they need."""
+        """Whether a node has said good-bye. What somebody else put in its place is no reason to fail now: all
+        have what they need.
+        """
         with suppress(CkptError):
             return bool(self.board.get(f"{self.session}.bye.{i}"))
         return False

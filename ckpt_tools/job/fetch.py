@@ -1,4 +1,6 @@
-"""A file of another node, brought by the user's own command: into a directory of this start alone, and from there to its place."""
+"""A file of another node, brought by the user's own command: into a directory of this start alone, and from
+there to its place.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ class NotBrought(Exception):
 def bring(
     command: Sequence[str], host: str, part: Part, to: str, below: str, timeout: float
 ) -> os.stat_result:
-    """Bring a part to ``below``, a relative name in the directory ``to``, and say what it is there. Raises NotBrought.
+    """Bring a part to ``below``, a relative name in the directory ``to``, and say what it is there. Raises
+    NotBrought.
 
-    No link leads the file elsewhere: the command writes where nobody else can have put one, and each directory on the way is opened from the one before.
+    No link leads the file elsewhere: the command writes where nobody else can have put one, and each
+    directory on the way is opened from the one before.
     """
     try:
         with _opened(to, "") as top, _aside(top, to) as (aside, fd):
@@ -55,7 +59,9 @@ def _run(words: Sequence[str], timeout: float) -> None:
 
 
 def _dated(name: str, directory: int, part: Part) -> None:
-    """Give what was brought the time of its save: one of today would tell of a second attempt to save this step."""
+    """Give what was brought the time of its save: one of today would tell of a second attempt to save this
+    step.
+    """
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

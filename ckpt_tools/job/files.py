@@ -17,14 +17,18 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and Untrusted as all of these do."""
+    """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and
+    Untrusted as all of these do.
+    """
     with written(path, data, trusted):
         pass
 
 
 @contextmanager
 def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
-    """A file that is whole on the disk within, and appears at ``path`` when that ends well. Raises CannotLook."""
+    """A file that is whole on the disk within, and appears at ``path`` when that ends well. Raises
+    CannotLook.
+    """
     home, name = os.path.split(path)
     aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     with ExitStack() as files:
@@ -72,7 +76,9 @@ def _put(fd: int, data: bytes) -> None:
 
 
 def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Write a small file that may be lost with the machine, in a directory that is made where it is not there. Raises OSError."""
+    """Write a small file that may be lost with the machine, in a directory that is made where it is not
+    there. Raises OSError.
+    """
     home, name = os.path.split(path)
     trust.make(home, trusted)
     with _directory(home, trusted) as at:
@@ -85,7 +91,9 @@ def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
 
 @contextmanager
 def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
-    """Hold an exclusive flock on ``path``; the kernel lets go of it when the holder dies. Raises CannotLook after ``timeout`` seconds."""
+    """Hold an exclusive flock on ``path``; the kernel lets go of it when the holder dies. Raises CannotLook
+    after ``timeout`` seconds.
+    """
     home, name = os.path.split(path)
     try:
         with _directory(home, trusted) as at:

@@ -1,7 +1,9 @@
-"""Connections by which nodes that meet over TCP see that the others still run. Anybody may connect; nobody is believed before both ends have shown the secret.
+"""Connections by which nodes that meet over TCP see that the others still run. Anybody may connect; nobody is
+believed before both ends have shown the secret.
 
-The first node asks with a number that was never used, the other answers with its name, a number of its own and a proof over all of them, and gets a proof
-back. So what was said to another process, in another meeting or in the other direction, shows nothing here.
+The first node asks with a number that was never used, the other answers with its name, a number of its own
+and a proof over all of them, and gets a proof back. So what was said to another process, in another meeting
+or in the other direction, shows nothing here.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class _Stranger:
 
 
 class Lines:
-    """Each node keeps a connection to the first one, which the kernel closes when either process ends. ``host`` and ``port`` are those of the store."""
+    """Each node keeps a connection to the first one, which the kernel closes when either process ends.
+    ``host`` and ``port`` are those of the store.
+    """
 
     def __init__(self, host: str, port: int, seal: Seal, *, listen: bool) -> None:
         self.host, self.port, self.seal, self.name = host, port, seal, ""
@@ -71,7 +75,9 @@ class Lines:
         }
 
     def follow(self, offer: Mapping[str, Any], first: str) -> None:
-        """Connect to the first node: a process that listens there counts once it has shown the secret, since an address may mean another machine here."""
+        """Connect to the first node: a process that listens there counts once it has shown the secret, since
+        an address may mean another machine here.
+        """
         if first in self._lines or first in self._ended or not offer:
             return
         for host in offer["hosts"]:
@@ -108,7 +114,9 @@ class Lines:
     # ---- the first node's side
 
     def _serve(self, seconds: float) -> bool:
-        """Take connections, and notice those that have ended, for that time or until something happens. Whether it was about a node of this job."""
+        """Take connections, and notice those that have ended, for that time or until something happens.
+        Whether it was about a node of this job.
+        """
         if self._ready.get_map() is None:  # closed
             return False
         news = False

@@ -1,7 +1,9 @@
-"""Whether the processes of other nodes still run: facts of the kernel that do not depend on how long anybody is silent.
+"""Whether the processes of other nodes still run: facts of the kernel that do not depend on how long anybody
+is silent.
 
-A process that ends, however it is killed, loses its file locks and its connections. Only what was seen to be there before can be missed: where locks do not reach other
-machines, or no connection comes about, nothing is concluded, and the time that the caller gives decides as before.
+A process that ends, however it is killed, loses its file locks and its connections. Only what was seen to be
+there before can be missed: where locks do not reach other machines, or no connection comes about, nothing is
+concluded, and the time that the caller gives decides as before.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Watch(Protocol):
 
 
 class Locks:
-    """Each process holds a lock on a file of its own in a directory that all see; POSIX locks, which children of a fork do not share."""
+    """Each process holds a lock on a file of its own in a directory that all see; POSIX locks, which children
+    of a fork do not share.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

@@ -20,9 +20,11 @@ _ONCE = frozenset({"slurm", "mpi"})
 
 @frozen
 class Party:
-    """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no other.
+    """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no
+    other.
 
-    ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when that is not known.
+    ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when
+    that is not known.
     ``place`` names where the nodes of the job meet; "" when the launcher gives the job no id.
     """
 
@@ -43,7 +45,8 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         seen = started.unclear if started and started.unclear else "no launcher's variables are set"
         hint = (
             (started.hint if started else "")
-            or "--worker is for a command that torchrun, msrun, srun or mpirun starts; 'ckpt launchers' shows what is seen"
+            or "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
+            "'ckpt launchers' shows what is seen"
         )
         raise UsageError(f"which rank this worker is is unknown: {seen}", hint)
     mine = rank if rank is not None else started.rank.value if started.rank else None
@@ -83,7 +86,9 @@ def of_node(
     nodes: int | None,
     world: int | None,
 ) -> Party:
-    """The party of one launcher: alone, or one of several nodes. Raises UsageError when it is not known how many."""
+    """The party of one launcher: alone, or one of several nodes. Raises UsageError when it is not known how
+    many.
+    """
     if nodes is None:
         nodes = line.nodes if line else None
         if (
@@ -92,7 +97,8 @@ def of_node(
             nodes = _value(started.nodes)
             if nodes is None:
                 raise UsageError(
-                    f"this is node {started.node.value} ({started.node.provenance}), and how many there are is unknown",
+                    f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
+                    " is unknown",
                     "say --nodes N",
                 )
     nodes = nodes or 1
@@ -149,7 +155,8 @@ def _party(
     nodes: int,
     ranks: range | None,
 ) -> Party:
-    # torchrun's agents start their workers again under the same id, and may count that differently: --job names the job there, and no single start
+    # torchrun's agents start their workers again under the same id, and may count that differently: --job
+    # names the job there, and no single start
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
     name = job or started.job
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""

@@ -10,7 +10,9 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 @frozen
 class Terms:
-    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds; ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages."""
+    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds;
+    ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages.
+    """
 
     words: Sequence[str] = ("ckpt", "run")
     worker: bool = False

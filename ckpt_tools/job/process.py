@@ -11,7 +11,9 @@ from ckpt_tools.model.frozen import frozen
 
 @frozen
 class Process:
-    """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start time, so that each means one process only."""
+    """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start
+    time, so that each means one process only.
+    """
 
     host: str
     pid: int
@@ -45,7 +47,9 @@ def _host() -> str:
 
 
 def _identity(pid: int) -> str:
-    """``pid.starttime``, in clock ticks since boot (proc(5), stat field 22); the pid alone where there is no /proc; "" for a process that is not there."""
+    """``pid.starttime``, in clock ticks since boot (proc(5), stat field 22); the pid alone where there is no
+    /proc; "" for a process that is not there.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"

@@ -1,4 +1,6 @@
-"""Which decisions of long ago may go: those that no process can follow any more, as far as that can be known on this machine."""
+"""Which decisions of long ago may go: those that no process can follow any more, as far as that can be known
+on this machine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _LOOKED_AT = 32
 """Old decisions that one start looks at, at most."""
 _DECISION = re.compile(r"\d{1,9}\.json")
 _TRIES, _PAUSE = 100, 0.01
-"""How often, and after how many seconds, a process that is being started is asked again for its environment."""
+"""How often, and after how many seconds, a process that is being started is asked again for its environment.
+"""
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of linux/sched.h."""
 _GONE = ".gone."
@@ -33,7 +36,9 @@ _GONE = ".gone."
 
 
 def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
-    """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes that no decision names any more. What cannot be read stays."""
+    """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes
+    that no decision names any more. What cannot be read stays.
+    """
     oldest = now - KEPT_DAYS * 86400
     with suppress(OSError):
         entries = [
@@ -60,7 +65,9 @@ def _last_change(key: str) -> float:
 
 
 def _followed(key: str, exported: str, trusted: Trust) -> bool:
-    """Whether a process may follow a decision under this key: it runs, somebody names it in its environment, or it is of a machine that nothing is known of."""
+    """Whether a process may follow a decision under this key: it runs, somebody names it in its environment,
+    or it is of a machine that nothing is known of.
+    """
     if f"{key}{os.sep}" in exported:
         return True
     try:
@@ -72,7 +79,9 @@ def _followed(key: str, exported: str, trusted: Trust) -> bool:
 
 
 def _followers(key: str, trusted: Trust) -> Iterator[tuple[str, list[str]]]:
-    """(host, processes) of whoever made or took a decision; a decision that failed has started nothing. Raises OSError."""
+    """(host, processes) of whoever made or took a decision; a decision that failed has started nothing.
+    Raises OSError.
+    """
     for name in os.listdir(key):
         path = os.path.join(key, name)
         if _DECISION.fullmatch(name):
@@ -91,7 +100,9 @@ def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _json(path: str, trusted: Trust) -> dict[str, Any]:
-    """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises OSError."""
+    """What a file says; nothing where it is garbage, such as an empty claim of an earlier version. Raises
+    OSError.
+    """
     try:
         data = trust.read(path, checked_json.MOST, trusted)
     except Untrusted as e:  # it is not ours to judge, and so not ours to remove
@@ -104,7 +115,8 @@ def _json(path: str, trusted: Trust) -> dict[str, Any]:
 
 
 def _exported(proc: str = "/proc") -> str | None:
-    """The decisions that processes of this machine name in their environment, one a line; those of other users cannot be read.
+    """The decisions that processes of this machine name in their environment, one a line; those of other
+    users cannot be read.
 
     None where a process stays between two programs, when it has no environment to be read (execve(2)).
     """
@@ -130,7 +142,9 @@ def _variables(process: str) -> list[bytes] | None:
 
 
 def _starting(process: str) -> bool:
-    """Whether a process without words is neither dead nor the kernel's own (proc(5), stat: state and flags). Raises OSError."""
+    """Whether a process without words is neither dead nor the kernel's own (proc(5), stat: state and flags).
+    Raises OSError.
+    """
     if _bytes(f"{process}/cmdline"):
         return False
     fields = _bytes(f"{process}/stat").rpartition(b")")[2].split()
@@ -161,7 +175,9 @@ def _remove(key: str, trusted: Trust) -> None:
 
 
 def _prune_transferred(directory: str, oldest: float, trusted: Trust) -> None:
-    """Remove files that were brought long ago and that no decision names. Raises OSError when a decision cannot be read."""
+    """Remove files that were brought long ago and that no decision names. Raises OSError when a decision
+    cannot be read.
+    """
     brought = [
         os.path.join(home, name)
         for home, _, names in os.walk(os.path.join(directory, TRANSFERRED))

@@ -1,4 +1,6 @@
-"""Where the nodes of a job meet while one decision is made for all: nobody starts before all can, and who fails tells the others."""
+"""Where the nodes of a job meet while one decision is made for all: nobody starts before all can, and who
+fails tells the others.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ _PORTS = 1 << 16
 
 @dataclass
 class Rendezvous:
-    """Entered for as long as the decision is made. ``joined`` is the meeting, once this process has come to it; None where the job needs none, or another process
-    of this node decides.
+    """Entered for as long as the decision is made. ``joined`` is the meeting, once this process has come to
+    it; None where the job needs none, or another process of this node decides.
     """
 
     party: Party
@@ -39,7 +41,9 @@ class Rendezvous:
 
     @property
     def needed(self) -> bool:
-        """Whether the nodes of this job come together: they look at disks of their own, or no id of this start alone lets them share one decision."""
+        """Whether the nodes of this job come together: they look at disks of their own, or no id of this
+        start alone lets them share one decision.
+        """
         party = self.party
         return self.terms.agree or (party.nodes > 1 and not (party.unique and party.key))
 
@@ -52,7 +56,9 @@ class Rendezvous:
         self._open.__exit__(kind, error, trace)  # the meeting tells the others how this node ended
 
     def join(self) -> Meeting:
-        """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they meet."""
+        """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they
+        meet.
+        """
         party, terms = self.party, self.terms
         if party.node is None or party.node >= party.nodes:
             raise UsageError(
@@ -63,7 +69,9 @@ class Rendezvous:
         return self.joined
 
     def ready(self, decision: Decision) -> None:
-        """Wait until every node has what it needs to start, after a last look at its files. Raises what keeps one of them."""
+        """Wait until every node has what it needs to start, after a last look at its files. Raises what keeps
+        one of them.
+        """
         if self.joined:
             decision.check(self.party.ranks if self.terms.agree else None)
             self.joined.exchange({}, lambda _: {})
@@ -71,7 +79,9 @@ class Rendezvous:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Let the others know what keeps this node from taking part: they wait for it. One process of a node does."""
+        """Let the others know what keeps this node from taking part: they wait for it. One process of a node
+        does.
+        """
         try:
             yield
         except CkptError as error:
@@ -99,14 +109,18 @@ class Rendezvous:
         return Store(at.host, at.port, at.keeper, terms.timeout, job, Seal.of(self._secret(at), job))
 
     def _secret(self, at: Endpoint) -> bytes:
-        """What only the nodes of this job know. Raises UsageError where others can reach the place where they meet, and there is none."""
+        """What only the nodes of this job know. Raises UsageError where others can reach the place where they
+        meet, and there is none.
+        """
         if self.terms.secret_file:
             return secret.read(self.terms.secret_file, self.terms.trust)
         if loopback(at.host):
             return b""
         raise UsageError(
-            f"the nodes meet at {at.host}:{at.port}, where others can reach them, and have no secret to know each other by",
-            f"give all nodes one by {FLAG} FILE: {MAKE}; or say --plan-dir DIR on a file system that all of them see",
+            f"the nodes meet at {at.host}:{at.port}, where others can reach them, and have no secret to know"
+            " each other by",
+            f"give all nodes one by {FLAG} FILE: {MAKE}; or say --plan-dir DIR on a file system that all of"
+            " them see",
         )
 
 
@@ -120,7 +134,7 @@ class Endpoint:
 
 
 def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
-    """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine."""
+    """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine"""
     found = _endpoint(party.node == 0, terms, line, env)
     host = found.host.removeprefix("[").removesuffix("]")
     if not valid(host):
@@ -165,7 +179,9 @@ def _endpoint(first: bool, terms: Terms, line: TorchrunLine | None, env: Mapping
 
 
 def _split(endpoint: str) -> tuple[str, str]:
-    """The host of an endpoint of torchrun, and its port or ""; an IPv6 address with a port stands in brackets."""
+    """The host of an endpoint of torchrun, and its port or ""; an IPv6 address with a port stands in
+    brackets.
+    """
     if endpoint.startswith("["):
         host, _, rest = endpoint[1:].partition("]")
         return host, rest.removeprefix(":")

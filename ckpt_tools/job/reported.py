@@ -1,6 +1,8 @@
-"""What nodes may say to each other, round by round: each value is checked before anything follows it, whoever signed it.
+"""What nodes may say to each other, round by round: each value is checked before anything follows it, whoever
+signed it.
 
-A node runs as the same user, and may still be broken, of another version, or taken over: what it says never leaves the types, bounds and places below.
+A node runs as the same user, and may still be broken, of another version, or taken over: what it says never
+leaves the types, bounds and places below.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ _WORDS, _NAME, _FINDINGS = 1 << 20, 4096, 1 << 17
 _NUMBER = re.compile(r"[0-9a-f]{32}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{0,64}\Z")
 _TWICE = re.compile(r"(.*)#[0-9]{1,8}\Z", re.DOTALL)
-HINT = "run the same version of ckpt with the same options on every node; where that is so, see what runs on that node"
+HINT = (
+    "run the same version of ckpt with the same options on every node; where that is so, see what runs on"
+    " that node"
+)
 
 
 class Round(NamedTuple):
@@ -237,21 +242,57 @@ def member(data: bytes | None) -> str:
 
 # ---- the rounds of an agreement
 
-_FINDING = only({
-    "code": among(CODES), "severity": among([int(s) for s in Severity]), "message": short(_WORDS), "offset": _maybe, "hint": short(_WORDS),
-    "path": _word, "ranks": few(_pair(rank, rank), _FINDINGS), "follows": truth,
-})  # fmt: skip
+_FINDING = only(
+    {
+        "code": among(CODES),
+        "severity": among([int(s) for s in Severity]),
+        "message": short(_WORDS),
+        "offset": _maybe,
+        "hint": short(_WORDS),
+        "path": _word,
+        "ranks": few(_pair(rank, rank), _FINDINGS),
+        "follows": truth,
+    }
+)
 _FINDINGS_OF = few(_FINDING, _FINDINGS)
-_FILE = only({
-    "role": _word, "path": path, "size": count, "mtime_ns": whole, "level": among([int(v) for v in Level]), "coverage": number,
-    "source_rank": nothing_or(rank), "substituted": truth, "node": nothing_or(host), "reason": short(_WORDS),
-})  # fmt: skip
+_FILE = only(
+    {
+        "role": _word,
+        "path": path,
+        "size": count,
+        "mtime_ns": whole,
+        "level": among([int(v) for v in Level]),
+        "coverage": number,
+        "source_rank": nothing_or(rank),
+        "substituted": truth,
+        "node": nothing_or(host),
+        "reason": short(_WORDS),
+    }
+)
 _ROW = only({"rank": rank, "files": few(_FILE, _FINDINGS)})
-_PART = only({
-    "path": place, "layout": _word, "piece": _word, "role": _word, "run": _word, "base": here_or_below, "home": nothing_or(here_or_below),
-    "prefix": _word, "kind": among([str(k) for k in Kind]), "rank": nothing_or(rank), "coords": few(_pair(_word, rank), 64), "step": _maybe,
-    "epoch": _maybe, "step_in_epoch": _maybe, "generation": _maybe, "unfinished": truth, "size": count, "mtime_ns": whole, "findings": few(_maybe, 0),
-})  # fmt: skip
+_PART = only(
+    {
+        "path": place,
+        "layout": _word,
+        "piece": _word,
+        "role": _word,
+        "run": _word,
+        "base": here_or_below,
+        "home": nothing_or(here_or_below),
+        "prefix": _word,
+        "kind": among([str(k) for k in Kind]),
+        "rank": nothing_or(rank),
+        "coords": few(_pair(_word, rank), 64),
+        "step": _maybe,
+        "epoch": _maybe,
+        "step_in_epoch": _maybe,
+        "generation": _maybe,
+        "unfinished": truth,
+        "size": count,
+        "mtime_ns": whole,
+        "findings": few(_maybe, 0),
+    }
+)
 _OFFERED = few(only({"node": _node, "below": plain, "part": _PART, "ranks": few(rank, MAX_RANK)}), MAX_RANK)
 
 
@@ -276,9 +317,15 @@ _SEEN = only(
 )
 _EARLIER = nothing_or(_listed(_maybe, _word, number, number, few(_pair(_word, number), _FINDINGS)))
 _RANKS = _pair(rank, rank)
-_ENTRY = only({
-    "id": identity, "kind": among([str(k) for k in Kind]), "step": _maybe, "path": here_or_below, "without": few(_pair(_node, truth), MAX_RANK),
-})  # fmt: skip
+_ENTRY = only(
+    {
+        "id": identity,
+        "kind": among([str(k) for k in Kind]),
+        "step": _maybe,
+        "path": here_or_below,
+        "without": few(_pair(_node, truth), MAX_RANK),
+    }
+)
 LISTING = Round(
     only(
         {

@@ -1,6 +1,7 @@
 """What the file of a decision may say: each field that anything follows is checked before it is followed.
 
-Fields that nothing here names are let through, because a later version may add some. They are finite and shallow all the same:
+Fields that nothing here names are let through, because a later version may add some. They are finite and
+shallow all the same:
 ``ckpt latest --json`` prints a decision again.
 """
 
@@ -31,7 +32,9 @@ Body = dict[str, Any]
 
 
 def parsed(data: bytes) -> Body:
-    """The body of a decision. Raises NoJson where the bytes are no decision of anybody, Invalid where a field says what it cannot say."""
+    """The body of a decision. Raises NoJson where the bytes are no decision of anybody, Invalid where a field
+    says what it cannot say.
+    """
     body = json_of(data)
     if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
         raise NoJson("it holds no decision")
@@ -40,7 +43,9 @@ def parsed(data: bytes) -> Body:
 
 
 def check(body: Mapping[str, object]) -> None:
-    """Raises Invalid unless every field of a decision's body is of its type, within its bounds, and in agreement with the others."""
+    """Raises Invalid unless every field of a decision's body is of its type, within its bounds, and in
+    agreement with the others.
+    """
     shallow(body)
     _BODY(body, "")
     if body.get("error") is not None:
@@ -69,14 +74,30 @@ def _flag(value: object, at: str) -> None:
 _maybe_whole, _maybe_text, _maybe_number = nothing_or(whole), nothing_or(text), nothing_or(number)
 _FILE = fields(
     {"path": path, "size": count, "mtime_ns": whole},
-    {"role": text, "level": text, "coverage": number, "source_rank": _maybe_whole, "substituted": nothing_or(_flag),
-     "node": _maybe_text, "reason": _maybe_text},
-)  # fmt: skip
+    {
+        "role": text,
+        "level": text,
+        "coverage": number,
+        "source_rank": _maybe_whole,
+        "substituted": nothing_or(_flag),
+        "node": _maybe_text,
+        "reason": _maybe_text,
+    },
+)
 _CHECKPOINT = fields(
     {"path": path},
-    {"step": _maybe_whole, "epoch": _maybe_whole, "epoch_base": _maybe_whole, "step_in_epoch": _maybe_whole, "kind": text, "layout": text,
-     "run": text, "generation": _maybe_whole, "mtime": _maybe_number},
-)  # fmt: skip
+    {
+        "step": _maybe_whole,
+        "epoch": _maybe_whole,
+        "epoch_base": _maybe_whole,
+        "step_in_epoch": _maybe_whole,
+        "kind": text,
+        "layout": text,
+        "run": text,
+        "generation": _maybe_whole,
+        "mtime": _maybe_number,
+    },
+)
 _RESUME = fields(
     {}, {"path": nothing_or(path), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))}
 )
@@ -98,14 +119,25 @@ _ABOUT = fields(
 _ERROR = fields({"message": text, "hint": text, "exit_code": whole}, {})
 _BODY = fields(
     {"decision": _ABOUT, "checkpoint": nothing_or(_CHECKPOINT)},
-    {"root": text, "resume_step": _maybe_whole, "resume": nothing_or(_RESUME), "ranks": nothing_or(listed(fields({"rank": count, "files": listed(_FILE)}, {}))),
-     "shared": nothing_or(listed(_FILE)), "view": nothing_or(_VIEW), "error": nothing_or(_ERROR), "ahead": nothing_or(listed(_CHECKPOINT)),
-     "fingerprint": _maybe_text, "world_size": _maybe_whole},
-)  # fmt: skip
+    {
+        "root": text,
+        "resume_step": _maybe_whole,
+        "resume": nothing_or(_RESUME),
+        "ranks": nothing_or(listed(fields({"rank": count, "files": listed(_FILE)}, {}))),
+        "shared": nothing_or(listed(_FILE)),
+        "view": nothing_or(_VIEW),
+        "error": nothing_or(_ERROR),
+        "ahead": nothing_or(listed(_CHECKPOINT)),
+        "fingerprint": _maybe_text,
+        "world_size": _maybe_whole,
+    },
+)
 
 
 def _start(body: Mapping[str, Any]) -> None:
-    """A start has files exactly where it has a checkpoint: each other way some rank would begin from nothing, and nobody would say so."""
+    """A start has files exactly where it has a checkpoint: each other way some rank would begin from nothing,
+    and nobody would say so.
+    """
     ranks, shared = body.get("ranks") or [], body.get("shared") or []
     if len({r["rank"] for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
@@ -132,12 +164,15 @@ def _linked(body: Mapping[str, Any]) -> None:
     for rank, links in view["ranks"].items():
         if len(links) != len(loads.get(rank, [])):
             raise Invalid(
-                f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))} files"
+                f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))}"
+                " files"
             )
 
 
 def _told(body: Mapping[str, Any]) -> None:
-    """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or is a directory above a file."""
+    """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or
+    is a directory above a file.
+    """
     if body["checkpoint"] is None or not (resume := body.get("resume")):
         return
     tops = [
@@ -163,7 +198,9 @@ def _told(body: Mapping[str, Any]) -> None:
 
 
 def _words(args: Sequence[str], layout: str, near: Callable[[str], bool]) -> None:
-    """Arguments are those that the layout itself would say; what a layout of the user's own says is for ckpt.toml."""
+    """Arguments are those that the layout itself would say; what a layout of the user's own says is for
+    ckpt.toml.
+    """
     from ckpt_tools.layouts import LAYOUTS
 
     if layout not in {known.name for known in LAYOUTS}:

@@ -1,4 +1,6 @@
-"""The secret that the nodes of a job share, and what it proves: that one of them put up a value, for this job and under this name."""
+"""The secret that the nodes of a job share, and what it proves: that one of them put up a value, for this job
+and under this name.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class NotOurs(ValueError):
 
 
 def read(path: str, trusted: Trust = OURS) -> bytes:
-    """The secret in a file that only we or root can read and write. Raises UsageError for any other, CannotLook where it cannot be read."""
+    """The secret in a file that only we or root can read and write. Raises UsageError for any other,
+    CannotLook where it cannot be read.
+    """
     hint = f"make one that all nodes see, or copy it to each: {MAKE}"
     try:
         found = trust.read(path, MOST, trusted, private=True).strip()
@@ -49,9 +53,11 @@ def read(path: str, trusted: Trust = OURS) -> bytes:
 
 @frozen
 class Seal:
-    """Signs for one job. HMAC-SHA256 with a key of this job alone: what was signed for another job, or under another name, does not pass.
+    """Signs for one job. HMAC-SHA256 with a key of this job alone: what was signed for another job, or under
+    another name, does not pass.
 
-    A name on a board says which node wrote it and, once all have met, in which meeting: that one has a number that was never used.
+    A name on a board says which node wrote it and, once all have met, in which meeting: that one has a number
+    that was never used.
     """
 
     key: bytes = field(repr=False)

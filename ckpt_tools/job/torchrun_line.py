@@ -1,4 +1,6 @@
-"""A command line that starts torchrun, read as torchrun reads it: how many nodes, which of them, how many restarts, and the workers' own command."""
+"""A command line that starts torchrun, read as torchrun reads it: how many nodes, which of them, how many
+restarts, and the workers' own command.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,44 @@ from collections.abc import Mapping, Sequence
 
 from ckpt_tools.model.frozen import frozen
 
-# torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from PET_<NAME>, and argparse takes any beginning that means one.
+# torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from
+# PET_<NAME>, and argparse takes any beginning that means one.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 _VALUES = (
-    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval", "start-method",
-    "event-log-handler", "role", "log-dir", "redirects", "tee", "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
-    "node-rank", "master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
-)  # fmt: skip
+    "nnodes",
+    "nproc-per-node",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "max-restarts",
+    "monitor-interval",
+    "start-method",
+    "event-log-handler",
+    "role",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-ranks-filter",
+    "duplicate-stdout-filters",
+    "duplicate-stderr-filters",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "local-addr",
+    "logs-specs",
+    "numa-binding",
+    "signals-to-handle",
+    "shutdown-timeout",
+)
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 
 
 @frozen
 class TorchrunLine:
-    """``options`` as given, by torchrun's long names; ``before`` are the words up to the workers' command, ``after`` that command."""
+    """``options`` as given, by torchrun's long names; ``before`` are the words up to the workers' command,
+    ``after`` that command.
+    """
 
     options: Mapping[str, str]
     before: tuple[str, ...]
@@ -62,7 +89,9 @@ class TorchrunLine:
         return self.options.get("rdzv-endpoint", "") or self.options.get("master-addr", "")
 
     def inside(self, ours: Sequence[str]) -> list[str]:
-        """The line that puts ``ours`` (ckpt run --worker …) between torchrun and the workers' command, which then gets a new decision at every restart."""
+        """The line that puts ``ours`` (ckpt run --worker …) between torchrun and the workers' command, which
+        then gets a new decision at every restart.
+        """
         kept = [w for w in self.before if _option(w) not in ("no-python", "module")]
         command = list(self.after)
         if "no-python" not in self.options:

@@ -1,4 +1,6 @@
-"""A plan that the framework obeys: a tree of links in its own layout, in which only the chosen checkpoint is, and its tracker names it."""
+"""A plan that the framework obeys: a tree of links in its own layout, in which only the chosen checkpoint is,
+and its tracker names it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 
 def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, Any]:
-    """Build the view of a plan at ``directory`` and say how the framework is told: "resume" in the view, and in "view" the links of every file entry.
+    """Build the view of a plan at ``directory`` and say how the framework is told: "resume" in the view, and
+    in "view" the links of every file entry.
 
-    Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout whose names tell no rank, or where others can write; CannotLook when it cannot be written.
+    Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout
+    whose names tell no rank, or where others can write; CannotLook when it cannot be written.
     """
     directory = os.path.abspath(directory)
     if plan.checkpoint is None:

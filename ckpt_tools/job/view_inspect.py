@@ -1,4 +1,6 @@
-"""What stands where a view is to be: nothing, a view of ours (the same one, another one), or somebody's files."""
+"""What stands where a view is to be: nothing, a view of ours (the same one, another one), or somebody's
+files.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ SCHEMA = "ckpt-tools/view/v1"
 
 
 def holds(directory: str, stamp: str, links: Mapping[str, str], texts: Mapping[str, bytes]) -> bool:
-    """Whether the very view is there already. Raises UsageError for anything that is not a view, or holds more than one."""
+    """Whether the very view is there already. Raises UsageError for anything that is not a view, or holds
+    more than one.
+    """
     try:
         if os.path.islink(directory):
             raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
@@ -50,7 +54,9 @@ def _same(fd: int, directory: str) -> bool:
 
 
 def _read(name: str, fd: int, most: int = checked_json.MOST) -> bytes:
-    """The bytes of a file in a directory; no more than one above ``most``. A pipe is an empty file: nobody waits for one who writes to it."""
+    """The bytes of a file in a directory; no more than one above ``most``. A pipe is an empty file: nobody
+    waits for one who writes to it.
+    """
     with open(
         os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), "rb"
     ) as f:
@@ -58,7 +64,9 @@ def _read(name: str, fd: int, most: int = checked_json.MOST) -> bytes:
 
 
 def ours(fd: int, directory: str) -> Mapping[str, object] | None:
-    """The note in a view of ours; None for an empty directory. Raises UsageError for anything else, so that no file of anybody is lost."""
+    """The note in a view of ours; None for an empty directory. Raises UsageError for anything else, so that
+    no file of anybody is lost.
+    """
     names = os.listdir(fd)
     if not names:
         return None

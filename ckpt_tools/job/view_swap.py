@@ -1,4 +1,6 @@
-"""A directory of links, put in its place whole: built aside and renamed, whoever else builds it; nothing that is not ours is ever replaced or removed."""
+"""A directory of links, put in its place whole: built aside and renamed, whoever else builds it; nothing that
+is not ours is ever replaced or removed.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,21 @@ def put(
     about: Mapping[str, object],
     trusted: Trust = OURS,
 ) -> None:
-    """Let ``directory`` hold exactly these links and small files. Raises UsageError when something else is there, CannotLook when it cannot be written."""
+    """Let ``directory`` hold exactly these links and small files. Raises UsageError when something else is
+    there, CannotLook when it cannot be written.
+    """
     stamp = hashlib.sha256(
         repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")
     ).hexdigest()
-    note = {"schema": SCHEMA, "tool_version": __version__, **about, "content": stamp, "files": sorted(texts),
-            "made_by": f"{socket.gethostname()}/{os.getpid()}", "made_at": time.time()}  # fmt: skip
+    note = {
+        "schema": SCHEMA,
+        "tool_version": __version__,
+        **about,
+        "content": stamp,
+        "files": sorted(texts),
+        "made_by": f"{socket.gethostname()}/{os.getpid()}",
+        "made_at": time.time(),
+    }
     files = {**texts, MARKER: json.dumps(note, indent=1).encode()}
     try:
         trust.make(os.path.dirname(directory), trusted)
@@ -128,7 +139,9 @@ def _build(new: str, links: Mapping[str, str], files: Mapping[str, bytes]) -> No
 
 
 def _placed(new: str, directory: str) -> bool:
-    """Put ``new`` where ``directory`` is; False when another builder was quicker and it must be looked at again."""
+    """Put ``new`` where ``directory`` is; False when another builder was quicker and it must be looked at
+    again.
+    """
     try:
         os.rename(new, directory)  # succeeds where nothing is, or an empty directory
         return True

@@ -1,4 +1,6 @@
-"""What a view holds: each planned file under the name that its framework looks for, the files that go with them, and a tracker that names this checkpoint."""
+"""What a view holds: each planned file under the name that its framework looks for, the files that go with
+them, and a tracker that names this checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from ckpt_tools.storage.retry import is_directory, is_file
 
 @dataclass
 class Tree:
-    """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files; ``ranks`` and ``shared`` are the links of the plan's file entries, in their order."""
+    """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files;
+    ``ranks`` and ``shared`` are the links of the plan's file entries, in their order.
+    """
 
     plan: LoadPlan
     checkpoint: Checkpoint
@@ -53,19 +57,25 @@ class Tree:
 
     @cached_property
     def above(self) -> str:
-        """The directory that the view stands for: above everything that the templates match, and above those that each hold one rank."""
+        """The directory that the view stands for: above everything that the templates match, and above those
+        that each hold one rank.
+        """
         part = self.checkpoint.parts[0]
         return os.path.dirname(part.base) if self.base_of(part) else part.base
 
     def base_of(self, part: Part, rank: int | None = None) -> str:
-        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each (discovery/names.py, _numbered_siblings), that directory's name."""
+        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each
+        (discovery/names.py, _numbered_siblings), that directory's name.
+        """
         directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
         if directory != f"{part.base}_{part.rank}":
             return ""
         return f"{os.path.basename(part.base)}_{part.rank if rank is None else rank}/"
 
     def name_of(self, part: Part) -> str:
-        """Where a file lies, as the template tells it: a file that was brought from another node lies elsewhere on this one."""
+        """Where a file lies, as the template tells it: a file that was brought from another node lies
+        elsewhere on this one.
+        """
         return self.base_of(part) + "/".join(part.path.split("/")[-self.layout.piece(part.piece).depth - 1 :])
 
     @cached_property
@@ -78,7 +88,9 @@ class Tree:
 
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
-        """The coordinates of the ranks that have a file anywhere in the run; those of this checkpoint count first."""
+        """The coordinates of the ranks that have a file anywhere in the run; those of this checkpoint count
+        first.
+        """
         run = [
             c
             for c in self.plan.candidates
@@ -92,11 +104,14 @@ class Tree:
         }
 
     def named(self, part: Part, rank: int | None) -> str:
-        """What the framework calls the file that ``rank`` loads, whosever it is. Raises UsageError where no name is known."""
+        """What the framework calls the file that ``rank`` loads, whosever it is. Raises UsageError where no
+        name is known.
+        """
         if rank is None or part.rank is None:
             return self.name_of(part)
         own = self._of_rank.get((part.piece, rank), [])
-        if own:  # even where it is broken: several are copies, of which the rank keeps the one in its own directory
+        # even where it is broken: several are copies, of which the rank keeps the one in its own directory
+        if own:
             return self.name_of(
                 min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
             )
@@ -105,7 +120,8 @@ class Tree:
         if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
             return name
         raise UsageError(
-            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank} cannot have one",
+            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank}"
+            " cannot have one",
             "start without --view",
         )
 
@@ -149,7 +165,9 @@ class Tree:
         return link
 
     def fill(self) -> None:
-        """Everything: what the plan loads, copies that one name stands for, what is not loaded but goes with it, the tracker."""
+        """Everything: what the plan loads, copies that one name stands for, what is not loaded but goes with
+        it, the tracker.
+        """
         for f in self.plan.shared:
             self.shared += filter(None, [self.load(f, None)])
         for r in self.plan.ranks:
@@ -179,7 +197,9 @@ class Tree:
                 yield name, path
 
     def _others(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data that only an index describes."""
+        """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data
+        that only an index describes.
+        """
         own = directory == self.above
         for e in entries_of(directory):
             name = f"{above}{e.name}"
@@ -199,7 +219,9 @@ class Tree:
 
     @cached_property
     def _scattered(self) -> bool:
-        """Whether the checkpoint's directory may have others in it: a model's own one is often that of the whole training."""
+        """Whether the checkpoint's directory may have others in it: a model's own one is often that of the
+        whole training.
+        """
         return any(self.layout.piece(p.piece).here for p in self.checkpoint.parts)
 
     def _tracker(self) -> None:
@@ -247,7 +269,9 @@ class Tree:
 
 
 def _holds_checkpoints(directory: str) -> bool:
-    """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen that may show it."""
+    """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen
+    that may show it.
+    """
     found = discover(directory)
     if not found.parts and (row := next(iter(found.unseen), None)):
         raise CannotLook(

@@ -1,4 +1,6 @@
-"""Waiting for other processes through a file system or a store that many share: ever longer pauses, bounded by what is waited already."""
+"""Waiting for other processes through a file system or a store that many share: ever longer pauses, bounded
+by what is waited already.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Clock(NamedTuple):
 
 
 class Backoff:
-    """Pauses between two looks: an eighth of the time waited so far, so that an answer is seen at most an eighth later than it came, in some 50 looks for 10 s and 350 for 10 minutes."""
+    """Pauses between two looks: an eighth of the time waited so far, so that an answer is seen at most an
+    eighth later than it came, in some 50 looks for 10 s and 350 for 10 minutes.
+    """
 
     def __init__(self, timeout: float, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -27,7 +31,9 @@ class Backoff:
         self.ends = self.started + timeout
 
     def pause(self, sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait a little, by ``sleep`` where that is interrupted when there is something to see; False, and no pause, when the time is over."""
+        """Wait a little, by ``sleep`` where that is interrupted when there is something to see; False, and no
+        pause, when the time is over.
+        """
         now = self.clock.now()
         if now >= self.ends:
             return False

@@ -1,4 +1,6 @@
-"""What the nodes of an agreement tell each other, as values that JSON can hold. Paths are relative: every node has its own place for them."""
+"""What the nodes of an agreement tell each other, as values that JSON can hold. Paths are relative: every
+node has its own place for them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who started us: LAUNCHERS in the order in which they are asked; the first that recognises its own variables answers."""
+"""Who started us: LAUNCHERS in the order in which they are asked; the first that recognises its own variables
+answers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 
 _PLACES = ("slurm", "kubernetes")
-"""They say where a process runs even when they did not start it: a rank that a later one knows for certain then counts."""
+"""They say where a process runs even when they did not start it: a rank that a later one knows for certain
+then counts.
+"""
 
 
 def detect(env: Mapping[str, str]) -> Started | None:

@@ -1,6 +1,8 @@
-"""No launcher that we know: CKPT_RANK, the variables of a process that others set in the same way (DeepSpeed's launcher), or an Ascend rank table's.
+"""No launcher that we know: CKPT_RANK, the variables of a process that others set in the same way
+(DeepSpeed's launcher), or an Ascend rank table's.
 
-RANK alone may be a node or a process. RANK_ID alone is common in scripts as well, and counts only together with RANK_SIZE.
+RANK alone may be a node or a process. RANK_ID alone is common in scripts as well, and counts only together
+with RANK_SIZE.
 """
 
 from __future__ import annotations
@@ -11,9 +13,19 @@ from dataclasses import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, known, number, seen, settled
 
 _VARIABLES = (
-    "CKPT_RANK", "CKPT_WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
-    "RANK_ID", "RANK_SIZE", "DEVICE_ID",
-)  # fmt: skip
+    "CKPT_RANK",
+    "CKPT_WORLD_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "CROSS_RANK",
+    "CROSS_SIZE",
+    "RANK_ID",
+    "RANK_SIZE",
+    "DEVICE_ID",
+)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -54,7 +66,10 @@ def _rank_table(env: Mapping[str, str]) -> Started:
     if not (started.rank and started.world_size):
         return Started(
             "bare",
-            unclear=f"{seen(env, 'RANK_ID', 'RANK_SIZE', 'DEVICE_ID')}: RANK_ID and RANK_SIZE are not both numbers",
+            unclear=(
+                f"{seen(env, 'RANK_ID', 'RANK_SIZE', 'DEVICE_ID')}: RANK_ID and RANK_SIZE are not both"
+                " numbers"
+            ),
             hint=SAY,
         )
     return settled(started)
@@ -64,5 +79,8 @@ LAUNCHER = Launcher(
     name="bare",
     variables=_VARIABLES,
     detect=_detect,
-    reference="deepspeed/launcher/launch.py; MindSpore's environment variables RANK_ID, RANK_SIZE and DEVICE_ID (mindspore.cn, env_var_list)",
+    reference=(
+        "deepspeed/launcher/launch.py; MindSpore's environment variables RANK_ID, RANK_SIZE and DEVICE_ID"
+        " (mindspore.cn, env_var_list)"
+    ),
 )

@@ -1,8 +1,11 @@
-"""Pods of Kubernetes: what they see counts pods, not processes, so that they tell nodes, and a rank only where one process runs in each.
+"""Pods of Kubernetes: what they see counts pods, not processes, so that they tell nodes, and a rank only
+where one process runs in each.
 
-Kubeflow's trainer and its training operator configure torchrun (PET_*). An indexed Job tells its pods their index, not how many they are. Volcano's
-VC_TASK_INDEX counts within one task of the job; its RANK, like that of the older PyTorchJob, is a pod and WORLD_SIZE is pods. MindCluster gives a
-pod RANK = its index, but WORLD_SIZE = devices of the job, and LOCAL_RANK = a list such as 0,1,2,3. Init containers get the index variables, not RANK.
+Kubeflow's trainer and its training operator configure torchrun (PET_*). An indexed Job tells its pods their
+index, not how many they are. Volcano's VC_TASK_INDEX counts within one task of the job; its RANK, like that
+of the older PyTorchJob, is a pod and WORLD_SIZE is pods. MindCluster gives a pod RANK = its index, but
+WORLD_SIZE = devices of the job, and LOCAL_RANK = a list such as 0,1,2,3. Init containers get the index
+variables, not RANK.
 """
 
 from __future__ import annotations
@@ -14,10 +17,25 @@ from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known,
 from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
-    "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_RDZV_ID", "PET_MAX_RESTARTS", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX",
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MINDX_TASK_ID", "KUBERNETES_SERVICE_HOST",
-)  # fmt: skip
-_INSIDE = "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; if every pod is one rank, "
+    "PET_NODE_RANK",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_RDZV_ID",
+    "PET_MAX_RESTARTS",
+    "JOB_COMPLETION_INDEX",
+    "VC_TASK_INDEX",
+    "VK_TASK_INDEX",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MINDX_TASK_ID",
+    "KUBERNETES_SERVICE_HOST",
+)
+_INSIDE = (
+    "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; if every"
+    " pod is one rank, "
+)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -46,7 +64,8 @@ def _pet(env: Mapping[str, str]) -> Started | None:
     )
     return _pod(
         env,
-        f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts the ranks, not one of them",
+        f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
+        " the ranks, not one of them",
         _INSIDE + 'say --rank "$PET_NODE_RANK"',
         node=known(env, "PET_NODE_RANK", "kubernetes"),
         nodes=nodes,
@@ -63,12 +82,15 @@ def _mindcluster(env: Mapping[str, str]) -> Started | None:
     whole = world and local and local.value and not world.value % local.value
     return _pod(
         env,
-        f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod, not a process",
+        f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
+        " not a process",
         _INSIDE + SAY,
         node=known(env, "RANK", "kubernetes"),
-        nodes=Known(world.value // local.value, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
-        if world and local and whole
-        else None,
+        nodes=(
+            Known(world.value // local.value, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
+            if world and local and whole
+            else None
+        ),
         world_size=world,
         local_world_size=local,
     )
@@ -101,7 +123,8 @@ def _indexed(env: Mapping[str, str]) -> Started | None:
         return None
     return _pod(
         env,
-        f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only where each runs one process",
+        f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
+        " where each runs one process",
         _INSIDE + 'say --rank "$JOB_COMPLETION_INDEX"',
         node=known(env, "JOB_COMPLETION_INDEX", "kubernetes"),
     )
@@ -112,7 +135,8 @@ def _pytorch_job(env: Mapping[str, str]) -> Started | None:
         return None
     return _pod(
         env,
-        f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or processes",
+        f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
+        " processes",
         _INSIDE + 'say --rank "$RANK" --world-size "$WORLD_SIZE"',
     )
 
@@ -121,6 +145,10 @@ LAUNCHER = Launcher(
     name="kubernetes",
     variables=_VARIABLES,
     detect=_detect,
-    reference="kubernetes.io: Indexed Job; kubeflow/trainer pkg/runtime/framework/plugins/torch; kubeflow/training-operator pkg/controller.v1/pytorch/envvar.go; "
-    "volcano-sh/volcano pkg/controllers/job/plugins/{env,svc,distributed-framework/pytorch}; MindCluster: ascend-operator, setPytorchEnv",
+    reference=(
+        "kubernetes.io: Indexed Job; kubeflow/trainer pkg/runtime/framework/plugins/torch;"
+        " kubeflow/training-operator pkg/controller.v1/pytorch/envvar.go; volcano-sh/volcano"
+        " pkg/controllers/job/plugins/{env,svc,distributed-framework/pytorch}; MindCluster: ascend-operator,"
+        " setPytorchEnv"
+    ),
 )

@@ -1,4 +1,6 @@
-"""What a launcher is: a value that reads a process's place in its job from the environment, or says that it did not start us."""
+"""What a launcher is: a value that reads a process's place in its job from the environment, or says that it
+did not start us.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SAY = "say --rank N (or set CKPT_RANK), and --world-size N"
 
 @frozen
 class Started:
-    """One process's place in the job, each number with the variable that says it. None: the launcher does not say, or it is unclear."""
+    """One process's place in the job, each number with the variable that says it. None: the launcher does not
+    say, or it is unclear.
+    """
 
     launcher: str
     rank: Known | None = None
@@ -78,7 +82,9 @@ def seen(env: Mapping[str, str], *names: str) -> str:
 
 
 def blank(started: Started, unclear: str, hint: str) -> Started:
-    """The same without the numbers that depend on what a process is: rank, local rank and the counts of ranks."""
+    """The same without the numbers that depend on what a process is: rank, local rank and the counts of
+    ranks.
+    """
     return replace(
         started,
         rank=None,
@@ -91,7 +97,9 @@ def blank(started: Started, unclear: str, hint: str) -> Started:
 
 
 def settled(started: Started) -> Started:
-    """The same if its numbers can be true together; else without any, saying which two contradict each other."""
+    """The same if its numbers can be true together;
+    else without any, saying which two contradict each other.
+    """
     s = started
     below = (
         (s.rank, s.world_size),

@@ -1,6 +1,8 @@
-"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None tells how many nodes there are.
+"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None tells how many nodes
+there are.
 
-OMPI_COMM_WORLD_NODE_RANK is no node: it counts processes on a node over several jobs. PMIX_RANK alone comes without a world size.
+OMPI_COMM_WORLD_NODE_RANK is no node: it counts processes on a node over several jobs. PMIX_RANK alone comes
+without a world size.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _OPEN_MPI = (
 )
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _JOB = "OMPI_MCA_orte_precondition_transports"
-"""128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, and come back in later jobs."""
+"""128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, and come
+back in later jobs.
+"""
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -50,5 +54,7 @@ LAUNCHER = Launcher(
     name="mpi",
     variables=(*_OPEN_MPI, *_HYDRA, "PMIX_RANK", _JOB),
     detect=_detect,
-    reference="Open MPI 4.1.4 and Hydra of MPICH 4.0.2 run here; PMIx standard 4.1: PMIX_RANK, PMIX_NAMESPACE",
+    reference=(
+        "Open MPI 4.1.4 and Hydra of MPICH 4.0.2 run here; PMIx standard 4.1: PMIX_RANK, PMIX_NAMESPACE"
+    ),
 )

@@ -1,7 +1,9 @@
-"""MindSpore's msrun. MS_NODE_ID is the rank of a process, not a node; msrun does not set it when it was given no --node_rank on several nodes.
+"""MindSpore's msrun. MS_NODE_ID is the rank of a process, not a node; msrun does not set it when it was given
+no --node_rank on several nodes.
 
-It starts the same command once more as its scheduler (MS_ROLE=MS_SCHED), which is no rank. Newer ones also set RANK_ID, which a worker without
-MS_NODE_ID inherits from the scheduler as 0: so RANK_ID is never asked here.
+It starts the same command once more as its scheduler (MS_ROLE=MS_SCHED), which is no rank. Newer ones also
+set RANK_ID, which a worker without MS_NODE_ID inherits from the scheduler as 0: so RANK_ID is never asked
+here.
 MindCluster gives a pod MS_ROLE, MS_WORKER_NUM, MS_LOCAL_WORKER and MS_NODE_RANK before msrun runs.
 """
 
@@ -39,16 +41,21 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         local_rank=_local_rank(env),
         local_world_size=local,
         node=known(env, "MS_NODE_RANK", "msrun"),
-        nodes=Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
-        if world and local and whole
-        else None,
+        nodes=(
+            Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
+            if world and local and whole
+            else None
+        ),
         job=job,
         job_from=job_from,
     )
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
         return replace(
             settled(replace(started, rank=None, local_rank=None)),
-            unclear=f"{seen(env, 'MS_ROLE')}: this process is msrun's {'scheduler' if env['MS_ROLE'] == 'MS_SCHED' else 'parameter server'}, no rank of the job",
+            unclear=(
+                f"{seen(env, 'MS_ROLE')}: this process is msrun's"
+                f" {'scheduler' if env['MS_ROLE'] == 'MS_SCHED' else 'parameter server'}, no rank of the job"
+            ),
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
@@ -57,13 +64,18 @@ def _detect(env: Mapping[str, str]) -> Started | None:
             started,
             local_rank=None,
             unclear=f"{seen(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
-            hint=f"inside msrun, give it --node_rank; in a script before msrun this is a node and no rank. Else {SAY}",
+            hint=(
+                "inside msrun, give it --node_rank; in a script before msrun this is a node and no rank."
+                f" Else {SAY}"
+            ),
         )
     return settled(started)
 
 
 def _local_rank(env: Mapping[str, str]) -> Known | None:
-    """From DEVICE_ID where msrun itself set it, which it does together with RANK_ID and RANK_SIZE; else it may be any device's number."""
+    """From DEVICE_ID where msrun itself set it, which it does together with RANK_ID and RANK_SIZE; else it
+    may be any device's number.
+    """
     same = number(env, "RANK_ID") == number(env, "MS_NODE_ID") and number(env, "RANK_SIZE") == number(
         env, "MS_WORKER_NUM"
     )
@@ -74,5 +86,8 @@ LAUNCHER = Launcher(
     name="msrun",
     variables=_VARIABLES,
     detect=_detect,
-    reference="mindspore/python/mindspore/parallel/cluster/process_entity/_api.py; MindCluster: ascend-operator, pkg/controllers/v1, setMindSporeEnv",
+    reference=(
+        "mindspore/python/mindspore/parallel/cluster/process_entity/_api.py; MindCluster: ascend-operator,"
+        " pkg/controllers/v1, setMindSporeEnv"
+    ),
 )

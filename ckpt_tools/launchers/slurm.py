@@ -1,7 +1,9 @@
-"""Slurm. Only a task that srun started is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step id.
+"""Slurm. Only a task that srun started is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step
+id.
 
-What else looks like a rank and is none: the shell of salloc or of ``srun --pty bash`` (a special step id, or one task of a job named so), a script
-submitted from within a task (it inherits the step's variables, but not its task ids), and the one task per node that starts torchrun or msrun.
+What else looks like a rank and is none: the shell of salloc or of ``srun --pty bash`` (a special step id, or
+one task of a job named so), a script submitted from within a task (it inherits the step's variables, but not
+its task ids), and the one task per node that starts torchrun or msrun.
 """
 
 from __future__ import annotations
@@ -14,11 +16,31 @@ from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id,
 from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
-    "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
-    "SLURM_NTASKS_PER_NODE", "SLURM_GTIDS", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE",
-    "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT",
-)  # fmt: skip
-_TASKS = "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no rank"
+    "SLURM_PROCID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_GTIDS",
+    "SLURM_NODEID",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_HET_SIZE",
+    "SLURM_RESTART_COUNT",
+)
+_TASKS = (
+    "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
+    " rank"
+)
 _SHELLS = ("bash", "interactive", "sh", "zsh")
 
 
@@ -45,9 +67,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     )
     started = Started(
         "slurm",
-        node=known(env, "SLURM_NODEID", "slurm")
-        if task
-        else None,  # a script runs on one node, for all of them
+        node=(
+            known(env, "SLURM_NODEID", "slurm") if task else None
+        ),  # a script runs on one node, for all of them
         nodes=_first(env, *nodes),
         job=job,
         job_from=job_from,
@@ -72,7 +94,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 
 def _mixed(env: Mapping[str, str], s: Started) -> str:
-    """What shows that the numbers of a step come from another one, as in a script that was submitted from within a task; "" when nothing does."""
+    """What shows that the numbers of a step come from another one, as in a script that was submitted from
+    within a task; "" when nothing does.
+    """
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
     if (s.world_size is None or tasks in (None, s.world_size.value)) and (
         "SLURM_GTIDS" not in env or s.local_world_size is None or s.local_world_size.value == on_node
@@ -93,12 +117,18 @@ def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
     if s.rank is None or s.world_size is None:
         return (
-            f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not all of a task's numbers are there",
+            (
+                f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not"
+                " all of a task's numbers are there"
+            ),
             SAY,
         )
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
         return (
-            f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one component",
+            (
+                f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one"
+                " component"
+            ),
             SAY,
         )
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
@@ -116,8 +146,14 @@ def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
             "SLURM_GPUS_ON_NODE",
         )
         return (
-            f"{what}: one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun",
-            'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of what it starts',
+            (
+                f"{what}: one task per node, which is a rank, or starts the ranks of its node by torchrun or"
+                " msrun"
+            ),
+            (
+                'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
+                " inside of what it starts"
+            ),
         )
     return None
 
@@ -150,5 +186,8 @@ LAUNCHER = Launcher(
     name="slurm",
     variables=_VARIABLES,
     detect=_detect,
-    reference="Slurm 22.05.8 run here (sbatch, srun, salloc, requeue, arrays); srun(1) and sbatch(1), OUTPUT ENVIRONMENT VARIABLES; special steps: slurm/slurm.h",
+    reference=(
+        "Slurm 22.05.8 run here (sbatch, srun, salloc, requeue, arrays); srun(1) and sbatch(1), OUTPUT"
+        " ENVIRONMENT VARIABLES; special steps: slurm/slurm.h"
+    ),
 )

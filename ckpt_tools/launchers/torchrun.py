@@ -1,4 +1,6 @@
-"""torchrun (torch elastic): its workers have a run id. RANK is not stable: a restart may give a worker another one, and another WORLD_SIZE."""
+"""torchrun (torch elastic): its workers have a run id. RANK is not stable: a restart may give a worker
+another one, and another WORLD_SIZE.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,14 @@ from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, 
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _VARIABLES = (
-    *_PLACE, "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-)  # fmt: skip
+    *_PLACE,
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -37,7 +44,8 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         return settled(
             blank(
                 started,
-                f"{what}: torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here",
+                f"{what}: torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers"
+                " here",
                 SAY,
             )
         )
@@ -55,5 +63,8 @@ LAUNCHER = Launcher(
     name="torchrun",
     variables=_VARIABLES,
     detect=_detect,
-    reference="torch 2.13: torch/distributed/run.py, section Environment Variables; torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers",
+    reference=(
+        "torch 2.13: torch/distributed/run.py, section Environment Variables;"
+        " torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers"
+    ),
 )

@@ -126,8 +126,8 @@ def layouts_of(options: Selection | ReadOptions) -> Layouts:
 
 
 def places_of(path: str, listing: bool = False) -> Places:
-    """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that an
-    index describes.
+    """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that
+    an index describes.
     """
     return _active.templates(listing).places(path)
 

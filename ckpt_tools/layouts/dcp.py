@@ -91,12 +91,12 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "nothing in a data file says which save it is of, unless the job saved its step as a plain number: "
-            "a file of the same sizes from another step is seen then, or while that step is there"
+            "nothing in a data file says which save it is of, unless the job saved its step as a plain"
+            " number: a file of the same sizes from another step is seen then, or while that step is there"
         ),
         (
-            "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must "
-            "be there"
+            "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must"
+            " be there"
         ),
     ),
 )

@@ -68,8 +68,8 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only the "
-            "tracker is DLRover's"
+            "FSDP and Megatron checkpoints saved through DLRover have the layout of DCP and Megatron; only"
+            " the tracker is DLRover's"
         ),
     ),
 )

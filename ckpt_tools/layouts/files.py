@@ -295,8 +295,8 @@ LAYOUT = Layout(
             "of its own"
         ),
         (
-            "files of one step that hold different models (a generator and a discriminator) are two runs: say "
-            "how they belong together with [[layout]]"
+            "files of one step that hold different models (a generator and a discriminator) are two runs: say"
+            " how they belong together with [[layout]]"
         ),
     ),
 )

@@ -97,8 +97,16 @@ def _pieces() -> Iterator[Piece]:
         companion=True,
         loaded=False,
     )
-    yield Piece("tokenizer", "tokenizer", f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
-                (), shared=True, companion=True, required=False, loaded=False)  # fmt: skip
+    yield Piece(
+        "tokenizer",
+        "tokenizer",
+        f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
+        (),
+        shared=True,
+        companion=True,
+        required=False,
+        loaded=False,
+    )
     yield Piece(
         "tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True
     )  # transformers 4.3x staged there
@@ -135,12 +143,12 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "only trainer_state.json carries the step; a model or random numbers of another save with the same "
-            "shapes are seen only while that save is there"
+            "only trainer_state.json carries the step; a model or random numbers of another save with the"
+            " same shapes are seen only while that save is there"
         ),
         (
-            "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of the "
-            "run have one"
+            "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of"
+            " the run have one"
         ),
     ),
 )

@@ -38,7 +38,8 @@ def _write_record(part: Part) -> bytes:
     import json  # only for a view: it costs start-up time
 
     name = json.dumps(part.path.rpartition("/")[2])
-    return f'{{"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}, "last_ckpt_file": {name}}}'.encode()
+    counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
+    return f'{{{counters}, "last_ckpt_file": {name}}}'.encode()
 
 
 def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
@@ -83,8 +84,8 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "names count the step inside the epoch; the global step comes from step_num or global_step in the "
-            "file, else it is unknown"
+            "names count the step inside the epoch; the global step comes from step_num or global_step in the"
+            " file, else it is unknown"
         ),
         "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
         "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",

@@ -31,8 +31,17 @@ def _pieces(home: str, mark: str, unfinished: bool = False) -> Iterator[Piece]:
         ("sharding", "sharding", f"{item}/_sharding", JSON, True),
         ("arrays", "array_metadata", f"{item}/array_metadatas/process_{{node}}", JSON, True),
     ):
-        yield Piece(name + mark, role, template, formats, shared=True, loaded=loaded, unfinished=unfinished, companion=name in ("commit", "item_commit", "sharding", "arrays"),
-                    required=name not in ("manifest", "sharding", "arrays"))  # fmt: skip
+        yield Piece(
+            name + mark,
+            role,
+            template,
+            formats,
+            shared=True,
+            loaded=loaded,
+            unfinished=unfinished,
+            companion=name in ("commit", "item_commit", "sharding", "arrays"),
+            required=name not in ("manifest", "sharding", "arrays"),
+        )
     for depth in range(
         1, DEEPEST
     ):  # OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of other handlers

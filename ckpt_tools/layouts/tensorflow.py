@@ -120,8 +120,8 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "the number in a name counts saves or is whatever the job passed: the step is what the job tracked "
-            "as 'step' or 'global_step'"
+            "the number in a name counts saves or is whatever the job passed: the step is what the job"
+            " tracked as 'step' or 'global_step'"
         ),
     ),
 )

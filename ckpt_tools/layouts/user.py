@@ -19,10 +19,34 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
-_LAYOUT = {"name": str, "title": str, "tracker": str, "tracker_holds": str, "reshardable": bool, "committed": bool, "commit": str, "needs": list,
-           "step_keys": list, "epoch_keys": list, "epoch_base": int, "resume_args": list, "piece": list}  # fmt: skip
-_PIECE = {"template": str, "role": str, "formats": list, "kind": str, "replicated_over": list, "sharded": bool, "shared": bool, "single": bool,
-          "required": bool, "loaded": bool, "unfinished": bool}  # fmt: skip
+_LAYOUT = {
+    "name": str,
+    "title": str,
+    "tracker": str,
+    "tracker_holds": str,
+    "reshardable": bool,
+    "committed": bool,
+    "commit": str,
+    "needs": list,
+    "step_keys": list,
+    "epoch_keys": list,
+    "epoch_base": int,
+    "resume_args": list,
+    "piece": list,
+}
+_PIECE = {
+    "template": str,
+    "role": str,
+    "formats": list,
+    "kind": str,
+    "replicated_over": list,
+    "sharded": bool,
+    "shared": bool,
+    "single": bool,
+    "required": bool,
+    "loaded": bool,
+    "unfinished": bool,
+}
 
 _LONGEST, _MOST_TEXTS, _MOST_TOGETHER, _DEEPEST = 1024, 2, 3, 8
 _TEXT = re.compile(r"\{(?:" + "|".join(TEXTS) + r")\}")
@@ -88,12 +112,23 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         )
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
     return Layout(
-        name=name, title=t.get("title", name), pieces=pieces, resume=partial(_resume, tuple(t.get("resume_args", ()))),
-        reference="ckpt.toml", limits=("only what its table says is checked",), steps=partial(_steps, step_keys, epoch_keys),
-        check=partial(_check, step_keys, epoch_keys), tracker=t.get("tracker"), read_tracker=_number if holds == "step" else _name,
-        tracked=_named if holds == "name" else Layout.tracked, commit=t.get("commit", ""), needs=tuple(t.get("needs", ())),
-        epoch_base=t.get("epoch_base"), committed=t.get("committed", False), reshardable=t.get("reshardable", False),
-    )  # fmt: skip
+        name=name,
+        title=t.get("title", name),
+        pieces=pieces,
+        resume=partial(_resume, tuple(t.get("resume_args", ()))),
+        reference="ckpt.toml",
+        limits=("only what its table says is checked",),
+        steps=partial(_steps, step_keys, epoch_keys),
+        check=partial(_check, step_keys, epoch_keys),
+        tracker=t.get("tracker"),
+        read_tracker=_number if holds == "step" else _name,
+        tracked=_named if holds == "name" else Layout.tracked,
+        commit=t.get("commit", ""),
+        needs=tuple(t.get("needs", ())),
+        epoch_base=t.get("epoch_base"),
+        committed=t.get("committed", False),
+        reshardable=t.get("reshardable", False),
+    )
 
 
 def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
@@ -105,8 +140,18 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
     )  # runs are named by the directories above the template
     try:
         _names(template)
-        piece = Piece(f"piece{number}", t.get("role", "model"), template, tuple(t.get("formats", ())), Kind(kind), tuple(t.get("replicated_over", ())),
-                      mark=not t.get("loaded", True) and "formats" not in t, **{k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t})  # fmt: skip
+        piece = Piece(
+            f"piece{number}",
+            t.get("role", "model"),
+            template,
+            tuple(t.get("formats", ())),
+            Kind(kind),
+            tuple(t.get("replicated_over", ())),
+            mark=not t.get("loaded", True) and "formats" not in t,
+            **{
+                k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t
+            },
+        )
     except (ValueError, OverflowError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):

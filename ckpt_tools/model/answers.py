@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @frozen
 class FileReport:
-    """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its format alone."""
+    """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its
+    format alone.
+    """
 
     part: Part | None
     report: Report
@@ -26,7 +28,9 @@ class FileReport:
 
 @frozen
 class Summary:
-    """Counts of one verification. ``below_level`` files were not looked at as deeply as asked; ``unrecognised`` were not looked at."""
+    """Counts of one verification. ``below_level`` files were not looked at as deeply as asked;
+    ``unrecognised`` were not looked at.
+    """
 
     files: int = 0
     bytes: int = 0
@@ -42,10 +46,12 @@ class Summary:
 
 @frozen
 class Sample:
-    """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds, which ended it when ``stopped``).
+    """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds,
+    which ended it when ``stopped``).
 
-    Contents are checked in blocks: ``files`` have some, of ``files_read`` all were read. ``never`` counts the blocks that neither this run nor one that is
-    remembered has checked, ``oldest_ns`` is the least recent check of all, None while there are such.
+    Contents are checked in blocks: ``files`` have some, of ``files_read`` all were read. ``never`` counts the
+    blocks that neither this run nor one that is remembered has checked, ``oldest_ns`` is the least recent
+    check of all, None while there are such.
     """
 
     asked: str | None
@@ -63,7 +69,9 @@ class Sample:
 
 @frozen
 class Verification:
-    """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are in its report."""
+    """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are
+    in its report.
+    """
 
     root: str
     verdict: Verdict
@@ -76,9 +84,11 @@ class Verification:
 
 @frozen
 class Scan:
-    """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number of ranks as far as names tell.
+    """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number
+    of ranks as far as names tell.
 
-    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded`` entries that the caller has hidden.
+    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded``
+    entries that the caller has hidden.
     ``layouts`` are those that names were compared with, None for those that are built in.
     """
 

@@ -9,7 +9,9 @@ from ckpt_tools.model.part import Kind, Part
 
 
 class CheckpointKey(NamedTuple):
-    """What tells one checkpoint from another: its first file, or its place and name where no file of it is here."""
+    """What tells one checkpoint from another: its first file, or its place and name where no file of it is
+    here.
+    """
 
     layout: str
     run: str
@@ -20,7 +22,9 @@ class CheckpointKey(NamedTuple):
 
 @frozen
 class Checkpoint:
-    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts; ``path`` their common directory."""
+    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts;
+    ``path`` their common directory.
+    """
 
     layout: str
     run: str
@@ -37,14 +41,18 @@ class Checkpoint:
 
     @property
     def key(self) -> CheckpointKey:
-        """What tells it from all others of one question: equal for the same checkpoint, also once its step is known."""
+        """What tells it from all others of one question: equal for the same checkpoint, also once its step is
+        known.
+        """
         if self.parts:  # no two checkpoints share a file
             return CheckpointKey(self.layout, self.run, self.parts[0].path)
         return CheckpointKey(self.layout, self.run, self.path, self.order, self.generation)
 
     @property
     def label(self) -> str:
-        """Which checkpoint it is, in a few words: its step, else its epoch, else which save it is where its name only counts them, else its own name."""
+        """Which checkpoint it is, in a few words: its step, else its epoch, else which save it is where its
+        name only counts them, else its own name.
+        """
         if self.step is not None:
             return f"step {self.step}"
         if self.epoch is not None:
@@ -55,12 +63,16 @@ class Checkpoint:
 
     @property
     def counted(self) -> bool:
-        """Whether nothing but a count of saves tells it from its siblings (TensorFlow, Accelerate); else ``generation`` counts restarts."""
+        """Whether nothing but a count of saves tells it from its siblings (TensorFlow, Accelerate); else
+        ``generation`` counts restarts.
+        """
         return self.step is None and self.epoch is None and self.generation is not None
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known, saves that were counted are in that order."""
+        """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known,
+        saves that were counted are in that order.
+        """
         if self.counted:
             return -1, -1, self.generation or 0
         return (

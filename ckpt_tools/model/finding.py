@@ -1,4 +1,6 @@
-"""A finding: one observation about a file or a checkpoint, how severe it is, and the verdict that findings amount to."""
+"""A finding: one observation about a file or a checkpoint, how severe it is, and the verdict that findings
+amount to.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ class Verdict(str, Enum):
 
 @frozen
 class Finding:
-    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is empty inside a report.
+    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is
+    empty inside a report.
 
-    ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours. ``follows``: other findings beside it are its cause.
+    ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours.
+    ``follows``: other findings beside it are its cause.
     """
 
     code: str
@@ -55,5 +59,7 @@ def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
 
 
 def blind(findings: Iterable[Finding]) -> bool:
-    """Whether something could not be looked at; what belongs to the file system itself is a note and does not count."""
+    """Whether something could not be looked at; what belongs to the file system itself is a note and does not
+    count.
+    """
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)

@@ -1,7 +1,8 @@
 """Frozen values: the classes that ``dataclass(frozen=True, slots=True)`` makes, made in a fifth of the time.
 
-``ckpt latest`` needs some sixty of them before it can look at anything, and for each the standard library compiles six
-functions: a quarter of the time of a start. Here only the constructor is compiled; the other methods are the same for all.
+``ckpt latest`` needs some sixty of them before it can look at anything, and for each the standard library
+compiles six functions: a quarter of the time of a start. Here only the constructor is compiled; the other
+methods are the same for all.
 To ``dataclasses.fields``, ``replace`` and ``asdict`` such a class is a dataclass.
 """
 
@@ -28,7 +29,9 @@ _assign = object.__setattr__
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """Class decorator: values of the class are equal, hashed and shown by their fields, and nobody can assign to one."""
+    """Class decorator: values of the class are equal, hashed and shown by their fields, and nobody can assign
+    to one.
+    """
     dataclass(init=False, repr=False, eq=False)(cls)
     kind: Any = type(cls)
     made_of = fields(cls)  # type: ignore[arg-type]
@@ -55,7 +58,9 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 def _constructor(cls: type[object], made_of: tuple[Field[Any], ...]) -> Callable[..., None]:
-    """``__init__`` with a parameter for each field; those with a default come last, as everywhere in Python."""
+    """``__init__`` with a parameter for each field;
+    those with a default come last, as everywhere in Python.
+    """
     given: dict[str, Any] = {"_assign": _assign, "_MISSING": MISSING}
     parameters, body = ["self"], list[str]()
     for f in made_of:

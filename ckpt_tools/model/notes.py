@@ -1,4 +1,6 @@
-"""How a layout or a format asks for small files beside the checkpoints: it opens none itself, but is given these two functions."""
+"""How a layout or a format asks for small files beside the checkpoints: it opens none itself, but is given
+these two functions.
+"""
 
 from __future__ import annotations
 

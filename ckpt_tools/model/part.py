@@ -1,4 +1,6 @@
-"""A part: one file that a layout recognises as a piece of a checkpoint; and what could not be looked at, which may be one."""
+"""A part: one file that a layout recognises as a piece of a checkpoint; and what could not be looked at,
+which may be one.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ class Kind(str, Enum):
 
 
 class Part(NamedTuple):
-    """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes, -1 when it cannot be read.
+    """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes,
+    -1 when it cannot be read.
 
-    ``base`` is the directory above everything the layout's template matched, ``home`` the checkpoint's own directory ("" when its
-    parts lie among those of others). ``coords`` are parallel coordinates other than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory
-    listing alone shows (a dangling link, a directory in place of the file). A named tuple: trees have a million parts, and a frozen
+    ``base`` is the directory above everything the layout's template matched, ``home`` the checkpoint's own
+    directory ("" when its parts lie among those of others). ``coords`` are parallel coordinates other than
+    the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory listing alone shows (a
+    dangling link, a directory in place of the file). A named tuple: trees have a million parts, and a frozen
     dataclass takes eight times as long to build.
     """
 
@@ -53,8 +57,9 @@ class Part(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is what its name tells as a part, ``mtime_ns`` its own modification time;
-    None where that could not be asked for either, and 0 for what vanished meanwhile.
+    """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is what its name
+    tells as a part, ``mtime_ns`` its own modification time; None where that could not be asked for either,
+    and 0 for what vanished meanwhile.
     """
 
     path: str

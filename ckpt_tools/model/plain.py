@@ -1,4 +1,6 @@
-"""What is sent to other machines, as numbers, texts, bytes, None and tuples of these: nothing else comes out of the other side than what this package's own names make of them."""
+"""What is sent to other machines, as numbers, texts, bytes, None and tuples of these: nothing else comes out
+of the other side than what this package's own names make of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _HASHLIB: dict[str, Callable[..., Any]] = {"sha256": hashlib.sha256}
 
 
 def encode(value: object) -> Any:
-    """A value as plain data. Raises TypeError when it cannot be one: an open file, a function within a function, a dataclass that does not say that it may be ``SENT`` (it may hold a key)."""
+    """A value as plain data. Raises TypeError when it cannot be one: an open file, a function within a
+    function, a dataclass that does not say that it may be ``SENT`` (it may hold a key).
+    """
     kind = type(value)
     if kind in _BARE:
         return value
@@ -52,7 +56,9 @@ def _all(values: Iterable[object]) -> Iterator[Any]:
 
 
 def decode(data: Any) -> Any:
-    """The reverse. Names are looked up in this package and in hashlib alone. Raises TypeError for anything else."""
+    """The reverse. Names are looked up in this package and in hashlib alone. Raises TypeError for anything
+    else.
+    """
     if type(data) in _BARE:
         return data
     kind, *rest = data

@@ -1,4 +1,6 @@
-"""A load plan: the checkpoint that was chosen, why better-ranked ones lost, and the files that every rank loads."""
+"""A load plan: the checkpoint that was chosen, why better-ranked ones lost, and the files that every rank
+loads.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Known:
 
 @frozen
 class FileLoad:
-    """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is used and what proves it."""
+    """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is
+    used and what proves it.
+    """
 
     role: str
     path: str
@@ -51,7 +55,8 @@ class Load:
 class Assignment:
     """Which parts every rank would load, by rank, and which all of them do (``shared``).
 
-    ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a group.
+    ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a
+    group.
     """
 
     loads: Mapping[int, Sequence[Load]] = field(default_factory=dict)
@@ -104,7 +109,9 @@ RESUME_WORDS = frozenset(
 
 @frozen
 class Rollback:
-    """A dying-gasp checkpoint at step ``origin`` was not resumable; training resumes from ``target`` at most."""
+    """A dying-gasp checkpoint at step ``origin`` was not resumable;
+    training resumes from ``target`` at most.
+    """
 
     origin: int
     target: int
@@ -113,9 +120,11 @@ class Rollback:
 
 
 class EarlierStart(NamedTuple):
-    """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at`` in seconds since the epoch.
+    """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at``
+    in seconds since the epoch.
 
-    ``mtime`` is that of the checkpoint, ``passed`` names those of later steps that were there and were passed over, as (path, mtime), in seconds.
+    ``mtime`` is that of the checkpoint, ``passed`` names those of later steps that were there and were passed
+    over, as (path, mtime), in seconds.
     """
 
     step: int | None
@@ -135,7 +144,8 @@ class Rejected:
 
 @frozen
 class Choice:
-    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one lost.
+    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one
+    lost.
 
     ``assignment`` is what each rank would load of it.
     """
@@ -150,11 +160,12 @@ class Choice:
 
 @frozen
 class LoadPlan:
-    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form). ``candidates`` are in the order in which they were considered.
+    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form).
+    ``candidates`` are in the order in which they were considered.
 
-    ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest was known from earlier looks. ``below_level`` counts the
-    files to load that were not looked at as deeply as asked, ``budget`` is in seconds. ``excluded`` counts the entries
-    that the caller has hidden.
+    ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest
+    was known from earlier looks. ``below_level`` counts the files to load that were not looked at as deeply
+    as asked, ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden.
     """
 
     root: str

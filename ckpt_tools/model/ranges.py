@@ -1,4 +1,4 @@
-"""Sets of ranks and of numbered names in full: as ranges, for messages and for JSON. Standard library only."""
+"""Sets of ranks and of numbered names in full: as ranges, for messages and for JSON. Standard library only"""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def ranges(numbers: Iterable[int]) -> Ranges:
 
 
 def gaps(present: Iterable[int], world: int) -> Ranges:
-    """The ranks below ``world`` that are not present; names may tell of a million ranks, so none is counted one by one."""
+    """The ranks below ``world`` that are not present; names may tell of a million ranks, so none is counted
+    one by one.
+    """
     out, following = list[tuple[int, int]](), 0
     for first, last in (*ranges(n for n in present if 0 <= n < world), (world, world)):
         if following < first:
@@ -81,7 +83,9 @@ def names(of: Iterable[str]) -> str:
 
 
 def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
-    """Names with a hole in place of their number at ``at`` -> those numbers; other names by themselves. A width keeps padded numbers apart."""
+    """Names with a hole in place of their number at ``at`` -> those numbers; other names by themselves. A
+    width keeps padded numbers apart.
+    """
     rows: dict[str, list[str]] = {}
     alone: dict[str, list[str]] = {}
     for name in every:

@@ -34,7 +34,9 @@ class Guard(str, Enum):
     CHECKSUM = "checksum"
     """A checksum stored in the checkpoint covers them."""
     STRUCTURE = "structure"
-    """No checksum does, but every changed bit contradicts something else: a second copy, a length, a fixed value."""
+    """No checksum does, but every changed bit contradicts something else: a second copy, a length, a fixed
+    value.
+    """
     UNPROTECTED = "unprotected"
     """Some or all changes go unseen."""
 
@@ -52,7 +54,9 @@ class Region(NamedTuple):
 
 
 class Unlisted(NamedTuple):
-    """A dotted ``name`` in a pickle that is in no list of what frameworks write, and where it is first named; ``called`` says that loading the pickle calls it."""
+    """A dotted ``name`` in a pickle that is in no list of what frameworks write, and where it is first named;
+    ``called`` says that loading the pickle calls it.
+    """
 
     name: str
     called: bool
@@ -61,11 +65,13 @@ class Unlisted(NamedTuple):
 
 @frozen
 class Report:
-    """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects, 0.0 to 1.0.
+    """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects,
+    0.0 to 1.0.
 
-    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none). ``mode`` holds
-    the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
-    ``stats`` are the numbers in its tensors, from level values on, ``unlisted`` the names in its pickles that nobody vouches for.
+    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none).
+    ``mode`` holds the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
+    ``stats`` are the numbers in its tensors, from level values on, ``unlisted`` the names in its pickles that
+    nobody vouches for.
     """
 
     path: str

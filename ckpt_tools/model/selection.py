@@ -1,4 +1,6 @@
-"""What is asked, as frozen values: whom to believe, how to read, which checkpoint to choose. Standard library only, no I/O."""
+"""What is asked, as frozen values: whom to believe, how to read, which checkpoint to choose. Standard library
+only, no I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
 
 @frozen
 class Trust:
-    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories with all below them.
+    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories
+    with all below them.
 
-    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It says nothing of checkpoints.
+    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It says nothing of
+    checkpoints.
     """
 
     group: bool = False
@@ -30,13 +34,18 @@ class Trust:
 class ReadOptions:
     """How files are read, whatever the question.
 
-    ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes
-    per second at most. No contents are read after ``budget`` seconds.
-    With ``cache`` verdicts are kept for later runs, and those not older than ``max_age`` seconds are used; ``note`` is told in one sentence why they cannot be.
-    ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn file younger than ``settle`` seconds may still be written.
-    ``require`` names entries that must be in every file, ``key_file`` holds the key of encrypted ones, and pickles may name what ``trust_global`` has patterns of.
+    ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
+    read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most. No contents are read
+    after ``budget`` seconds.
+    With ``cache`` verdicts are kept for later runs, and those not older than ``max_age`` seconds are used;
+    ``note`` is told in one sentence why they cannot be.
+    ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn
+    file younger than ``settle`` seconds may still be written.
+    ``require`` names entries that must be in every file, ``key_file`` holds the key of encrypted ones, and
+    pickles may name what ``trust_global`` has patterns of.
     ``layouts`` are those that names are compared with, None for those that are built in.
-    ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this user's own.
+    ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this
+    user's own.
     ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread.
     """
 
@@ -60,21 +69,31 @@ class ReadOptions:
 
 @frozen
 class Selection:
-    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the command's.
+    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the
+    command's.
 
-    ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such as {"tp": 2, "pp": 4};
-    ``exclude`` are patterns, relative to the root, of what is neither looked at nor a reason for anything. ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from`` "tracker" starts at the checkpoint that the
-    tracker names, "mtime" and "step" are what ``order`` means; ``prefer`` puts checkpoints of one kind before all others.
-    ``world_from`` says who gave ``world_size``. Without ``order`` the newest is that by mtime as far as times can be believed, and else a question.
+    ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such
+    as {"tp": 2, "pp": 4};
+    ``exclude`` are patterns, relative to the root, of what is neither looked at nor a reason for anything.
+    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from``
+    "tracker" starts at the checkpoint that the tracker names, "mtime" and "step" are what ``order`` means;
+    ``prefer`` puts checkpoints of one kind before all others.
+    ``world_from`` says who gave ``world_size``. Without ``order`` the newest is that by mtime as far as times
+    can be believed, and else a question.
     ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
-    With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it is not older than ``max_age`` seconds;
+    With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it
+    is not older than ``max_age`` seconds;
     after ``budget`` seconds no more contents are read, and the plan says of what.
-    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most.
-    ``allow_none`` answers "there is none" without an error, with ``allow_missing`` also where ``run`` is not there, or ``root`` itself but not its parent.
-    ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start had a checkpoint; ``plan_dir`` holds the log of
-    those starts (None: this user's own).
-    ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller declares to be of one save, whatever their times say.
-    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list of what frameworks write has them.
+    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at
+    most.
+    ``allow_none`` answers "there is none" without an error, with ``allow_missing`` also where ``run`` is not
+    there, or ``root`` itself but not its parent.
+    ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start
+    had a checkpoint; ``plan_dir`` holds the log of those starts (None: this user's own).
+    ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller
+    declares to be of one save, whatever their times say.
+    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list
+    of what frameworks write has them.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
     ``layouts`` are those that names are compared with, None for those that are built in.

@@ -16,10 +16,13 @@ class Box(NamedTuple):
 
 @frozen
 class Tensor:
-    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the file.
+    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the
+    file.
 
-    ``storage`` names the record that holds the bytes; ``offset`` is None when the file does not place them (meta tensors).
-    ``pieces`` are the (offset, nbytes) of the bytes where they are not one run from ``offset`` on; one of no bytes says that other data lies between them.
+    ``storage`` names the record that holds the bytes; ``offset`` is None when the file does not place them
+    (meta tensors).
+    ``pieces`` are the (offset, nbytes) of the bytes where they are not one run from ``offset`` on; one of no
+    bytes says that other data lies between them.
     """
 
     name: str
@@ -33,9 +36,11 @@ class Tensor:
 
 @frozen
 class Stats:
-    """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count there, a complex number is two.
+    """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count
+    there, a complex number is two.
 
-    ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not decided (fewer than 64 numbers).
+    ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not
+    decided (fewer than 64 numbers).
     """
 
     name: str

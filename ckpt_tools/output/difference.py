@@ -86,11 +86,13 @@ def _tensor(t: TensorSide | None) -> emit_json.Object | None:
     )
 
 
-# -- for people --------------------------------------------------------------------------------------------------------------------
+# -- for people ----------------------------------------------------------------------------------------------
 
 
 def table(result: Difference, *, color: bool = False, width: int | None = None, verbose: bool = False) -> str:
-    """Files that are not the same, then what differs in them, then the counts. ``verbose`` lists everything."""
+    """Files that are not the same, then what differs in them, then the counts.
+    ``verbose`` lists everything.
+    """
     page = _Page(color, width)
     listed = [f for f in result.files if verbose or len(result.files) <= FEW or str(f.change) != "same"]
     if listed:
@@ -177,9 +179,11 @@ def _summary(page: _Page, result: Difference) -> None:
         page.text("no difference found, but not everything could be compared", "yellow")
     else:
         page.text(
-            "the same"
-            if result.level >= Level.CONTENT
-            else "the same names, types, shapes and metadata (--level content compares the bytes too)",
+            (
+                "the same"
+                if result.level >= Level.CONTENT
+                else "the same names, types, shapes and metadata (--level content compares the bytes too)"
+            ),
             "green",
         )
     damaged = sum(r.verdict is Verdict.BROKEN for r in result.reports)
@@ -194,7 +198,8 @@ def _summary(page: _Page, result: Difference) -> None:
         page.text(f"{plural(sum(counts.values()), what)}{f': {words}' if words else ''}", "dim")
     if tensors["not-compared"]:
         page.text(
-            "not compared: the bytes of tensors that have no known place in their file, and tensors that a damaged or encrypted file hides",
+            "not compared: the bytes of tensors that have no known place in their file, and tensors that a"
+            " damaged or encrypted file hides",
             "dim",
         )
     rate = f" ({size(result.bytes_read / result.seconds)}/s)" if result.seconds > 0.05 else ""

@@ -33,9 +33,11 @@ def render(result: Verification | LoadPlan | Scan) -> str:
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """Valid JSON whatever the names: undecodable bytes as lone surrogate escapes, which decode to the same name in Python.
+    """Valid JSON whatever the names: undecodable bytes as lone surrogate escapes, which decode to the same
+    name in Python.
 
-    One line per top-level field and per element of a top-level list: readable, comparable line by line, and as fast as compact JSON.
+    One line per top-level field and per element of a top-level list: readable, comparable line by line, and
+    as fast as compact JSON.
     """
     fields = (
         f"{line(key)}: {_list(item) if isinstance(item, list) and item else line(item)}"
@@ -54,7 +56,9 @@ def line(value: object) -> str:
 
 
 def scalar(value: Scalar) -> Scalar:
-    """A metadata value as JSON can hold it: NaN and infinities as texts, integers beyond every reader's limit as hexadecimal texts."""
+    """A metadata value as JSON can hold it: NaN and infinities as texts, integers beyond every reader's limit
+    as hexadecimal texts.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and value.bit_length() > 1024:
@@ -83,7 +87,7 @@ def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object
     return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, name: list(entries), **more})
 
 
-# -- verify ------------------------------------------------------------------------------------------------------------------------
+# -- verify --------------------------------------------------------------------------------------------------
 
 
 def head(result: Verification) -> Object:
@@ -189,7 +193,7 @@ def finding(f: Finding, *, across: bool = False) -> Object:
     }
 
 
-# -- plan --------------------------------------------------------------------------------------------------------------------------
+# -- plan ----------------------------------------------------------------------------------------------------
 
 
 def _plan(plan: LoadPlan) -> Object:
@@ -205,14 +209,16 @@ def _plan(plan: LoadPlan) -> Object:
             "args": list(plan.resume.args),
             "env": dict(plan.resume.env),
         },
-        "rollback": {
-            "from": back.origin,
-            "to": back.target,
-            "save_interval": back.save_interval,
-            "why": back.why,
-        }
-        if back
-        else None,
+        "rollback": (
+            {
+                "from": back.origin,
+                "to": back.target,
+                "save_interval": back.save_interval,
+                "why": back.why,
+            }
+            if back
+            else None
+        ),
         "world_size": plan.world_size,
         "saved_world_size": plan.saved_world_size,
         "topology": {
@@ -247,7 +253,9 @@ def _plan(plan: LoadPlan) -> Object:
 
 
 def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
-    """Every candidate in the order in which it was considered: "rejected", "chosen", "passed over" (beyond a rollback's target) or "not looked at"."""
+    """Every candidate in the order in which it was considered: "rejected", "chosen", "passed over" (beyond a
+    rollback's target) or "not looked at".
+    """
     chosen, rejected = plan.checkpoint, {id(r.checkpoint) for r in plan.rejected}
     out, done = list[tuple[Checkpoint, str]](), False
     for c in plan.candidates:
@@ -256,13 +264,17 @@ def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
         out.append(
             (
                 c,
-                "chosen"
-                if mine
-                else "rejected"
-                if id(c) in rejected
-                else "not looked at"
-                if done or chosen is None
-                else "passed over",
+                (
+                    "chosen"
+                    if mine
+                    else (
+                        "rejected"
+                        if id(c) in rejected
+                        else "not looked at"
+                        if done or chosen is None
+                        else "passed over"
+                    )
+                ),
             )
         )
     return out
@@ -298,7 +310,7 @@ def _load(f: FileLoad) -> Object:
     }
 
 
-# -- scan, show --------------------------------------------------------------------------------------------------------------------
+# -- scan, show ----------------------------------------------------------------------------------------------
 
 
 def _scan(scan: Scan) -> Object:

@@ -9,7 +9,9 @@ from ckpt_tools.output import json
 
 
 def render(result: Verification) -> str:
-    """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was cut short."""
+    """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was
+    cut short.
+    """
     return "".join(f"{line}\n" for line in _lines(result))
 
 

@@ -18,7 +18,9 @@ _NUMBERS = tuple(
 
 
 def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | None) -> str:
-    """JSON: each launcher with what it makes of the environment, and ``detected``, the answer that is believed."""
+    """JSON: each launcher with what it makes of the environment, and ``detected``, the answer that is
+    believed.
+    """
     entries = [
         {
             "name": launcher.name,
@@ -41,7 +43,9 @@ def table(
     color: bool = False,
     width: int | None = None,
 ) -> str:
-    """For people: the launchers with those of their variables that are set, then every number that is known here, and what is unclear."""
+    """For people: the launchers with those of their variables that are set, then every number that is known
+    here, and what is unclear.
+    """
     page = _Page(color, width)
     rows = []
     for launcher, started in known:

@@ -12,7 +12,9 @@ from ckpt_tools.output.words import printable
 
 
 def render(plan: LoadPlan) -> str:
-    """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines through."""
+    """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines
+    through.
+    """
     checkpoint = plan.checkpoint
     path = plan.resume.path if checkpoint else None
     if checkpoint and path is None and len(plan.ranks) == 1 and len(plan.ranks[0].files) == 1:
@@ -41,7 +43,9 @@ def exports(values: Mapping[str, object]) -> str:
 
 
 def task_prolog(values: Mapping[str, str]) -> str:
-    """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes (slurm.conf(5), srun(1)). Raises UsageError for a line break."""
+    """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes
+    (slurm.conf(5), srun(1)). Raises UsageError for a line break.
+    """
     for name, value in values.items():
         if "\n" in value:
             raise UsageError(
@@ -51,12 +55,16 @@ def task_prolog(values: Mapping[str, str]) -> str:
 
 
 def failure(exit_code: int) -> str:
-    """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of nothing would succeed."""
+    """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of
+    nothing would succeed.
+    """
     return f"(exit {exit_code})\n"
 
 
 def prolog_failure(message: str, hint: str) -> str:
-    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere, but puts the rest of a line with print into the task's stdout."""
+    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere, but puts the rest of
+    a line with print into the task's stdout.
+    """
     lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
     return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())
 

@@ -1,4 +1,6 @@
-"""A plan -> its story in order: what was considered, why each candidate lost, what was substituted and what proves it, what was not looked at."""
+"""A plan -> its story in order: what was considered, why each candidate lost, what was substituted and what
+proves it, what was not looked at.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ def _rollback(plan: LoadPlan) -> Iterator[str]:
     if plan.rollback:
         back = plan.rollback
         yield "Rollback"
-        yield f"  from step {back.origin} to step {back.target} (save interval {back.save_interval}): {back.why}"
+        yield (
+            f"  from step {back.origin} to step {back.target} (save interval {back.save_interval}):"
+            f" {back.why}"
+        )
 
 
 def _files(plan: LoadPlan) -> Iterator[str]:
@@ -85,11 +90,17 @@ def _files(plan: LoadPlan) -> Iterator[str]:
     if own:
         theirs = list({f.path: f for mine in own.values() for f in mine}.values())
         who = f"{plural(len(own), 'rank')} {'loads' if len(own) == 1 else 'load'}"
-        yield f"  {who} {plural(len(theirs), 'file')} of {'its' if len(own) == 1 else 'their'} own: {_levels(theirs)}"
+        yield (
+            f"  {who} {plural(len(theirs), 'file')} of {'its' if len(own) == 1 else 'their'} own:"
+            f" {_levels(theirs)}"
+        )
     for r in plan.ranks:
         for f in r.files:
             if f.substituted:
-                yield f"  rank {r.rank} loads the {f.role} file of rank {f.source_rank}, {_below(plan, f.path)}: {f.reason}"
+                yield (
+                    f"  rank {r.rank} loads the {f.role} file of rank {f.source_rank},"
+                    f" {_below(plan, f.path)}: {f.reason}"
+                )
     told = " ".join(plan.resume.args) or plan.resume.path
     if told:
         yield f"  the framework is told: {told}"
@@ -112,11 +123,13 @@ def _unseen(plan: LoadPlan) -> Iterator[str]:
     out = []
     if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in files if f.level >= Level.CONTENT):
         out.append(
-            f"{bare:,} of {size:,} bytes: no stored checksum covers them, so a flipped bit in them cannot be seen"
+            f"{bare:,} of {size:,} bytes: no stored checksum covers them, so a flipped bit in them cannot be"
+            " seen"
         )
     if shallow := [f for f in files if f.level < Level.CONTENT]:
         out.append(
-            f"the content of {plural(len(shallow), 'file')} ({sum(max(0, f.size) for f in shallow):,} bytes): --level content reads it"
+            f"the content of {plural(len(shallow), 'file')} ({sum(max(0, f.size) for f in shallow):,} bytes):"
+            " --level content reads it"
         )
     if files and not any(f.level >= Level.VALUES for f in files):
         out.append("the numbers in the tensors: --level values looks for NaN and absurd ones")

@@ -1,4 +1,6 @@
-"""Results -> tables for people: by rich on a terminal, in plain columns (which cost no import) into a file or a pipe."""
+"""Results -> tables for people: by rich on a terminal, in plain columns (which cost no import) into a file or
+a pipe.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,24 @@ FEW = 50
 """Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
 
 STYLE = {
-    "ok": "green", "suspect": "yellow", "broken": "bold red", "unknown": "magenta",
-    "note": "cyan", "warning": "yellow", "error": "bold red",
-    "allowed": "green", "needs-trust": "yellow", "dangerous": "bold red",
-}  # fmt: skip
+    "ok": "green",
+    "suspect": "yellow",
+    "broken": "bold red",
+    "unknown": "magenta",
+    "note": "cyan",
+    "warning": "yellow",
+    "error": "bold red",
+    "allowed": "green",
+    "needs-trust": "yellow",
+    "dangerous": "bold red",
+}
 """Words that say something about health; all other cells are plain."""
 
 
 class _Page:
-    """Collects text of a known width, with or without colour. Without either nothing is cut, wrapped or coloured, and rich is not needed."""
+    """Collects text of a known width, with or without colour. Without either nothing is cut, wrapped or
+    coloured, and rich is not needed.
+    """
 
     def __init__(self, color: bool, width: int | None) -> None:
         self.file = io.StringIO()
@@ -44,9 +55,19 @@ class _Page:
 
             # Markup, emoji and highlighting off: names come from untrusted files.
             self.console = Console(
-                file=self.file, width=width or 100_000, force_terminal=color, no_color=not color, color_system="standard" if color else None,
-                markup=False, emoji=False, highlight=False, legacy_windows=False, soft_wrap=width is None, force_interactive=False, _environ={},
-            )  # fmt: skip
+                file=self.file,
+                width=width or 100_000,
+                force_terminal=color,
+                no_color=not color,
+                color_system="standard" if color else None,
+                markup=False,
+                emoji=False,
+                highlight=False,
+                legacy_windows=False,
+                soft_wrap=width is None,
+                force_interactive=False,
+                _environ={},
+            )
 
     def text(self, text: str, style: str = "") -> None:
         if self.console is None:
@@ -110,7 +131,9 @@ def render(
     verbose: bool = False,
     now: float = 0.0,
 ) -> str:
-    """The table of a result. ``width`` None means no terminal: nothing is wrapped. ``now`` is the time that ages are measured from."""
+    """The table of a result. ``width`` None means no terminal: nothing is wrapped. ``now`` is the time that
+    ages are measured from.
+    """
     page = _Page(color, width)
     if isinstance(result, Verification):
         _verification(page, result, verbose, now)
@@ -141,7 +164,9 @@ def pages(
     color: bool = False,
     width: int | None = None,
 ) -> str:
-    """What ckpt knows where one row per entry would be too long: the name of each, then its fields below each other."""
+    """What ckpt knows where one row per entry would be too long: the name of each, then its fields below each
+    other.
+    """
     page = _Page(color, width)
     for entry in entries:
         page.text(str(entry["name"]), "bold")
@@ -192,7 +217,7 @@ def _name(c: Checkpoint) -> str:
     return f"{c.label} ({c.kind}, {c.layout})"
 
 
-# -- ls ----------------------------------------------------------------------------------------------------------------------------
+# -- ls ------------------------------------------------------------------------------------------------------
 
 
 def _scan(page: _Page, scan: Scan, verbose: bool, now: float) -> None:
@@ -246,7 +271,7 @@ def _excluded(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"
 
 
-# -- verify ------------------------------------------------------------------------------------------------------------------------
+# -- verify --------------------------------------------------------------------------------------------------
 
 
 def _verification(page: _Page, result: Verification, verbose: bool, now: float) -> None:
@@ -258,13 +283,21 @@ def _verification(page: _Page, result: Verification, verbose: bool, now: float) 
         page.table(
             ("verdict", "level", "coverage", "size", "format", "file"),
             [
-                (str(r.verdict), str(r.level), percent(r.coverage), size(r.size), _show(r.format), _relative(r.path, result.root))
+                (
+                    str(r.verdict),
+                    str(r.level),
+                    percent(r.coverage),
+                    size(r.size),
+                    _show(r.format),
+                    _relative(r.path, result.root),
+                )
                 for r in (f.report for f in shown)
             ],
             right=("coverage", "size"),
-        )  # fmt: skip
+        )
     found = [replace(f, path=f.path or e.report.path) for e in result.files for f in e.report.findings]
-    # A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a checksum.
+    # A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without
+    # a checksum.
     notes = [f for f in found if f.severity.name == "NOTE"]
     worse = [f for f in found if f.severity.name != "NOTE"]
     for entry in result.files:
@@ -307,7 +340,10 @@ def _contents(s: Sample, now: float) -> str:
         past = f"the least recent check of all was {span(now - s.oldest_ns / 1e9)} ago"
     else:
         past = "nothing to read"
-    return f"contents: {size(s.bytes_read)} of {size(s.bytes)} ({', '.join(asked)}), {plural(s.files_read, 'file')} of {s.files:,} to the end; {past}"
+    return (
+        f"contents: {size(s.bytes_read)} of {size(s.bytes)} ({', '.join(asked)}),"
+        f" {plural(s.files_read, 'file')} of {s.files:,} to the end; {past}"
+    )
 
 
 def _map(page: _Page, report: Report, root: str) -> None:
@@ -324,16 +360,18 @@ def _map(page: _Page, report: Report, root: str) -> None:
     )
 
 
-# -- plan --------------------------------------------------------------------------------------------------------------------------
+# -- plan ----------------------------------------------------------------------------------------------------
 
 
 def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
     c = plan.checkpoint
     if c is None:
         page.text(
-            "no checkpoint: training would start from scratch"
-            if not plan.rejected
-            else "no usable checkpoint",
+            (
+                "no checkpoint: training would start from scratch"
+                if not plan.rejected
+                else "no usable checkpoint"
+            ),
             "bold",
         )
     else:
@@ -376,7 +414,8 @@ def _plan(page: _Page, plan: LoadPlan, verbose: bool) -> None:
     if plan.rollback:
         back = plan.rollback
         page.text(
-            f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}",
+            f"  rollback: from step {back.origin} to {back.target} (save interval {back.save_interval}):"
+            f" {back.why}",
             "yellow",
         )
     _loads(page, plan, verbose)
@@ -395,11 +434,19 @@ def _loads(page: _Page, plan: LoadPlan, verbose: bool) -> None:
         page.table(
             ("rank", "role", "level", "coverage", "size", "file", "why"),
             [
-                (rank, f.role, str(f.level), percent(f.coverage), size(f.size), _relative(f.path, plan.root), _why(f))
+                (
+                    rank,
+                    f.role,
+                    str(f.level),
+                    percent(f.coverage),
+                    size(f.size),
+                    _relative(f.path, plan.root),
+                    _why(f),
+                )
                 for rank, f in shown
             ],
             right=("rank", "coverage", "size"),
-        )  # fmt: skip
+        )
     if len(shown) < len(loads):
         page.text(f"{len(loads) - len(shown):,} ranks' own files not listed (--verbose lists them)", "dim")
 
@@ -419,13 +466,14 @@ def _candidates(page: _Page, plan: LoadPlan) -> None:
     if plan.ahead:
         page.text("")
         page.text(
-            f"newer than the choice, the resumed job will meet them again: {', '.join(map(_name, plan.ahead))}",
+            "newer than the choice, the resumed job will meet them again:"
+            f" {', '.join(map(_name, plan.ahead))}",
             "yellow",
         )
     page.findings(plan.warnings, plan.root)
 
 
-# -- show, explain -----------------------------------------------------------------------------------------------------------------
+# -- show, explain -------------------------------------------------------------------------------------------
 
 
 def shown(
@@ -441,7 +489,8 @@ def shown(
     page = _Page(color, width)
     page.text(report.path, "bold")
     page.text(
-        f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level}, coverage {percent(report.coverage)}",
+        f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level},"
+        f" coverage {percent(report.coverage)}",
         STYLE[str(report.verdict)],
     )
     if report.metadata:

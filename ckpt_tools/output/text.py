@@ -10,7 +10,8 @@ from ckpt_tools.output.words import printable
 
 
 def render(plan: LoadPlan, *, terminal: bool = False) -> str:
-    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory, the prefix of its files, or each of them.
+    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory,
+    the prefix of its files, or each of them.
 
     On a ``terminal`` control characters in names are escaped.
     """

@@ -21,7 +21,9 @@ _Row = tuple[str, str, str, str, str]
 def render(
     scan: Scan, *, color: bool = False, width: int | None = None, verbose: bool = False, now: float = 0.0
 ) -> str:
-    """Runs in the order of their newest checkpoints. ``now`` is the time that ages are measured from; ``verbose`` lists every file."""
+    """Runs in the order of their newest checkpoints. ``now`` is the time that ages are measured from;
+    ``verbose`` lists every file.
+    """
     page = _Page(color, width)
     if scan.checkpoints:
         page.table(

@@ -1,4 +1,6 @@
-"""The answer to one question: the load plan, the errors in place of one, and the part of it that one rank needs."""
+"""The answer to one question: the load plan, the errors in place of one, and the part of it that one rank
+needs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from ckpt_tools.reading.session import Progress
 
 
 def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
-    """The plan; one without a checkpoint only where that is allowed, and where no earlier start had one. With ``strict`` nothing in it is unknown."""
+    """The plan; one without a checkpoint only where that is allowed, and where no earlier start had one. With
+    ``strict`` nothing in it is unknown.
+    """
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
@@ -29,7 +33,10 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
 
 
 def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
-    text = f"{made.below_level} of the files to load could not be looked at as deeply as --level {selection.level} asks, which --strict takes for unknown"
+    text = (
+        f"{made.below_level} of the files to load could not be looked at as deeply as --level"
+        f" {selection.level} asks, which --strict takes for unknown"
+    )
     none = replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
     return CannotLook(
         text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none
@@ -37,7 +44,9 @@ def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
 
 
 def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
-    """The rank that is meant: the one that was named, else the one that the launcher gave this process. Raises UsageError where it is unknown and matters."""
+    """The rank that is meant: the one that was named, else the one that the launcher gave this process.
+    Raises UsageError where it is unknown and matters.
+    """
     if selection.rank is not None:
         return selection.rank
     if started and started.rank:
@@ -51,7 +60,9 @@ def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -
 
 
 def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
-    """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises UsageError when the rank is outside the world."""
+    """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises
+    UsageError when the rank is outside the world.
+    """
     if full.checkpoint is None or (full.shared and not full.ranks):
         return full
     ranks = tuple(r for r in full.ranks if r.rank == mine)

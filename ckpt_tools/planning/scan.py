@@ -56,7 +56,9 @@ def scan_root(root: str, selection: Selection) -> Scan:
 
 
 def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
-    """The checkpoints that the filters leave, newest first by modification time, or by step where that is asked for."""
+    """The checkpoints that the filters leave, newest first by modification time, or by step where that is
+    asked for.
+    """
     everything, most = grouping.group(s.parts, s.layouts, selection.save_interval), selection.max_step
 
     def wanted(c: Checkpoint) -> bool:

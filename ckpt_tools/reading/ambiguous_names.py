@@ -16,7 +16,9 @@ from ckpt_tools.reading.session import Session
 
 
 def settle_ambiguous_names(s: Session) -> None:
-    """Give each file whose name does not tell what it is its place by its structure; what is no piece of a checkpoint becomes a bare file."""
+    """Give each file whose name does not tell what it is its place by its structure; what is no piece of a
+    checkpoint becomes a bare file.
+    """
     if not _some_ambiguous(s):
         return
     prefetch(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
@@ -39,7 +41,9 @@ def _some_ambiguous(s: Session) -> bool:
 
 
 def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
-    """The parts as their structure tells, and those with an ambiguous name that it says nothing about: they are damaged."""
+    """The parts as their structure tells, and those with an ambiguous name that it says nothing about: they
+    are damaged.
+    """
     placed, damaged = list[Part](), list[Part]()
     for part in s.found.parts:
         piece = s.layouts.piece_of(part)

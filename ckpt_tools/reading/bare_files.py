@@ -1,4 +1,6 @@
-"""Files of no known arrangement: which of them make up one checkpoint, of which run and step, by their names and by what is in them."""
+"""Files of no known arrangement: which of them make up one checkpoint, of which run and step, by their names
+and by what is in them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.reading.session import Session
 
 _MOST = 512
-"""Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data there."""
+"""Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data
+there.
+"""
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
@@ -28,7 +32,9 @@ _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "sta
 
 @frozen
 class _Bare:
-    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``count`` is its optimizer's."""
+    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``count`` is
+    its optimizer's.
+    """
 
     part: Part
     name: BareName
@@ -56,7 +62,9 @@ class _Bare:
 
 
 class _Save(NamedTuple):
-    """What the files of one save have in common; ``number`` is their (step, epoch), or their word and the rest of their names."""
+    """What the files of one save have in common; ``number`` is their (step, epoch), or their word and the
+    rest of their names.
+    """
 
     run: tuple[str, ...]
     kind: Kind
@@ -66,7 +74,9 @@ class _Save(NamedTuple):
 
 
 def settle_bare_files(s: Session) -> None:
-    """Give the parts of the files' layout their roles, kinds, runs and steps; what is no checkpoint's is none of them."""
+    """Give the parts of the files' layout their roles, kinds, runs and steps; what is no checkpoint's is none
+    of them.
+    """
     by_home: dict[str, list[Part]] = defaultdict(list)
     for p in s.found.parts:
         by_home[p.base].append(p)
@@ -141,7 +151,9 @@ def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
 
 
 def _is_weight(t: Tensor) -> bool:
-    """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of bytes."""
+    """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of
+    bytes.
+    """
     other = (
         _OTHER_STATE.search(t.name.partition(".")[0])
         or is_optimizer_state(t.name)
@@ -154,7 +166,9 @@ def _is_weight(t: Tensor) -> bool:
 
 
 def _with_runs(bare: Sequence[_Bare]) -> list[_Bare]:
-    """Words in numbered names that mean nothing keep runs apart; what has no number, and what is no model, belongs to the one run that there is."""
+    """Words in numbered names that mean nothing keep runs apart; what has no number, and what is no model,
+    belongs to the one run that there is.
+    """
     bare, told_apart = _told_apart(bare)
     models = [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
     runs = {b.name.words for b in models} or {b.name.words for b in bare if b.name.numbered}
@@ -175,13 +189,17 @@ def _trained(
 
 
 def _in_run_of(b: _Bare, trained: tuple[str, ...]) -> _Bare:
-    """A file beside the one run that is trained: under another name its weights are an export of a part of it."""
+    """A file beside the one run that is trained: under another name its weights are an export of a part of
+    it.
+    """
     exported = b.is_export and b.name.words != trained
     return replace(b, run=trained, kind=Kind.RELEASE if exported else b.name.kind)
 
 
 def _told_apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]]]:
-    """Two models of one number, kind and content under two names (``model_200``, ``ckpt_200``) are of two runs, which are then called by these."""
+    """Two models of one number, kind and content under two names (``model_200``, ``ckpt_200``) are of two
+    runs, which are then called by these.
+    """
     patterns: dict[tuple[object, ...], set[str]] = defaultdict(set)
     for b in bare:
         if (content := _distinguishing(b)) is not None:
@@ -264,7 +282,9 @@ def _save_of(b: _Bare) -> _Save:
 
 
 def _parts_of(save: Sequence[_Bare]) -> Iterator[Part]:
-    """The files of one checkpoint, with what they tell together: names before contents, models before others."""
+    """The files of one checkpoint,
+    with what they tell together: names before contents, models before others.
+    """
     in_order = sorted(save, key=lambda b: (b.role != "model", b.part.path))
     first = in_order[0]
     step = _known([*(b.name.step for b in in_order), *(b.step for b in in_order)])

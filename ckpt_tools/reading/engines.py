@@ -1,6 +1,8 @@
-"""Who does the reading: our own threads, or an engine of the shape of ``concurrent.futures.Executor`` that reaches other machines.
+"""Who does the reading: our own threads, or an engine of the shape of ``concurrent.futures.Executor`` that
+reaches other machines.
 
-``--scheduler`` names it: ``threads`` (the default), the address or the scheduler file of Dask distributed, or ``mpi``. Each is imported only when it is named.
+``--scheduler`` names it: ``threads`` (the default), the address or the scheduler file of Dask distributed, or
+``mpi``. Each is imported only when it is named.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ CONNECT = 15.0
 GRACE = 60.0
 """Seconds without any worker after which an engine is given up."""
 RETRIES = 2
-"""How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats anyway (distributed.scheduler.allowed-failures)."""
-MPIRUN = "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi (without -P before Python 3.11)"
+"""How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats
+anyway (distributed.scheduler.allowed-failures).
+"""
+MPIRUN = (
+    "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi (without -P before"
+    " Python 3.11)"
+)
 
 
 @dataclass
 class Engine:
-    """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no worker is there), ``check`` raises CannotLook when it is gone."""
+    """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
+    worker is there), ``check`` raises CannotLook when it is gone.
+    """
 
     executor: Executor
     name: str
@@ -37,13 +46,18 @@ class Engine:
     width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)
 
     def failed(self, error: BaseException) -> CannotLook | None:
-        """What it means that work ended with an error of the engine's, for the work has none of its own; None when it ends every worker that it is given to."""
+        """What it means that work ended with an error of the engine's, for the work has none of its own; None
+        when it ends every worker that it is given to.
+        """
         name = type(error).__name__
         if name == "KilledWorker":
             return None
         if isinstance(error, ImportError) or "deserialization" in str(error):
             why = str(error.__cause__ or error).partition("\n")[0]
-            hint = f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that the engine asks for"
+            hint = (
+                f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that"
+                " the engine asks for"
+            )
             return CannotLook(f"{self.name} or a worker of it cannot import ckpt-tools: {why}", hint)
         if name == "CancelledError":
             return CannotLook(f"{self.name} is gone, and with it the work it had been given", self.hint)
@@ -52,7 +66,9 @@ class Engine:
 
 @contextmanager
 def engine(scheduler: str | None) -> Iterator[Engine | None]:
-    """The engine that ``--scheduler`` names; None for threads of this process. Raises UsageError, and CannotLook when nobody answers."""
+    """The engine that ``--scheduler`` names; None for threads of this process. Raises UsageError, and
+    CannotLook when nobody answers.
+    """
     if scheduler in (None, "", "threads"):
         yield None
     elif scheduler == "mpi":
@@ -94,7 +110,10 @@ def _dask(address: str) -> Iterator[Engine]:
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
-    hint = f"look whether 'dask scheduler' still runs at {address} and this machine reaches it, then run again; without --scheduler this machine reads alone"
+    hint = (
+        f"look whether 'dask scheduler' still runs at {address} and this machine reaches it, then run again;"
+        " without --scheduler this machine reads alone"
+    )
     try:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except ValueError as e:

@@ -15,7 +15,9 @@ _QUESTION = b"when its blocks were checked"
 _DIGEST, _DEPTH = 8, int(Level.CONTENT)
 
 DAMAGED = -1
-"""Instead of a time: the block did not match, so it comes first. 0 is never checked; any other negative number is a time at which a run ended before the block did."""
+"""Instead of a time: the block did not match, so it comes first. 0 is never checked; any other negative
+number is a time at which a run ended before the block did.
+"""
 
 
 def turn(value: int) -> int:
@@ -30,7 +32,9 @@ class Times:
         self.cache, self.now_ns = cache, time.time_ns()
 
     def of(self, path: str, identity: Identity | None, blocks: Blocks, question: bytes | None) -> array[int]:
-        """One for each block. ``question`` is that of verdicts on the whole content, which count for all blocks."""
+        """One for each block. ``question`` is that of verdicts on the whole content, which count for all
+        blocks.
+        """
         times = array("q", bytes(8 * len(blocks)))
         if self.cache is None or identity is None or not blocks:
             return times

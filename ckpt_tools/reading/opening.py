@@ -1,4 +1,6 @@
-"""A session in which every file has its place: those whose names do not tell it are settled by their structure first."""
+"""A session in which every file has its place: those whose names do not tell it are settled by their
+structure first.
+"""
 
 from __future__ import annotations
 

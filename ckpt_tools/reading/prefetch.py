@@ -1,6 +1,8 @@
-"""Many files read before anybody asks for their reports: by an engine's workers, or by worker processes of this host.
+"""Many files read before anybody asks for their reports: by an engine's workers, or by worker processes of
+this host.
 
-The answers are those that the session would have found itself. Whatever is left out is read when it is asked for.
+The answers are those that the session would have found itself. Whatever is left out is read when it is asked
+for.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ _PAUSE = 0.02
 def prefetch(
     s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False, engine: Engine | None = None
 ) -> None:
-    """Have reports on ``parts``, and on the bare files, ready for when they are asked for. Raises CannotLook when the engine is gone.
+    """Have reports on ``parts``, and on the bare files, ready for when they are asked for. Raises CannotLook
+    when the engine is gone.
 
-    An engine reads every file that has to be opened; worker processes only where the files are many and small, and that saves time.
+    An engine reads every file that has to be opened; worker processes only where the files are many and
+    small, and that saves time.
     """
     # What this host reads is kept at once: other processes of it may wait for it.
     by_path = {p.path: p for p in parts} if engine is None else {}
@@ -50,7 +54,9 @@ def prefetch(
 
 
 def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
-    """The files that must be opened for reports at ``level``: those of the parts and, after them, the bare ones."""
+    """The files that must be opened for reports at ``level``: those of the parts and, after them, the bare
+    ones.
+    """
     out = {p.path: _request(s, p, level) for p in parts if _goes_deeper(s, p, level)}
     for path, size, mtime_ns, findings in s.found.bare if bare else ():
         if path not in out and s.shown(path, level, findings) is None:
@@ -115,7 +121,8 @@ def _by_processes(
         return
     small = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r)]
     sample = small[:: -(-len(small) // _SAMPLE)] if small else []
-    # Where only some are known, another process is at it. (Asking also makes the directory of the cache, where turns are taken.)
+    # Where only some are known, another process is at it. (Asking also makes the directory of the cache,
+    # where turns are taken.)
     if all(_knows(s, r) for r in sample):
         return
     with _one_process_at_a_time(s, level):
@@ -125,7 +132,9 @@ def _by_processes(
 
 
 def _is_for_processes(request: Request) -> bool:
-    """Small enough, and to be judged by itself: what a check adds up over several files must not be torn apart."""
+    """Small enough, and to be judged by itself: what a check adds up over several files must not be torn
+    apart.
+    """
     small = request.level is Level.STRUCTURE or request.size < processes.LARGE
     return request.size > 0 and small and not any(c.joint for c in request.claims)
 
@@ -169,7 +178,9 @@ def _seen(path: str, answer: Answer) -> Seen | None:
 
 @contextmanager
 def _one_process_at_a_time(s: Session, level: Level) -> Iterator[None]:
-    """When many processes of this host ask about one tree, the first has it read and the others wait for its verdicts."""
+    """When many processes of this host ask about one tree, the first has it read and the others wait for its
+    verdicts.
+    """
     cache = s.reader.cache
     if cache is None or not cache.usable or cache.max_age <= 0:
         yield

@@ -1,6 +1,8 @@
-"""Many calls made by several worker processes: most of what a small file takes is Python, and Python runs on one CPU at a time.
+"""Many calls made by several worker processes: most of what a small file takes is Python, and Python runs on
+one CPU at a time.
 
-They are copies of this process and know what it knows, so nothing is sent to them but numbers. What one that dies leaves undone is left to the caller.
+They are copies of this process and know what it knows, so nothing is sent to them but numbers. What one that
+dies leaves undone is left to the caller.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from ckpt_tools.storage import stalls, worker_processes
 LEAST = 64
 """Files for which worker processes pay for their start."""
 LARGE = 32 << 20
-"""Bytes of a file from which its content is read by threads instead: then the memory bus is the limit, and threads share one file."""
+"""Bytes of a file from which its content is read by threads instead: then the memory bus is the limit, and
+threads share one file.
+"""
 _BATCHES = 1000
 """Tickets at most: they must fit into a pipe, however small the system makes it."""
 _FRAME, _TICKET = struct.Struct("=QQ"), struct.Struct("=I")
 _COLLECTED = 50_000
-"""Objects that a worker process makes, and has not let go of, before it looks for circles among them: a file makes thousands, without any."""
+"""Objects that a worker process makes, and has not let go of, before it looks for circles among them: a file
+makes thousands, without any.
+"""
 _BEAT = 0.1
 """Seconds between two checks of whether somebody wants to stop."""
 
@@ -53,9 +59,11 @@ class _Answers:
 
 
 def run(count: int, jobs: int, work: Work, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
-    """(i, ``work(i)``) of the numbers below ``count``, in the order in which ``jobs`` worker processes are done; those that a dead one had are left out.
+    """(i, ``work(i)``) of the numbers below ``count``, in the order in which ``jobs`` worker processes are
+    done; those that a dead one had are left out.
 
-    ``beat`` is called ten times a second at least; what it raises ends everything. Gives nothing where no process can be made.
+    ``beat`` is called ten times a second at least; what it raises ends everything. Gives nothing where no
+    process can be made.
     """
     stalls.rest()
     if not worker_processes.alone():

@@ -1,4 +1,6 @@
-"""The files of one question, read: from the cache where it knows them, by one process at a time where not, and no deeper than the budget allows."""
+"""The files of one question, read: from the cache where it knows them, by one process at a time where not,
+and no deeper than the budget allows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _PAUSE, _PAUSES = 0.002, 0.1
 
 @frozen
 class Fresh(Generic[T]):
-    """What was just read: ``value`` for who asked, ``data`` to keep of the file that ``identity`` tells (None: keep nothing), and whether that is ``bad``."""
+    """What was just read: ``value`` for who asked, ``data`` to keep of the file that ``identity`` tells
+    (None: keep nothing), and whether that is ``bad``.
+    """
 
     value: T
     data: bytes | None = None
@@ -40,8 +44,9 @@ class Fresh(Generic[T]):
 
 
 class Reader:
-    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of which a part of the contents was asked for,
-    ``prefetched`` what was read before anybody asked, to which level. ``bytes_verified`` counts what the reports cost when they were made, now or earlier.
+    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of
+    which a part of the contents was asked for, ``prefetched`` what was read before anybody asked, to which
+    level. ``bytes_verified`` counts what the reports cost when they were made, now or earlier.
     """
 
     def __init__(
@@ -72,7 +77,9 @@ class Reader:
     def read(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
     ) -> tuple[Report, Anatomy]:
-        """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until then."""
+        """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until
+        then.
+        """
         self.stopped = False
         try:
             report, anatomy = away(
@@ -101,7 +108,8 @@ class Reader:
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
     ) -> tuple[Report, Places] | None:
-        """The same without what is in the file, and not always from the file. ``based`` stands for the indexes behind the claims; None keeps nothing.
+        """The same without what is in the file, and not always from the file. ``based`` stands for the
+        indexes behind the claims; None keeps nothing.
 
         None when the budget was spent before anybody had read it so deeply.
         """
@@ -138,7 +146,8 @@ class Reader:
             return Fresh(value)
         verdict = seen.report.verdict
         bad = verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
-        # An optional package that is missing today may be there tomorrow; what nobody could read is read again.
+        # An optional package that is missing today may be there tomorrow; what nobody could read is read
+        # again.
         lasting = verdict is not Verdict.UNKNOWN and all(
             f.code != "needs-extra" for f in seen.report.findings
         )
@@ -157,7 +166,9 @@ class Reader:
         return repr((__version__, tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
-        """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read`` raises."""
+        """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read``
+        raises.
+        """
 
         def fresh() -> Fresh[bytes]:
             data, identity = read()
@@ -204,7 +215,9 @@ class Reader:
             return read() if found is None else found
 
     def _waiting(self, ours: Callable[[], bool], level: Level) -> Iterator[None]:
-        """A pause for each time that it is not our turn, until it is or nothing is to be waited for any more."""
+        """A pause for each time that it is not our turn,
+        until it is or nothing is to be waited for any more.
+        """
         until, pause = time.monotonic() + WAIT, _PAUSE
         while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and self.spent):
             time.sleep(pause)
@@ -220,7 +233,9 @@ class Reader:
         return None if self.cache is None else self.cache.get(path, question, int(level), identity)
 
     def advance(self, n: int) -> None:
-        """So many bytes of contents were read, by any thread. Raises Stopped when the budget has come to its end."""
+        """So many bytes of contents were read, by any thread. Raises Stopped when the budget has come to its
+        end.
+        """
         self.progress(n)
         if self.rate is not None and n:
             self.rate.took(n)

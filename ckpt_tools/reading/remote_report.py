@@ -1,4 +1,6 @@
-"""What a worker on another machine saw of a file, as it is to be told here: it may have other file systems mounted."""
+"""What a worker on another machine saw of a file, as it is to be told here: it may have other file systems
+mounted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ckpt_tools.reading.request import Request
 from ckpt_tools.storage import Identity, LocalSource
 
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
-"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words of its own, and a wrong offset (EINVAL) is wrong everywhere."""
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
+of its own, and a wrong offset (EINVAL) is wrong everywhere.
+"""
 
 
 def seen_from_here(

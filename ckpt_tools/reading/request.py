@@ -1,4 +1,6 @@
-"""A file that is to be read before anybody asks for its report, and what one worker does with it, wherever that worker runs."""
+"""A file that is to be read before anybody asks for its report, and what one worker does with it, wherever
+that worker runs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A report as the cache keeps it (None: it cannot be sent), of which file (``Identity``), opened when (ns since 1970), for how many bytes."""
+    """A report as the cache keeps it (None: it cannot be sent), of which file (``Identity``), opened when (ns
+    since 1970), for how many bytes.
+    """
 
     packed: bytes | None
     identity: tuple[int, ...] | None

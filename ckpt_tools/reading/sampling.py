@@ -1,6 +1,8 @@
-"""A part of the contents, read: which blocks of which files, in what order, and what that says about the files.
+"""A part of the contents, read: which blocks of which files, in what order, and what that says about the
+files.
 
-Unless a part n/t alone is asked for, which every file answers for itself, the structure of all files is looked at first, and then the contents of those that were picked.
+Unless a part n/t alone is asked for, which every file answers for itself, the structure of all files is
+looked at first, and then the contents of those that were picked.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Asked:
         if level is not Level.CONTENT:
             what = "--max-duration" if share is None else f"--sample {share.text}"
             raise UsageError(
-                f"{what} is about reading contents, and level {level} {'reads none' if level < Level.CONTENT else 'needs all of them'}",
+                f"{what} is about reading contents, and level {level}"
+                f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
                 "say --level content, or leave it out",
             )
         self.share, self.max_duration = share, max_duration
@@ -59,15 +62,27 @@ class Asked:
 
     def told(self) -> answers.Sample:
         return answers.Sample(
-            self.share.text if self.share else None, self.max_duration, self.stopped, self.bytes, self.bytes_read, self.blocks, self.blocks_read,
-            self.files, self.files_read, self.never, None if self.never else self.oldest,
-        )  # fmt: skip
+            self.share.text if self.share else None,
+            self.max_duration,
+            self.stopped,
+            self.bytes,
+            self.bytes_read,
+            self.blocks,
+            self.blocks_read,
+            self.files,
+            self.files_read,
+            self.never,
+            None if self.never else self.oldest,
+        )
 
     def why_nothing(self) -> str:
         """What to tell the user when the time did not suffice for anything; "" when it did."""
         if not self.stopped or self.blocks_read:
             return ""
-        return "--max-duration was over before any block of contents had been read to its end (a checksum over a whole file makes that one block): give more time"
+        return (
+            "--max-duration was over before any block of contents had been read to its end (a checksum over a"
+            " whole file makes that one block): give more time"
+        )
 
 
 class Sampling:
@@ -138,9 +153,16 @@ class Sampling:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         steps = looking(
-            f.request.path, f.request.level, expect=f.request.expect, claims=f.request.claims, progress=reader.advance, require=reader.options.require, key=reader.key,
-            explain=reader.options.explain, io=reader.io,
-        )  # fmt: skip
+            f.request.path,
+            f.request.level,
+            expect=f.request.expect,
+            claims=f.request.claims,
+            progress=reader.advance,
+            require=reader.options.require,
+            key=reader.key,
+            explain=reader.options.explain,
+            io=reader.io,
+        )
         try:
             ask = next(steps)
             picked = self._pick(f, ask, numbers)

@@ -17,7 +17,9 @@ from ckpt_tools.storage import Identity
 
 @dataclass
 class File:
-    """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``, ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells."""
+    """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``,
+    ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells.
+    """
 
     request: Request
     home: int
@@ -39,7 +41,9 @@ Todo = list[tuple[File, Sequence[int]]]
 
 
 def in_turn(files: Sequence[File], share: Share | None, seed: int) -> Todo:
-    """All blocks that belong to the share: those least recently checked first, files that were begun before others, and then at random, so that no file is always the last."""
+    """All blocks that belong to the share: those least recently checked first, files that were begun before
+    others, and then at random, so that no file is always the last.
+    """
     import xxhash
 
     rows: list[tuple[int, bool, int, int, array[int]]] = []

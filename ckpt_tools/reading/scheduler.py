@@ -1,8 +1,11 @@
-"""Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put together here.
+"""Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put
+together here.
 
-A file that is no larger than two units is inspected whole by a worker, its structure too: that takes a small read per record, which is slow over a network.
-What an index beside it says goes with it. Of larger ones, and those that only make sense together, the structure is read here and the content is cut into ranges,
-so that one huge file is read by many workers; what they found is then judged here exactly as if this process had read it.
+A file that is no larger than two units is inspected whole by a worker, its structure too: that takes a small
+read per record, which is slow over a network.
+What an index beside it says goes with it. Of larger ones, and those that only make sense together, the
+structure is read here and the content is cut into ranges, so that one huge file is read by many workers; what
+they found is then judged here exactly as if this process had read it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ Pick = Callable[[Request, Ask], "Picked | None"]
 
 
 class Scheduler:
-    """Hands out work to an engine. ``pick`` says which blocks of a file are to be read, nothing more is handed out when it is ``over``.
+    """Hands out work to an engine. ``pick`` says which blocks of a file are to be read, nothing more is
+    handed out when it is ``over``.
 
     The reader's progress hears of bytes that a worker has read, once for each unit that came back.
     """
@@ -63,7 +67,9 @@ class Scheduler:
         self._done: list[tuple[Request, Seen]] = []
 
     def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Seen]]:
-        """Every file that could be read so, in the order in which they are done. What is left out is to be read here. Raises CannotLook when the engine is gone."""
+        """Every file that could be read so, in the order in which they are done. What is left out is to be
+        read here. Raises CannotLook when the engine is gone.
+        """
         requests = list(requests)
         self._unit = unit_of(sum(max(0, r.size) for r in requests), self.engine.width())
         self._whole, self._ranges = Unit(self._unit), Unit(self._unit)

@@ -1,4 +1,6 @@
-"""One question about one root: what was found there, and every report made so far, so that no file is read twice at the same level."""
+"""One question about one root: what was found there, and every report made so far, so that no file is read
+twice at the same level.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Front(NamedTuple):
-    """How far one run has come: ``named`` is the order of what the tracker names, ``tracker`` what it says."""
+    """How far one run has come: ``named`` is the order of what the tracker names, ``tracker`` what it says"""
 
     newest: Checkpoint
     highest: Checkpoint
@@ -50,9 +52,11 @@ class _Front(NamedTuple):
 
 
 class Session:
-    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of tensors in its files;
-    ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a ``cache`` what was seen earlier is not read again.
-    With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its place.
+    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
+    tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a
+    ``cache`` what was seen earlier is not read again.
+    With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its
+    place.
     """
 
     def __init__(
@@ -97,7 +101,9 @@ class Session:
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
-        """Files that only an index names are files of the checkpoint as well; of one file's siblings only those that it names itself."""
+        """Files that only an index names are files of the checkpoint as well; of one file's siblings only
+        those that it names itself.
+        """
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         for path in self.indexes.members(None if self.found.tree else known):
             if path not in known:
@@ -113,18 +119,24 @@ class Session:
             self.options.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
 
     def expect(self, parts: Iterable[Part]) -> None:
-        """The contents of these files are read next: their sizes are what progress is measured by, until their reports are there."""
+        """The contents of these files are read next: their sizes are what progress is measured by, until
+        their reports are there.
+        """
         self._expected = {p.path: max(0, p.size) for p in parts}
         self.bytes_total = self.bytes_done + sum(self._expected.values())
 
     def _arrived(self, path: str) -> None:
-        """A report that was waited for is there, whatever of the file was read for it: nothing where an earlier run knew it."""
+        """A report that was waited for is there, whatever of the file was read for it: nothing where an
+        earlier run knew it.
+        """
         if self._expected.pop(path, None) is not None:
             self.bytes_total = self.bytes_done + sum(self._expected.values())
             self._advance(0)
 
     def report(self, part: Part, level: Level) -> Report:
-        """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the file."""
+        """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the
+        file.
+        """
         have = self.reports.get(part.path)
         if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
             self.reports[part.path] = have
@@ -148,7 +160,9 @@ class Session:
         return report
 
     def _goes_deeper(self, have: Report, level: Level) -> bool:
-        """Whether reading on could say more: not where a part was asked for and is in the report already, the budget is spent, or the file's end is missing."""
+        """Whether reading on could say more: not where a part was asked for and is in the report already, the
+        budget is spent, or the file's end is missing.
+        """
         if have.level >= level or have.format is None:
             return False
         reader, path = self.reader, have.path
@@ -157,7 +171,7 @@ class Session:
         return not (sampled or skipped or cut_short(have.findings, have.size))
 
     def report_file(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
-        """A report on one file, or what the directory listing already showed when there is no file to read."""
+        """A report on one file, or what the directory listing already showed when there is no file to read"""
         return self._report_file(path, level, seen) or self.inspect(path, Level.STRUCTURE, seen)[0]
 
     def _report_file(
@@ -200,14 +214,18 @@ class Session:
         return None
 
     def _in_context(self, report: Report, seen: Sequence[Finding]) -> Report:
-        """The report with what the listing and the indexes say about the file, and what the caller says about the names in its pickles."""
+        """The report with what the listing and the indexes say about the file, and what the caller says about
+        the names in its pickles.
+        """
         unasked = report.format is not None and format_of(report.format).unasked
         report = vouched(report, self.options.trust_global, unasked)
         more = (*seen, *self.indexes.findings.get(report.path, ()))
         return with_findings(report, more) if more else report
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with the files that its indexes name, and without those that they leave out: left over from a save that was overwritten."""
+        """The checkpoint with the files that its indexes name, and without those that they leave out: left
+        over from a save that was overwritten.
+        """
         mine = {p.path: p for p in checkpoint.parts}
         indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
         if not indexes:
@@ -234,7 +252,9 @@ class Session:
         return out
 
     def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
-        """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there is none."""
+        """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there
+        is none.
+        """
         path, read = (
             self.found.trackers.get((self.layouts[layout].tracker or "", base)),
             self.layouts[layout].read_tracker,
@@ -249,7 +269,9 @@ class Session:
         return path, data
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
-        """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the tracker, or younger than ``settle``."""
+        """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the
+        tracker, or younger than ``settle``.
+        """
         front = self._front(siblings)
         age_ns = self.now_ns - checkpoint.mtime_ns
         young = checkpoint is front.newest and age_ns < self.options.settle * 1e9
@@ -283,7 +305,9 @@ def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
-    """The report on a part that is not to be opened: an empty file that only marks something, and at presence every file."""
+    """The report on a part that is not to be opened: an empty file that only marks something, and at presence
+    every file.
+    """
     findings, size = part.findings, part.size
     if size == 0 and not findings and piece.mark:
         findings = (_NO_STATE,)
@@ -312,7 +336,9 @@ def _discovered(root: str, layouts: Layouts, listing: bool, excluded: Excluded) 
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:
-    """The report with further findings and the verdict they lead to; unknown stays unknown, and what could not be looked at makes it so."""
+    """The report with further findings and the verdict they lead to; unknown stays unknown, and what could
+    not be looked at makes it so.
+    """
     both = (*report.findings, *more)
     blind = report.verdict is Verdict.UNKNOWN or any(f.code == "unreadable" for f in more)
     return replace(report, findings=both, verdict=Verdict.UNKNOWN if blind else worst(both))

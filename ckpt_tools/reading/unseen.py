@@ -1,4 +1,6 @@
-"""What could not be looked at below ROOT, and whether an answer may be given all the same: not having looked is never absence."""
+"""What could not be looked at below ROOT, and whether an answer may be given all the same: not having looked
+is never absence.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ HINT = "make it readable, or pass --skip-unreadable to go on without it"
 
 
 class Answer(NamedTuple):
-    """What is weighed: the checkpoint that was chosen (with the step that its files tell), those that lost, those that could have been chosen, and the caller's leave
-    to pass over what cannot be read.
+    """What is weighed: the checkpoint that was chosen (with the step that its files tell), those that lost,
+    those that could have been chosen, and the caller's leave to pass over what cannot be read.
     """
 
     chosen: Checkpoint | None = None
@@ -107,7 +109,9 @@ def _beside(s: Session, answer: Answer) -> Iterator[Unseen]:
 
 
 def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
-    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which checkpoint it is of, or leave was given to pass over it."""
+    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which
+    checkpoint it is of, or leave was given to pass over it.
+    """
     unread_ = list(_unread_parts(s))
     if not unread_:
         return
@@ -143,8 +147,8 @@ def _older(step: int | None, row: Unseen, chosen: Checkpoint | None) -> bool:
 
 
 def _passed(row: Unseen, step: int | None, chosen: Checkpoint | None) -> bool:
-    """Whether the choice is whole without it, where the caller gave leave to go on: not so where its like beside it, named after no step, holds files of the choice
-    (``rank_3`` beside ``rank_0``).
+    """Whether the choice is whole without it, where the caller gave leave to go on: not so where its like
+    beside it, named after no step, holds files of the choice (``rank_3`` beside ``rank_0``).
     """
     if chosen is None or step is not None:
         return chosen is not None

@@ -14,10 +14,13 @@ from ckpt_tools.model.report import Report
 from ckpt_tools.reading.request import Request
 
 UNIT = 256 * 1024 * 1024
-"""Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for a scheduler."""
+"""Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for
+a scheduler.
+"""
 LARGEST, EACH, UNITS = 4 * 1024 * 1024 * 1024, 32, 20_000
-"""Where there is much to read units are larger, up to ``LARGEST``: handing one out takes milliseconds of one process, so that ``UNITS`` are enough for it.
-Up to there each thread gets ``EACH`` of them, so that all end at about the same time."""
+"""Where there is much to read units are larger, up to ``LARGEST``: handing one out takes milliseconds of one
+process, so that ``UNITS`` are enough for it. Up to there each thread gets ``EACH`` of them, so that all end
+at about the same time."""
 FILES = 256
 """Files in a unit at most."""
 _ITEMS = 1 << 14
@@ -63,7 +66,9 @@ def unit_of(total: int, width: int) -> int:
 
 
 def portions(content: Content, room: int, unit: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Numbers of consecutive items, and their bytes: the first of about ``room`` bytes, the others of ``unit``."""
+    """Numbers of consecutive items, and their bytes: the first of about ``room`` bytes, the others of
+    ``unit``.
+    """
     numbers, size = list[int](), 0
     for i, length in enumerate(content.lengths):
         numbers.append(i)

@@ -15,7 +15,8 @@ from ckpt_tools.storage import LocalSource
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
-    """What a worker does with a unit: (its version, its host's name, what went wrong with us or "", an answer for each file).
+    """What a worker does with a unit: (its version, its host's name, what went wrong with us or "", an answer
+    for each file).
 
     Never raises: not every exception survives the way back, and one that does not is waited for in vain.
     """

@@ -1,4 +1,6 @@
-"""JSON that others may have written: every value of its type and within its bounds, or an error that says where it is not."""
+"""JSON that others may have written: every value of its type and within its bounds, or an error that says
+where it is not.
+"""
 
 from __future__ import annotations
 

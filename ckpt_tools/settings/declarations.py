@@ -11,10 +11,12 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 
 class Variable(NamedTuple):
-    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), what it means, how it is read.
+    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), what it means,
+    how it is read.
 
-    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all processes would be wrong,
-    or where a file would vouch for itself. ``reads`` stands for ``parse`` where a file of orders is read.
+    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all
+    processes would be wrong, or where a file would vouch for itself. ``reads`` stands for ``parse`` where a
+    file of orders is read.
     """
 
     name: str

@@ -10,7 +10,9 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
 MAX_BYTES = 1 << 20
-"""A list of every rank of the largest job known is far smaller; a checkpoint given by mistake must not be read whole."""
+"""A list of every rank of the largest job known is far smaller; a checkpoint given by mistake must not be
+read whole.
+"""
 
 
 def rank(value: object) -> int:
@@ -35,9 +37,11 @@ def ranks(value: object, where: str) -> frozenset[int]:
 
 
 def _mindx(value: object) -> Iterable[object]:
-    """``FaultRankIds`` as MindX DL's scheduler writes it: a list of digits as text, itself as text in older versions.
+    """``FaultRankIds`` as MindX DL's scheduler writes it: a list of digits as text, itself as text in older
+    versions.
 
-    Source: ascend-for-volcano ``FaultRankIdsJobCMData`` (data key ``fault-npus``), read by mindx_elastic's ``FaultRanksManager``.
+    Source: ascend-for-volcano ``FaultRankIdsJobCMData`` (data key ``fault-npus``), read by mindx_elastic's
+    ``FaultRanksManager``.
     """
     if isinstance(value, str):
         value = re.findall(r"[^\s,\[\]'\"]+", value)
@@ -55,7 +59,8 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
         return
     if not isinstance(content, dict):
         raise ValueError(  # noqa: TRY004
-            'is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks": [3, 5]}'
+            'is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks":'
+            " [3, 5]}"
         )
     version = content.get("version", 1)
     if version is True or version != 1:
@@ -83,7 +88,9 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
 
 
 def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
-    """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else, Untrusted when others could have written it."""
+    """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else,
+    Untrusted when others could have written it.
+    """
     import json  # only for such a file: it costs start-up time
 
     file = path(value, base)

@@ -1,4 +1,6 @@
-"""Raw values (text of a flag or a variable, or a value of a TOML file) -> values of their own type, or what would be right."""
+"""Raw values (text of a flag or a variable, or a value of a TOML file) -> values of their own type, or what
+would be right.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
 Parse = Callable[[object, str], object]
-"""A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from -> the setting's value.
+"""A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from
+-> the setting's value.
 
 Raises ValueError with a message that says what would be right.
 """
 
 Reading = Callable[[object, str, Trust], object]
-"""The same of a setting that names a file of orders, which is read: whom to believe comes third. Raises Untrusted as well."""
+"""The same of a setting that names a file of orders, which is read: whom to believe comes third. Raises
+Untrusted as well.
+"""
 
 MAX_RANK = 1 << 24
 """No job has more ranks; a typing error such as 0-99999999999 must not fill the memory."""
@@ -120,7 +125,9 @@ def duration(value: object, _base: str = "") -> float:
 
 
 def size(value: object, _base: str = "") -> int:
-    """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
+    """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in
+    1024s, as du and dd do.
+    """
     units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -231,9 +238,11 @@ def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
 
 
 def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
-    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a list or table of such.
+    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a
+    list or table of such.
 
-    A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per role.
+    A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per
+    role.
     """
     groups: Groups = {}
     for found in _group_entries(value, base, trusted):
@@ -285,7 +294,9 @@ def paths(value: object, base: str) -> tuple[str, ...]:
 
 
 def uids(value: object, _base: str = "") -> frozenset[int]:
-    """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one depends on the machine."""
+    """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one
+    depends on the machine.
+    """
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):

@@ -1,4 +1,6 @@
-"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared once, in settings.ENV."""
+"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared
+once, in settings.ENV.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve
 
 @frozen
 class Settings:
-    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown to the user, and so is
-    why a configuration file was ``refused``. ``trust`` says whose orders count.
+    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown
+    to the user, and so is why a configuration file was ``refused``. ``trust`` says whose orders count.
 
-    ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller made of
-    them.
+    ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller
+    made of them.
     """
 
     values: Mapping[str, Any]
@@ -56,14 +58,16 @@ class Settings:
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
-                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks ({self.origins['world-size']})",
+                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks"
+                f" ({self.origins['world-size']})",
                 f"ranks count from 0: say --rank 0 to {world_size - 1}",
             )
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
         if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
             raise UsageError(
-                f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']} {given['order']} contradict each other",
+                f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']}"
+                f" {given['order']} contradict each other",
                 "say one of them",
             )
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
@@ -93,7 +97,9 @@ def _within(path: str, root: str) -> bool:
 
 
 def _read(path: str, believed: Trust) -> dict[str, Any] | None:
-    """The table of a configuration file; None for a pyproject.toml without one. Raises Untrusted and UsageError."""
+    """The table of a configuration file; None for a pyproject.toml without one. Raises Untrusted and
+    UsageError.
+    """
     try:
         data = trust.read(path, _MOST, believed)
     except OSError as e:
@@ -123,9 +129,11 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class _Search:
-    """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one away.
+    """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one
+    away.
 
-    ``notes`` tell of files that lie in a scanned tree and were not read, ``refused`` why the search ended before a file that is there.
+    ``notes`` tell of files that lie in a scanned tree and were not read, ``refused`` why the search ended
+    before a file that is there.
     """
 
     cwd: str
@@ -151,12 +159,17 @@ class _Search:
         name = os.path.basename(path)
         if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
             self.notes += (
-                f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if you trust it",
+                (
+                    f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if"
+                    " you trust it"
+                ),
             )
         return True
 
     def _take(self, path: str, passed: Sequence[str]) -> bool:
-        """Whether the search ends with this file: it is taken, or it is a configuration that others may have put there."""
+        """Whether the search ends with this file: it is taken, or it is a configuration that others may have
+        put there.
+        """
         try:
             _check_all(passed, self.believed)
             table = _read(path, self.believed)
@@ -180,7 +193,9 @@ def _upward(directory: str) -> Iterator[str]:
 
 
 def _check_all(directories: Sequence[str], believed: Trust) -> None:
-    """Raises Untrusted where others can put a configuration into one of them. Only asked where a file is found: most starts have none."""
+    """Raises Untrusted where others can put a configuration into one of them. Only asked where a file is
+    found: most starts have none.
+    """
     for directory in directories:
         try:
             trust.check(directory, believed)
@@ -203,7 +218,9 @@ def _configures(path: str) -> bool:
 
 
 def _there(path: str) -> bool:
-    """Raises CannotLook when that cannot be seen: without its file a command would do something else than it was told. What lies in a directory that is closed to us is not for us."""
+    """Raises CannotLook when that cannot be seen: without its file a command would do something else than it
+    was told. What lies in a directory that is closed to us is not for us.
+    """
     try:
         return is_file(path)
     except PermissionError:
@@ -242,7 +259,8 @@ def resolve(
 ) -> Settings:
     """The settings named by the keys of ``flags``, each from the first place that gives it.
 
-    A flag of None or False, an empty list and an empty variable count as not given. ``roots`` are scanned trees beside ROOT.
+    A flag of None or False, an empty list and an empty variable count as not given. ``roots`` are scanned
+    trees beside ROOT.
     """
     env = os.environ if env is None else env
     try:
@@ -285,7 +303,8 @@ def resolve(
         and _within(file, values["root"])
     ):
         raise UsageError(
-            f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a scanned tree",
+            f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a"
+            " scanned tree",
             "move the file above it, or name it with --config",
         )
     return Settings(values, origins, file or None, search.notes, own, search.refused, believed)

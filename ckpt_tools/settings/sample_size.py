@@ -23,18 +23,23 @@ class Share(NamedTuple):
     size: int | None = None
 
     def has(self, home: int, block: int) -> bool:
-        """Whether a block belongs to the part; ``home`` is a number of the file. Over all parts each block belongs to one, and those of one file take turns."""
+        """Whether a block belongs to the part; ``home`` is a number of the file. Over all parts each block
+        belongs to one, and those of one file take turns.
+        """
         return not self.parts or (home + block) % self.parts == self.part - 1
 
 
 def share(value: object, _base: str = "") -> Share:
-    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be right."""
+    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be
+    right.
+    """
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         part, parts = int(m[1]), int(m[2])
         if not 1 <= part <= parts <= _MOST:
             raise ValueError(
-                f"{value!r} is no part: say 1/{max(1, min(parts, _MOST))} to {max(1, min(parts, _MOST))}/{max(1, min(parts, _MOST))}"
+                f"{value!r} is no part: say 1/{max(1, min(parts, _MOST))} to"
+                f" {max(1, min(parts, _MOST))}/{max(1, min(parts, _MOST))}"
             )
         return Share(text, part, parts)
     if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):

@@ -1,4 +1,6 @@
-"""Where bytes come from: a Source is one file with ranged, counted reads; a Store lists directories. Nothing here interprets content."""
+"""Where bytes come from: a Source is one file with ranged, counted reads; a Store lists directories. Nothing
+here interprets content.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,29 @@ from ckpt_tools.storage.local import (
 )
 
 __all__ = [
-    "IO", "BytesSource", "Counter", "HeldSource", "Identity", "LocalSource", "ShortRead", "Source", "Stopped", "Window", "count", "counted", "opened",
-]  # fmt: skip
+    "IO",
+    "BytesSource",
+    "Counter",
+    "HeldSource",
+    "Identity",
+    "LocalSource",
+    "ShortRead",
+    "Source",
+    "Stopped",
+    "Window",
+    "count",
+    "counted",
+    "opened",
+]
 
 IO = ("auto", "pread", "mmap", "direct")
 """How contents are read: see ``opened`` and docs/environment.md."""
 
 
 def opened(path: str, io: str = "auto", *, hold: bool = False) -> LocalSource:
-    """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept in memory. Raises OSError."""
+    """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept
+    in memory. Raises OSError.
+    """
     if io == "direct":
         from ckpt_tools.storage.direct import DirectSource
 
@@ -57,7 +73,9 @@ class BytesSource:
 
 
 class Window:
-    """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets of the other one."""
+    """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets
+    of the other one.
+    """
 
     def __init__(self, source: Source, start: int, size: int) -> None:
         self.source, self.start, self.size, self.path = source, start, size, source.path

@@ -1,6 +1,8 @@
-"""How many CPUs this process may use: those it may run on, and no more than the quotas of its control groups pay for.
+"""How many CPUs this process may use: those it may run on, and no more than the quotas of its control groups
+pay for.
 
-Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst (cpu.max) and cgroup-v1/../scheduler/sched-bwc.rst (cpu.cfs_quota_us) of the Linux kernel.
+Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst (cpu.max) and
+cgroup-v1/../scheduler/sched-bwc.rst (cpu.cfs_quota_us) of the Linux kernel.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def _groups(cgroup: str) -> Iterator[tuple[int, str]]:
 
 
 def _directories(mount: _Mount, group: str) -> Iterator[str]:
-    """A group's directory and those above it, as far as they are mounted here: a container sees the last part of the path, or none of it."""
+    """A group's directory and those above it, as far as they are mounted here: a container sees the last part
+    of the path, or none of it.
+    """
     root = mount.root.rstrip("/")
     below = group[len(root) :].strip("/") if f"{group}/".startswith(f"{root}/") else ""
     names = [] if ".." in below.split("/") else [n for n in below.split("/") if n]
@@ -78,7 +82,9 @@ def _allowed(directory: str, version: int) -> float:
 
 
 def quota(proc: str = "/proc/self") -> float:
-    """The least number of CPUs that a control group of this process, or one above it, pays for; infinite without any quota."""
+    """The least number of CPUs that a control group of this process, or one above it, pays for; infinite
+    without any quota.
+    """
     groups, mounts = list(_groups(_text(f"{proc}/cgroup"))), list(_mounts(_text(f"{proc}/mountinfo")))
     found = (
         _allowed(directory, version)
@@ -92,7 +98,9 @@ def quota(proc: str = "/proc/self") -> float:
 
 @lru_cache(1)
 def usable() -> int:
-    """CPUs that this process may use, at least one. A part of a CPU counts as one: a thread that waits for its turn costs less than a CPU that idles."""
+    """CPUs that this process may use, at least one. A part of a CPU counts as one: a thread that waits for
+    its turn costs less than a CPU that idles.
+    """
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     paid = quota()
     return max(1, there if math.isinf(paid) else min(there, math.ceil(paid)))

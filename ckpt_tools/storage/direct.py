@@ -1,4 +1,6 @@
-"""Reading the medium itself: past the page cache (O_DIRECT) where the file system can, else through it, leaving it as it was."""
+"""Reading the medium itself: past the page cache (O_DIRECT) where the file system can, else through it,
+leaving it as it was.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class DirectSource(LocalSource):
-    """A file read past the page cache, a page or more at a time: what is compared is what lies on the medium, and what others have in the cache stays there.
+    """A file read past the page cache, a page or more at a time: what is compared is what lies on the medium,
+    and what others have in the cache stays there.
 
-    Where O_DIRECT is refused (some network file systems), a file that was not in the cache is dropped from it again.
+    Where O_DIRECT is refused (some network file systems), a file that was not in the cache is dropped from it
+    again.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,4 +1,6 @@
-"""A small file that is read in one call and kept in memory while it is open: many short reads would cost more than its bytes."""
+"""A small file that is read in one call and kept in memory while it is open: many short reads would cost more
+than its bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _spare: list[mmap.mmap] = []
 
 
 class HeldSource(LocalSource):
-    """A file of at most ``HELD`` bytes, in memory as it was at one moment. What is larger, or cannot be read at once, is read range by range."""
+    """A file of at most ``HELD`` bytes, in memory as it was at one moment. What is larger, or cannot be read
+    at once, is read range by range.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

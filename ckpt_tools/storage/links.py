@@ -1,4 +1,6 @@
-"""Links to directories below a root: somebody may re-point them after a decision, so what they lead to is known by its own name wherever it has one."""
+"""Links to directories below a root: somebody may re-point them after a decision, so what they lead to is
+known by its own name wherever it has one.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from ckpt_tools.storage.retry import is_directory, patiently
 
 @dataclass
 class Links:
-    """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is; ``outside`` those that lead elsewhere.
-    ``followed`` are those that say more than the names of what they lead to, ``unseen`` those of which nobody
-    can say where they lead; ``met`` those that ``follow`` met.
+    """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is;
+    ``outside`` those that lead elsewhere. ``followed`` are those that say more than the names of what they
+    lead to, ``unseen`` those of which nobody can say where they lead; ``met`` those that ``follow`` met.
     """
 
     root: str
@@ -83,8 +85,8 @@ class Links:
         return True
 
     def _leads_up(self, link: str) -> bool:
-        """Whether a link leads to a directory on the way to it, or above one: all of that would be listed again
-        by names that mean nothing.
+        """Whether a link leads to a directory on the way to it, or above one: all of that would be listed
+        again by names that mean nothing.
         """
         to = self.resolved(link)
         way = (self.resolved(here) for here in _parents(link) if len(here) > len(self.root))

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class ShortRead(Exception):
-    """A read at ``offset`` of ``wanted`` bytes got only ``got``: the file ends there, or shrank while it was read."""
+    """A read at ``offset`` of ``wanted`` bytes got only ``got``: the file ends there, or shrank while it was
+    read.
+    """
 
     def __init__(self, offset: int, wanted: int, got: int) -> None:
         super().__init__(f"wanted {wanted} bytes at offset {offset}, got {got}")
@@ -24,11 +26,15 @@ class ShortRead(Exception):
 
 
 class Stopped(Exception):
-    """Raised by a progress callback, from any thread, to end a read before its end: what was found until then counts."""
+    """Raised by a progress callback, from any thread, to end a read before its end: what was found until then
+    counts.
+    """
 
 
 class Identity(NamedTuple):
-    """What tells that a file is still the one that was read: ``size`` in bytes, times in ns since 1970. Unlike mtime, ctime cannot be set back by a program."""
+    """What tells that a file is still the one that was read: ``size`` in bytes, times in ns since 1970.
+    Unlike mtime, ctime cannot be set back by a program.
+    """
 
     size: int
     mtime_ns: int
@@ -43,8 +49,8 @@ class Identity(NamedTuple):
     def settled(self, opened_ns: int) -> bool:
         """Whether a later change must show in the identity of a file that was opened at ``opened_ns``.
 
-        Not when it had just been changed, within one tick of the file system's clock (git calls such files racily clean). A time without digits below a
-        second may come from a clock of two seconds (FAT).
+        Not when it had just been changed, within one tick of the file system's clock (git calls such files
+        racily clean). A time without digits below a second may come from a clock of two seconds (FAT).
         """
         return opened_ns - self.ctime_ns > (100_000_000 if self.ctime_ns % 10**9 else 2_000_000_000)
 
@@ -77,7 +83,9 @@ def count(n: int) -> None:
 
 
 class Source(Protocol):
-    """One file, read by ranges. ``path`` is "" for bytes that lie in no file; ``size`` in bytes when opened; ``bytes_read`` counts every byte delivered. Safe for several threads."""
+    """One file, read by ranges. ``path`` is "" for bytes that lie in no file; ``size`` in bytes when opened;
+    ``bytes_read`` counts every byte delivered. Safe for several threads.
+    """
 
     @property
     def path(self) -> str: ...
@@ -87,7 +95,9 @@ class Source(Protocol):
     def bytes_read(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly ``length`` bytes at ``offset``; raises ShortRead past the end and OSError as the system does."""
+        """Exactly ``length`` bytes at ``offset``; raises ShortRead past the end and OSError as the system
+        does.
+        """
         ...
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
@@ -96,13 +106,16 @@ class Source(Protocol):
 
 
 class LocalSource:
-    """A file of the local file system, by pread: no shared position, so threads do not disturb each other. ``io`` says how its contents may be read otherwise."""
+    """A file of the local file system, by pread: no shared position, so threads do not disturb each other.
+    ``io`` says how its contents may be read otherwise.
+    """
 
     io = "pread"
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for regular files.
+        # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for
+        # regular files.
         self.fd = patiently(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self.stat = patiently(os.fstat, self.fd)

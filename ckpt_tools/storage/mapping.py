@@ -15,7 +15,9 @@ _SAMPLES = 32
 
 
 def suits(source: LocalSource, worth: int = WORTH) -> bool:
-    """What ``io`` "auto" asks. A cold or remote file gains nothing: there the medium is the limit, and every page fault waits for it."""
+    """What ``io`` "auto" asks. A cold or remote file gains nothing: there the medium is the limit, and every
+    page fault waits for it.
+    """
     return (
         source.size >= worth
         and sys.platform == "linux"

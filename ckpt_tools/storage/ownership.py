@@ -60,7 +60,9 @@ def readers(info: os.stat_result, mounted: bool) -> str:
 
 
 def is_own_group(step: Opened) -> bool:
-    """Whether its group is this user's own, as most Linux systems make one for every user: the same name, and nobody else in it."""
+    """Whether its group is this user's own, as most Linux systems make one for every user: the same name, and
+    nobody else in it.
+    """
     import grp
     import pwd
 
@@ -75,7 +77,9 @@ def is_own_group(step: Opened) -> bool:
 
 
 def _listed(fd: int) -> bool:
-    """Whether an access list names more users: then the group's bits are the most that any of them may do (man 5 acl)."""
+    """Whether an access list names more users: then the group's bits are the most that any of them may do
+    (man 5 acl).
+    """
     try:
         return bool(os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access"))
     except (OSError, AttributeError):
@@ -112,7 +116,10 @@ def hint(info: os.stat_result, path: str, trust: Trust) -> str:
     import shlex
 
     if owner(info, trust):
-        return f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner {info.st_uid}"
+        return (
+            f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner"
+            f" {info.st_uid}"
+        )
     ours = info.st_uid == os.geteuid()
     place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
     who = "o" if info.st_mode & stat.S_IWOTH else "g"

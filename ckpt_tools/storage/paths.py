@@ -14,7 +14,9 @@ Paths = Path | Iterable[Path]
 
 
 def one(path: Path, what: str = "root") -> str:
-    """The path as a text. Raises UsageError for what is none, and for the empty one, which would be the current directory."""
+    """The path as a text. Raises UsageError for what is none, and for the empty one, which would be the
+    current directory.
+    """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
     text = os.fsdecode(path)

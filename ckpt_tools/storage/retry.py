@@ -1,4 +1,6 @@
-"""System calls that are made again before an error counts, and questions about names that tell "not there" from "could not look"."""
+"""System calls that are made again before an error counts, and questions about names that tell "not there"
+from "could not look".
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TRANSIENT = frozenset({errno.ESTALE, errno.EINTR, errno.ETIMEDOUT})
-"""What a network file system answers while a server restarts or a handle is renewed: the next call may succeed."""
+"""What a network file system answers while a server restarts or a handle is renewed: the next call may
+succeed.
+"""
 PAUSES = (0.001, 0.01, 0.05)
 """Seconds before each further attempt: long enough for a handle to be renewed, too short to be felt."""
 ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -26,7 +30,9 @@ pause: Callable[[float], None] = time.sleep
 
 
 def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``. Raises what the last attempt raised, and Stalled."""
+    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``. Raises what the
+    last attempt raised, and Stalled.
+    """
     for seconds in PAUSES:
         try:
             return watched(call, *args, **kwargs)
@@ -38,7 +44,9 @@ def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def there(path: str) -> bool:
-    """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be seen."""
+    """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be
+    seen.
+    """
     try:
         patiently(os.lstat, path)
     except ABSENT:
@@ -53,7 +61,9 @@ def there(path: str) -> bool:
 
 
 def is_file(path: str | os.DirEntry[str]) -> bool:
-    """Whether a regular file has this name, or a link there leads to one. Raises OSError as ``is_directory`` does."""
+    """Whether a regular file has this name, or a link there leads to one. Raises OSError as ``is_directory``
+    does.
+    """
     return _leads_to(path, stat.S_ISREG, "is_file")
 
 

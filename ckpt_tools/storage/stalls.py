@@ -1,7 +1,9 @@
-"""System calls that never return: made where they can be left behind, so that whoever asked goes on without the answer.
+"""System calls that never return: made where they can be left behind, so that whoever asked goes on without
+the answer.
 
-A call that hangs in the kernel cannot be broken off: neither a signal nor another thread ends it. So with a time limit a file is read by a thread that nobody
-has to wait for. In such a thread every call is noted while it is under way; elsewhere each call is handed to one. Without a limit calls are made as they stand.
+A call that hangs in the kernel cannot be broken off: neither a signal nor another thread ends it. So with a
+time limit a file is read by a thread that nobody has to wait for. In such a thread every call is noted while
+it is under way; elsewhere each call is handed to one. Without a limit calls are made as they stand.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ Answer = tuple[Any, "BaseException | None"]
 GRACE = 30.0
 """Seconds after the time limit, or after its own begin, that a single system call has to return."""
 MOST = 3
-"""Calls that stall before no further one is waited for: a file system that is gone would cost ``GRACE`` for every file."""
+"""Calls that stall before no further one is waited for: a file system that is gone would cost ``GRACE`` for
+every file.
+"""
 _AGAIN = 1.0
-"""Seconds after which a call that is overdue is looked at once more: the whole process may have been stopped meanwhile."""
+"""Seconds after which a call that is overdue is looked at once more: the whole process may have been stopped
+meanwhile.
+"""
 
 
 Call = tuple[float, tuple[Any, ...]]
@@ -45,7 +51,9 @@ class Stalled(OSError):
 
 
 class Task:
-    """What one thread that may be left behind is doing, with the threads that it starts: which calls are under way since when."""
+    """What one thread that may be left behind is doing, with the threads that it starts: which calls are
+    under way since when.
+    """
 
     def __init__(self, limit: Limit) -> None:
         self.limit, self.ends = limit, limit.ends
@@ -81,7 +89,9 @@ class Limit:
         return self.away(_noted, call, args, kwargs)
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``work(*args)`` by a thread that is left behind when a call in it is overdue. Raises Stalled then, and whatever ``work`` raises."""
+        """``work(*args)`` by a thread that is left behind when a call in it is overdue. Raises Stalled then,
+        and whatever ``work`` raises.
+        """
         if self.stalled >= MOST:
             raise Stalled
         try:
@@ -171,19 +181,25 @@ def _noted(call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, which is one system call. Raises Stalled, beside what it raises itself, when there is a time limit and it does not return."""
+    """``call(*args)``, which is one system call. Raises Stalled, beside what it raises itself, when there is
+    a time limit and it does not return.
+    """
     guard = _guard.get()
     return call(*args, **kwargs) if guard is None else guard.call(call, *args, **kwargs)
 
 
 def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``work(*args)``, which makes many calls. With a time limit it raises Stalled when one of them does not return."""
+    """``work(*args)``, which makes many calls. With a time limit it raises Stalled when one of them does not
+    return.
+    """
     guard = _guard.get()
     return guard.away(work, *args, **kwargs) if isinstance(guard, Limit) else work(*args, **kwargs)
 
 
 def overdue(since: float) -> bool:
-    """Whether an answer that has been waited for since then (``time.monotonic()``) should have come; never without a time limit."""
+    """Whether an answer that has been waited for since then (``time.monotonic()``) should have come; never
+    without a time limit.
+    """
     guard = _guard.get()
     return guard is not None and _overdue(guard.ends, since)
 

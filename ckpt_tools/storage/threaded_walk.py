@@ -72,8 +72,8 @@ class ThreadedWalk(Generic[T]):
     def walk(
         self, stack: list[tuple[str, bool]], seen: set[tuple[int, int]], known: Mapping[str, Listed[T]]
     ) -> Iterator[tuple[str, T | OSError]]:
-        """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what was
-        listed of them.
+        """The rest of a walk: ``stack`` are (path, whether it is a link), the next one last, ``known`` what
+        was listed of them.
         """
         nodes = [
             _Node[T]((i,), path, linked)

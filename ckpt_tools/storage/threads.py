@@ -1,4 +1,6 @@
-"""Threads that work for one caller, and that keep no process from ending: one of them may hang in a read for ever."""
+"""Threads that work for one caller, and that keep no process from ending: one of them may hang in a read for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's context variables."""
+    """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's
+    context variables.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count

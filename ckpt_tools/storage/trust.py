@@ -1,11 +1,11 @@
-"""Whose orders count: what tells ckpt what to do must be ours or root's, and nobody else may be able to change
-it.
+"""Whose orders count: what tells ckpt what to do must be ours or root's, and nobody else may be able to
+change it.
 
 The rule, for a file or directory and every directory that was walked to reach it: it belongs to this user, to
-root or to a trusted owner, and nobody else may write it (ownership.py). The walk back ends at the first directory
-above that others cannot write, or that is sticky (there, others cannot replace what is ours). A link is followed
-only if it and the place it lies in pass. Everything is opened relative to a directory that is already open, and
-judged by what was opened: nothing can be exchanged between the look and the use.
+root or to a trusted owner, and nobody else may write it (ownership.py). The walk back ends at the first
+directory above that others cannot write, or that is sticky (there, others cannot replace what is ours). A
+link is followed only if it and the place it lies in pass. Everything is opened relative to a directory that
+is already open, and judged by what was opened: nothing can be exchanged between the look and the use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _LINKS = 40
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TO_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KUBERNETES = "..data"
-"""The link through which the kubelet exchanges all files of a ConfigMap or Secret at once (pkg/volume/util/atomic_writer.go)."""
+"""The link through which the kubelet exchanges all files of a ConfigMap or Secret at once
+(pkg/volume/util/atomic_writer.go).
+"""
 
 
 OURS = Trust()
@@ -51,7 +53,8 @@ OURS = Trust()
 
 
 def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
-    """The bytes of a regular file that only we or root could have written. ``private``: nobody else may read it either, as ssh wants its keys.
+    """The bytes of a regular file that only we or root could have written. ``private``: nobody else may read
+    it either, as ssh wants its keys.
 
     Raises Untrusted, also for more than ``limit`` bytes, and OSError.
     """
@@ -82,7 +85,9 @@ def opened(path: str, trust: Trust = OURS, *, private: bool = False) -> Iterator
 
 
 def _regular(info: os.stat_result, path: str) -> None:
-    """Raises OSError for a directory, which was never an order, and Untrusted for what may wait for somebody, or act, when it is read."""
+    """Raises OSError for a directory, which was never an order, and Untrusted for what may wait for somebody,
+    or act, when it is read.
+    """
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(info.st_mode):
@@ -91,7 +96,9 @@ def _regular(info: os.stat_result, path: str) -> None:
 
 @contextmanager
 def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
-    """A descriptor of a directory that only we or root can write, to list it and to open what lies in it. Raises Untrusted and OSError."""
+    """A descriptor of a directory that only we or root can write, to list it and to open what lies in it.
+    Raises Untrusted and OSError.
+    """
     with place(path, trust) as found:
         yield found.fd
 
@@ -130,7 +137,9 @@ def place(path: str, trust: Trust = OURS) -> Iterator[Place]:
 
 
 def check(path: str, trust: Trust = OURS) -> None:
-    """Raises Untrusted unless a file or directory is such a one, and OSError. For what is only looked at: what is read is to be ``opened``."""
+    """Raises Untrusted unless a file or directory is such a one, and OSError. For what is only looked at:
+    what is read is to be ``opened``.
+    """
     with _walked(path, trust) as walk:
         walk.check()
 
@@ -145,7 +154,9 @@ def named(what: str) -> Iterator[None]:
 
 
 def absent(path: str, trust: Trust = OURS) -> None:
-    """Nothing is at ``path``: raises Untrusted where somebody else could have taken it away. Raises OSError."""
+    """Nothing is at ``path``: raises Untrusted where somebody else could have taken it away.
+    Raises OSError.
+    """
     with ExitStack() as files:
         walk = _Walk(path, trust, files)
         try:
@@ -155,7 +166,9 @@ def absent(path: str, trust: Trust = OURS) -> None:
 
 
 def make(path: str, trust: Trust = OURS) -> None:
-    """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group may. Raises OSError."""
+    """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group
+    may. Raises OSError.
+    """
     mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
     try:
         _made(path, mode)
@@ -177,7 +190,9 @@ def _made(path: str, mode: int) -> None:
 
 
 def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
-    """Open a file for writing in an open directory, where a planted link or pipe is not followed. Raises Untrusted and OSError."""
+    """Open a file for writing in an open directory, where a planted link or pipe is not followed. Raises
+    Untrusted and OSError.
+    """
     safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -254,7 +269,9 @@ class _Walk:
         self.go(to)
 
     def check(self) -> None:
-        """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can be changed by us and root alone."""
+        """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can
+        be changed by us and root alone.
+        """
         last, above = self.steps[-1], self.steps[:-1]
         last.check(self.trust)
         if last.vouched:
@@ -272,7 +289,9 @@ class _Walk:
             )
 
     def check_places(self, above: list[Opened]) -> None:
-        """Raises Untrusted where others can exchange what lies in them; ``above`` are directories from the inside out."""
+        """Raises Untrusted where others can exchange what lies in them; ``above`` are directories from the
+        inside out.
+        """
         for step in above:
             if step.vouched:
                 return

@@ -1,4 +1,6 @@
-"""Copies of this process that read for it: started only where that is safe, quiet in whatever way they end, and never left behind."""
+"""Copies of this process that read for it: started only where that is safe, quiet in whatever way they end,
+and never left behind.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def alone() -> bool:
-    """Whether this process has one thread only, of Python or not: a child that is forked beside others may find their locks taken for ever."""
+    """Whether this process has one thread only, of Python or not: a child that is forked beside others may
+    find their locks taken for ever.
+    """
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -20,7 +24,9 @@ def alone() -> bool:
 
 
 def forked(serve: Callable[[], object], others: Iterable[int] = ()) -> int:
-    """The pid of a child that closes the descriptors ``others``, calls ``serve`` and ends; about a millisecond. Raises OSError. Call only when ``alone``."""
+    """The pid of a child that closes the descriptors ``others``, calls ``serve`` and ends; about a
+    millisecond. Raises OSError. Call only when ``alone``.
+    """
     held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # so that no handler of ours runs in the child
     try:
         pid = os.fork()

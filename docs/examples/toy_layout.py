@@ -1,4 +1,6 @@
-"""Toy trainer: ``run/save-<step>/rank-<rank>.toy`` for every rank, and ``run/save-<step>/DONE``, written last."""
+"""Toy trainer: ``run/save-<step>/rank-<rank>.toy`` for every rank, and ``run/save-<step>/DONE``, written
+last.
+"""
 
 from __future__ import annotations
 

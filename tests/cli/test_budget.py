@@ -1,4 +1,6 @@
-"""Time given for reading contents: what counts when it is over, what is said about the rest, and that it never makes anything of damage."""
+"""Time given for reading contents: what counts when it is over, what is said about the rest, and that it
+never makes anything of damage.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def test_damage_that_structure_shows_is_damage_whatever_the_budget(tmp_path: Pat
         plan(str(root), replace(ASKED, budget=0.0))
 
 
-def test_damage_that_was_found_before_the_end_counts(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+def test_damage_that_was_found_before_the_end_counts(
+    tmp_path: Path, enough_for: Callable[[int], Any]
+) -> None:
     """Of two records the first is damaged, and the reading stops in the second."""
     root = megatron(tmp_path / "run")
     was = part(root).stat()
@@ -124,7 +128,8 @@ def test_damage_that_was_found_before_the_end_counts(tmp_path: Path, enough_for:
     assert made.resume_step == 10
     assert "crc-mismatch" in {f.code for f in made.rejected[0].findings}
     assert levels(made) == [Level.STRUCTURE] * 2 and "budget-spent" in codes(made)
-    assert plan(str(root), asked, progress=enough_for(2 * MiB)).resume_step == 20  # the first record was not read to its end
+    # the first record was not read to its end
+    assert plan(str(root), asked, progress=enough_for(2 * MiB)).resume_step == 20
 
 
 @pytest.mark.slow
@@ -132,7 +137,10 @@ def test_damage_that_was_found_before_the_end_counts(tmp_path: Path, enough_for:
 @pytest.mark.parametrize("after", [3 * MiB, 30 * MiB, 70 * MiB])
 def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: int) -> None:
     data = bytes(96 * MiB)
-    sums = [Sum(f"record {i}", zlib.crc32(data[: 4 * MiB]) ^ (i == 0), (Extent(4 * MiB * i, 4 * MiB),), 0) for i in range(24)]
+    sums = [
+        Sum(f"record {i}", zlib.crc32(data[: 4 * MiB]) ^ (i == 0), (Extent(4 * MiB * i, 4 * MiB),), 0)
+        for i in range(24)
+    ]
     lock, read, threads = threading.Lock(), [0], threading.active_count()
 
     def progress(n: int) -> None:
@@ -144,7 +152,8 @@ def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: in
     mismatch, found = mismatches(BytesSource(data), sums, jobs=jobs, progress=progress), list[str]()
     with pytest.raises(Stopped):
         found += iter(lambda: next(mismatch)[0].what, None)
-    certain = after > (64 * MiB if jobs > 1 else 0) + 4 * MiB  # two other threads may have read their 32 MiB before
+    # two other threads may have read their 32 MiB before
+    certain = after > (64 * MiB if jobs > 1 else 0) + 4 * MiB
     assert found in ([["record 0"]] if certain else [["record 0"], []])
     assert threading.active_count() == threads
     assert read[0] <= after + (2 * jobs + 1) * BUFFER  # a block of each piece of work under way or waiting
@@ -157,7 +166,14 @@ def test_another_error_of_a_reader_thread_is_raised_as_it_is() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(mismatches(BytesSource(bytes(8 * MiB)), [Sum("x", 0, (Extent(0, 8 * MiB),), 0)], jobs=2, progress=progress))
+        list(
+            mismatches(
+                BytesSource(bytes(8 * MiB)),
+                [Sum("x", 0, (Extent(0, 8 * MiB),), 0)],
+                jobs=2,
+                progress=progress,
+            )
+        )
     assert threading.active_count() == threads
 
 
@@ -167,7 +183,8 @@ def test_a_copy_that_is_not_compared_to_its_end_counts_as_unread(tmp_path: Path)
     settle()
     verify([str(root)], cache=True)
     assert plan(str(root), Selection(cache=True)).resume_step == 20
-    with pytest.raises(errors.UsageError, match="two attempts"):  # the contents that would have told were not compared
+    # the contents that would have told were not compared
+    with pytest.raises(errors.UsageError, match="two attempts"):
         plan(str(root), Selection(cache=True, budget=0.0))
     made = plan(str(root), Selection(cache=True, budget=0.0, same_save=(str(root / "iter_0000030"),)))
     assert set(levels(made)) == {Level.CONTENT}

@@ -1,4 +1,6 @@
-"""Verdicts kept between runs: what is used again and what never is, what a broken cache does (nothing), and how many processes read one file once."""
+"""Verdicts kept between runs: what is used again and what never is, what a broken cache does (nothing), and
+how many processes read one file once.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,20 @@ def asked(root: Path, **more: Any) -> LoadPlan:
     return made
 
 
-# -- what is kept ------------------------------------------------------------------------------------------------------------------
+# -- what is kept --------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates
 INT = st.one_of(st.integers(), st.integers(-10, 10).map(lambda n: n * 10**5000))
 SCALAR = st.one_of(st.none(), st.booleans(), INT, st.floats(), TEXT)
 FINDING = st.builds(Finding, TEXT, st.sampled_from(Severity), TEXT, st.one_of(st.none(), INT), TEXT, TEXT)
-STATS = st.builds(Stats, TEXT, TEXT, *[st.integers(0)] * 6, st.one_of(st.none(), st.floats()), st.one_of(st.none(), st.floats()))
+STATS = st.builds(
+    Stats,
+    TEXT,
+    TEXT,
+    *[st.integers(0)] * 6,
+    st.one_of(st.none(), st.floats()),
+    st.one_of(st.none(), st.floats()),
+)
 INDEX = st.lists(st.integers(0, 2**64), max_size=3).map(tuple)
 REPORT = st.builds(
     Report, st.just("/p"), st.one_of(st.none(), TEXT), st.integers(), st.sampled_from(Verdict), st.sampled_from(Level), st.floats(0, 1),
@@ -105,14 +114,16 @@ def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -
 @given(
     st.one_of(
         st.binary(),
-        st.recursive(SCALAR.filter(lambda v: not isinstance(v, int)), lambda v: st.dictionaries(TEXT, v)).map(lambda v: json.dumps(v).encode()),
+        st.recursive(SCALAR.filter(lambda v: not isinstance(v, int)), lambda v: st.dictionaries(TEXT, v)).map(
+            lambda v: json.dumps(v).encode()
+        ),
     )
 )
 def test_what_is_no_report_is_none(data: bytes) -> None:
     assert unpack("/p", data) is None
 
 
-# -- the same plan -----------------------------------------------------------------------------------------------------------------
+# -- the same plan -------------------------------------------------------------------------------------------
 
 
 def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
@@ -127,7 +138,9 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), a_quarter(questions()))
-def test_a_plan_with_a_cache_is_the_plan_without(case: Path, question: dict[str, Any], tmp_path: Path, at_once: None) -> None:
+def test_a_plan_with_a_cache_is_the_plan_without(
+    case: Path, question: dict[str, Any], tmp_path: Path, at_once: None
+) -> None:
     root = materialise(case, tmp_path)
     damage(root, question)
     at = os.path.join(root, question.get("root", "."))
@@ -144,7 +157,9 @@ def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
     root = megatron(tmp_path / "run")
     settle()
     first, second = asked(root, level=level), asked(root, level=level)
-    assert first.bytes_read > (4 * BIG if level > Level.CONTENT else 2 * BIG if level > Level.STRUCTURE else 1000)
+    assert first.bytes_read > (
+        4 * BIG if level > Level.CONTENT else 2 * BIG if level > Level.STRUCTURE else 1000
+    )
     assert second.bytes_read <= 10  # the tracker
     assert replace(second, bytes_read=0) == replace(first, bytes_read=0)
     assert second.bytes_verified >= 2 * BIG or level is Level.STRUCTURE
@@ -175,7 +190,9 @@ def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
     assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
 
 
-def test_what_needs_another_package_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_another_package_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     with monkeypatch.context() as without:
@@ -192,7 +209,7 @@ def test_small_files_are_read_once_too(tmp_path: Path) -> None:
     assert asked(root).bytes_read <= 8  # the tracker
 
 
-# -- looked at again ---------------------------------------------------------------------------------------------------------------
+# -- looked at again -----------------------------------------------------------------------------------------
 
 
 def touched(path: Path) -> None:
@@ -247,7 +264,9 @@ def test_what_is_broken_is_always_looked_at_again(tmp_path: Path) -> None:
 
 
 def test_one_that_turns_out_broken_is_forgotten(tmp_path: Path) -> None:
-    """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an earlier one had kept."""
+    """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an
+    earlier one had kept.
+    """
     cache, path, identity, now = Cache("/nowhere", 1e9), "/x", Identity(1, 2, 3, 4, 5), time.time_ns()
     cache.put(path, b"a", identity, Entry(b"good", 2, now, False))
     cache.put(path, b"b", identity, Entry(b"good", 1, now, False))
@@ -325,7 +344,9 @@ def test_when_a_file_is_settled(ctime_ns: int, later_ns: int, settled: bool) -> 
     assert Identity(1, 1, ctime_ns, 1, 1).settled(ctime_ns + later_ns) is settled
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even when the change shows in neither size nor modification time."""
     root, real = megatron(tmp_path / "run", steps=(20,)), reader.look
 
@@ -355,7 +376,8 @@ def test_max_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(root, max_age=7200.0).bytes_read <= 10
     assert asked(root, max_age=3000.0).bytes_read > 2 * BIG
     assert asked(root, max_age=0.0).bytes_read > 2 * BIG
-    monkeypatch.setattr(time, "time_ns", lambda: now - 7200 * 10**9)  # a clock that was set back proves no age
+    # a clock that was set back proves no age
+    monkeypatch.setattr(time, "time_ns", lambda: now - 7200 * 10**9)
     assert asked(root, max_age=1e9).bytes_read > 2 * BIG
 
 
@@ -368,7 +390,9 @@ def test_verify_keeps_what_it_saw_and_reads_everything_again(tmp_path: Path) -> 
     warm = verify([str(root)], cache=True, max_age=3600.0)
     assert warm.summary.bytes_read < 10
     zero = {"bytes_read": 0, "seconds": 0.0}
-    assert replace(warm, summary=replace(warm.summary, **zero)) == replace(cold, summary=replace(cold.summary, **zero))
+    assert replace(warm, summary=replace(warm.summary, **zero)) == replace(
+        cold, summary=replace(cold.summary, **zero)
+    )
 
 
 def test_explained_bytes_are_never_from_the_cache(tmp_path: Path) -> None:
@@ -395,7 +419,7 @@ def test_nothing_is_kept_with_a_key(tmp_path: Path, home: Path) -> None:
     assert not home.exists()
 
 
-# -- a cache that cannot be used ---------------------------------------------------------------------------------------------------
+# -- a cache that cannot be used -----------------------------------------------------------------------------
 
 
 def noted(root: Path) -> tuple[LoadPlan, list[str]]:
@@ -409,7 +433,9 @@ def database(home: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"])
+@pytest.mark.parametrize(
+    "what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"]
+)
 def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -455,7 +481,10 @@ def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
     settle()
     asked(root)
     db = sqlite3.connect(database(home))
-    db.execute("UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'tensors\":1', 'tensors\":2') AS BLOB) WHERE depth > 1")
+    db.execute(
+        "UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'tensors\":1', 'tensors\":2') AS BLOB)"
+        " WHERE depth > 1"
+    )
     db.commit()
     db.close()
     assert asked(root).bytes_read > 2 * BIG
@@ -500,9 +529,16 @@ def no_module(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [no_module, nowhere, a_file, a_directory, without_end, full, open_to_all], ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    "trouble",
+    [no_module, nowhere, a_file, a_directory, without_end, full, open_to_all],
+    ids=lambda t: t.__name__,
+)
 def test_a_cache_that_cannot_be_had_is_one_note(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[[Path, pytest.MonkeyPatch], None]
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Callable[[Path, pytest.MonkeyPatch], None],
 ) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     trouble(home, monkeypatch)
@@ -520,7 +556,9 @@ def test_another_user_s_cache_is_not_believed(tmp_path: Path, home: Path, owners
     assert [len(noted(root)[1]), noted(root)[0].bytes_read > 2 * BIG] == [1, True]
 
 
-def test_a_locked_cache_is_waited_for_and_then_done_without(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_cache_is_waited_for_and_then_done_without(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ckpt_tools.cache.verdicts._BUSY", 0.05)
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -577,10 +615,11 @@ def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.
     now = time.time_ns()
     assert len(filled(range(20), now)) == 10  # the first run has never been cleaned up after
     assert len(filled(range(100, 103), now + 10**9)) == 13  # not on every run
-    assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]  # nobody asked for the others in 30 days
+    # nobody asked for the others in 30 days
+    assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
 
 
-# -- many processes ----------------------------------------------------------------------------------------------------------------
+# -- many processes ------------------------------------------------------------------------------------------
 
 
 def command(root: Path, rank: int, *more: str) -> list[str]:
@@ -636,7 +675,12 @@ with turn(home, sys.argv[1], True) as ours:
 def test_a_reader_that_was_killed_holds_up_nobody(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     settle()
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(part(root, 3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(part(root, 3))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     waiting = subprocess.Popen(command(root, 3), stdout=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -705,7 +749,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, h
     assert found > 0
 
 
-# -- the command -------------------------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------
 
 
 def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:

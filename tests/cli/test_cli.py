@@ -1,4 +1,6 @@
-"""The command line: exit codes, which stream gets what, and formats. What the stages really find is tested elsewhere."""
+"""The command line: exit codes, which stream gets what, and formats. What the stages really find is tested
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ from ckpt_tools.model.plan import RankLoad
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Trust
 
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+CLEAN = {
+    k: v
+    for k, v in os.environ.items()
+    if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+}
 
 Paths = typing.Annotated[list[str], typer.Argument(metavar="PATH")]
 
@@ -45,7 +51,9 @@ def clean(monkeypatch, tmp_path):
 
 @pytest.fixture
 def answer(monkeypatch):
-    """Make a function of the pipeline return, or raise, what is given; what it was called with is in the list that comes back."""
+    """Make a function of the pipeline return, or raise, what is given; what it was called with is in the list
+    that comes back.
+    """
 
     def install(name, result):
         calls = []
@@ -70,15 +78,24 @@ def run(capfd, *argv):
 
 
 def ckpt(*argv, env=None, **more):
-    return subprocess.run([sys.executable, "-m", "ckpt_tools", *argv], capture_output=True, env={**CLEAN, **(env or {})}, timeout=1000, **more)
+    return subprocess.run(
+        [sys.executable, "-m", "ckpt_tools", *argv],
+        capture_output=True,
+        env={**CLEAN, **(env or {})},
+        timeout=1000,
+        **more,
+    )
 
 
-# -- verify ------------------------------------------------------------------------------------------------------------------------
+# -- verify --------------------------------------------------------------------------------------------------
 
 
 def verified(verdict=Verdict.OK, files=2, ok=2, suspect=0, broken=0, unknown=0, below=0, findings=()):
     return sample.verification(
-        verdict=verdict, findings=findings, files=(), summary=Summary(files, 2, 2, 0.1, ok, suspect, broken, unknown, below, 0)
+        verdict=verdict,
+        findings=findings,
+        files=(),
+        summary=Summary(files, 2, 2, 0.1, ok, suspect, broken, unknown, below, 0),
     )
 
 
@@ -115,11 +132,35 @@ def test_verify_exit_codes(answer, capfd, result, plain, strict, output):
 
 def test_verify_asks_what_it_was_told(answer, capfd):
     calls = answer("verify", verified())
-    assert run(capfd, "verify", "a", "b", "--level", "structure", "-j", "3", "--require", "epoch_num", "--settle", "1m", "-q")[0] == 0
+    assert (
+        run(
+            capfd,
+            "verify",
+            "a",
+            "b",
+            "--level",
+            "structure",
+            "-j",
+            "3",
+            "--require",
+            "epoch_num",
+            "--settle",
+            "1m",
+            "-q",
+        )[0]
+        == 0
+    )
     assert calls == [
         (
             (["a", "b"], Level.STRUCTURE),
-            {"jobs": 3, "require": ("epoch_num",), "settle": 60.0, "progress": None, "key_file": None, "explain": False}
+            {
+                "jobs": 3,
+                "require": ("epoch_num",),
+                "settle": 60.0,
+                "progress": None,
+                "key_file": None,
+                "explain": False,
+            }
             | {"cache": True, "max_age": 0.0, "note": None, "io": "auto", "limit_rate": None, "sample": None}
             | {"max_duration": None, "engine": None, "trust": Trust(), "trust_global": (), "layouts": None},
         )
@@ -132,7 +173,7 @@ def test_a_path_that_starts_with_a_dash(answer, capfd):
     assert calls[0][0][0] == ["--json"]
 
 
-# -- latest and plan ---------------------------------------------------------------------------------------------------------------
+# -- latest and plan -----------------------------------------------------------------------------------------
 
 NARROW = replace(sample.plan(), shared=(), ranks=sample.plan().ranks[:1], rejected=(), warnings=())
 
@@ -152,7 +193,9 @@ def test_latest_prints_names_as_the_bytes_they_are(answer, capfdbinary):
 def test_latest_in_other_formats(answer, capfd):
     answer("latest", NARROW)
     assert json.loads(run(capfd, "latest", "--json")[1])["ranks"][0]["rank"] == 0
-    assert run(capfd, "latest", "--format", "shell")[1].startswith("export CKPT_PATH=/data/out CKPT_STEP=120 ")
+    assert run(capfd, "latest", "--format", "shell")[1].startswith(
+        "export CKPT_PATH=/data/out CKPT_STEP=120 "
+    )
 
 
 def test_allow_none_is_an_empty_answer(answer, capfd):
@@ -167,13 +210,18 @@ def test_what_led_to_the_answer_goes_to_stderr(answer, capfd):
     answer("latest", sample.plan())
     _, out, err = run(capfd, "latest")
     assert out.count("\n") == 2
-    assert "ckpt: warning: /data/gasp (dying-gasp, step 160) is not usable: missing-rank: rank 1 has no file\n" in err
+    assert (
+        "ckpt: warning: /data/gasp (dying-gasp, step 160) is not usable: missing-rank: rank 1 has no file\n"
+        in err
+    )
     assert "ckpt: warning: world-size-inferred: 2 from the highest rank\nhint: " in err
     assert run(capfd, "latest", "-q")[2] == ""
 
 
 @pytest.mark.parametrize("command", ["latest", "plan"])
-@pytest.mark.parametrize(("error", "code"), [(UsageError, 2), (NoCheckpoint, 3), (NoneUsable, 4), (CannotLook, 5), (NotNewest, 6)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError, 2), (NoCheckpoint, 3), (NoneUsable, 4), (CannotLook, 5), (NotNewest, 6)]
+)
 def test_errors_are_exit_codes(answer, capfd, command, error, code):
     answer(command, error("what happened"))
     assert run(capfd, command) == (code, "", f"ckpt: error: what happened\nhint: {error.hint}\n")
@@ -190,7 +238,12 @@ def test_a_failed_choice_answers_with_its_plan(answer, capfd):
     answer("plan", NoneUsable("none", plan=replace(sample.plan(), checkpoint=None)))
     code, out, _ = run(capfd, "plan", "--json")
     value = json.loads(out)
-    assert (code, value["schema"], value["checkpoint"], len(value["rejected"])) == (4, "ckpt-tools/plan/v1", None, 1)
+    assert (code, value["schema"], value["checkpoint"], len(value["rejected"])) == (
+        4,
+        "ckpt-tools/plan/v1",
+        None,
+        1,
+    )
 
 
 def test_plan_formats(answer, capfd):
@@ -207,7 +260,17 @@ def test_settings_reach_the_question(answer, capfd, monkeypatch, tmp_path):
     (tmp_path / "ckpt.toml").write_text("tp = 2\nrank-order = 'tp-dp'\n")
     monkeypatch.setenv("CKPT_ROOT", "/data")
     monkeypatch.setenv("CKPT_WORLD_SIZE", "4")
-    run(capfd, "plan", "--replica-groups", "model=0,1", "--replica-groups", "rng=0;1", "--fault-ranks", "1-2", "--no-fallback")
+    run(
+        capfd,
+        "plan",
+        "--replica-groups",
+        "model=0,1",
+        "--replica-groups",
+        "rng=0;1",
+        "--fault-ranks",
+        "1-2",
+        "--no-fallback",
+    )
     (root, selection), _ = calls[0]
     assert root == "/data"
     assert (selection.world_size, selection.sizes, selection.rank_order) == (4, {"tp": 2}, "tp-dp")
@@ -224,7 +287,7 @@ def test_launcher_variables_are_no_settings(answer, capfd, monkeypatch):
     assert calls[0][0][1].rank is None
 
 
-# -- the other commands ------------------------------------------------------------------------------------------------------------
+# -- the other commands --------------------------------------------------------------------------------------
 
 
 def test_ls(answer, capfd):
@@ -282,7 +345,7 @@ def test_version_and_help():
     assert b"Usage: ckpt" in bare.stdout + bare.stderr
 
 
-# -- mistakes and accidents --------------------------------------------------------------------------------------------------------
+# -- mistakes and accidents ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -392,7 +455,11 @@ cli.main()
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals_end_at_once(number, code):
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN, cwd=Path(cli.__file__).parents[2]
+        [sys.executable, "-c", SLOW],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN,
+        cwd=Path(cli.__file__).parents[2],
     ) as child:
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(number)
@@ -401,7 +468,12 @@ def test_signals_end_at_once(number, code):
 
 
 def _piped(script):
-    return subprocess.run(["bash", "-c", f"set -o pipefail; {script}"], capture_output=True, env={**CLEAN, "PY": sys.executable}, timeout=1000)
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script}"],
+        capture_output=True,
+        env={**CLEAN, "PY": sys.executable},
+        timeout=1000,
+    )
 
 
 def test_a_closed_pipe_is_quiet():
@@ -428,7 +500,7 @@ def test_a_poor_locale_changes_no_answer():
     assert done.stdout.startswith(b"truncated: ")
 
 
-# -- streams, colour, progress -----------------------------------------------------------------------------------------------------
+# -- streams, colour, progress -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -498,7 +570,7 @@ def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
     assert capfd.readouterr().out == ""
 
 
-# -- start-up ----------------------------------------------------------------------------------------------------------------------
+# -- start-up ------------------------------------------------------------------------------------------------
 
 HEAVY = (
     "rich",
@@ -532,7 +604,10 @@ def test_latest_loads_only_what_it_needs(tmp_path):
     """Hooks run it on every rank. What importing typer loads cannot be helped; we must not add to it."""
     (tmp_path / "rank_0").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"], capture_output=True, text=True, env=CLEAN
+        [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"],
+        capture_output=True,
+        text=True,
+        env=CLEAN,
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.splitlines())
@@ -545,7 +620,11 @@ def test_importing_the_package_is_light():
     code = "import sys; import ckpt_tools; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=CLEAN, check=True)
     loaded = done.stdout.split()
-    assert not [name for name in loaded if name.startswith("ckpt_tools.") or name in ("dataclasses", "inspect", *HEAVY)]
+    assert not [
+        name
+        for name in loaded
+        if name.startswith("ckpt_tools.") or name in ("dataclasses", "inspect", *HEAVY)
+    ]
 
 
 def test_no_module_has_the_name_of_a_public_function():

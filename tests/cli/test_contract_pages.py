@@ -1,4 +1,6 @@
-"""docs/exit-codes.md and docs/json.md promise what the commands do: each sentence about a code, and each field, against real answers."""
+"""docs/exit-codes.md and docs/json.md promise what the commands do: each sentence about a code, and each
+field, against real answers.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,12 @@ ANSWERED = ("verify", "show", "diff", "ls", "layouts")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("there", "line", "code"), PROMISES, ids=[f"{line}-{there.__name__}" for there, line, _ in PROMISES])
-def test_a_promised_exit_code(asker: Asker, tmp_path: Path, there: Callable[[Path], object], line: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("there", "line", "code"), PROMISES, ids=[f"{line}-{there.__name__}" for there, line, _ in PROMISES]
+)
+def test_a_promised_exit_code(
+    asker: Asker, tmp_path: Path, there: Callable[[Path], object], line: str, code: int
+) -> None:
     there(tmp_path)
     (tmp_path / "notes").mkdir()
     got, _, err = asker.execute(*line.split())
@@ -100,9 +106,13 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
         "ls run", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
         "launchers", "plan none",
     )]  # fmt: skip
-    values += [json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()]
+    values += [
+        json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()
+    ]
     known = {key for value in values for key in field_names(value)}
     rows = {
-        name for row in re.findall(r"^\| (`[a-z_`, ]+`) \|", (DOCS / "json.md").read_text(), re.MULTILINE) for name in re.findall(r"`([a-z_]+)`", row)
+        name
+        for row in re.findall(r"^\| (`[a-z_`, ]+`) \|", (DOCS / "json.md").read_text(), re.MULTILINE)
+        for name in re.findall(r"`([a-z_]+)`", row)
     }
     assert rows and not rows - known

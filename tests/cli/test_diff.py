@@ -34,7 +34,16 @@ from ckpt_tools.comparison.difference import _equal
 from ckpt_tools.comparison.pairs import File, match
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection import digests as digest
-from ckpt_tools.inspection.digests import CHUNK, SHARED, digests_of, file_chunks, file_digest, placed, runs, tensor_digests
+from ckpt_tools.inspection.digests import (
+    CHUNK,
+    SHARED,
+    digests_of,
+    file_chunks,
+    file_digest,
+    placed,
+    runs,
+    tensor_digests,
+)
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource
@@ -88,7 +97,7 @@ def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes
 ONE = ("F32", (2,), b"\1\2\3\4\5\6\7\x08")
 TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
 
-# -- digests -----------------------------------------------------------------------------------------------------------------------
+# -- digests -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.torch
@@ -96,11 +105,18 @@ def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    state = {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.ones(5, dtype=torch.bfloat16), "none": torch.zeros(0, 3)}
+    state = {
+        "w": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+        "b": torch.ones(5, dtype=torch.bfloat16),
+        "none": torch.zeros(0, 3),
+    }
     torch.save(state, tmp_path / "zip.pt")
     torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     save_file(state, tmp_path / "x.safetensors")
-    wanted = {n: xxhash.xxh3_128_hexdigest(t.contiguous().view(torch.uint8).numpy().tobytes()) for n, t in state.items()}
+    wanted = {
+        n: xxhash.xxh3_128_hexdigest(t.contiguous().view(torch.uint8).numpy().tobytes())
+        for n, t in state.items()
+    }
     for name in ("zip.pt", "legacy.pt", "x.safetensors"):
         assert tensor_digests(str(tmp_path / name), show(str(tmp_path / name))[1]) == wanted
     result = diff(str(tmp_path / "zip.pt"), str(tmp_path / "x.safetensors"))
@@ -111,7 +127,9 @@ def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
 
 
 def test_split_records_are_one_tensor():
-    """MindSpore's records of at most 512 MiB (here 1 KiB): the digest is that of the tensor, not of its records."""
+    """MindSpore's records of at most 512 MiB (here 1 KiB): the digest is that of the tensor, not of its
+    records.
+    """
     path = FIXTURES / "formats/mindspore_ckpt/good/split-plain.ckpt"
     data, anatomy = path.read_bytes(), show(str(path))[1]
     (t,) = anatomy.tensors
@@ -124,7 +142,11 @@ def test_split_records_are_one_tensor():
 def test_shared_bytes_are_read_once(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(os.urandom(3 * BUFFER))
-    tied = [Tensor("a", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("b", "uint8", (2 * BUFFER,), 2 * BUFFER, 5), Tensor("c", "uint8", (9,), 9, 0)]
+    tied = [
+        Tensor("a", "uint8", (2 * BUFFER,), 2 * BUFFER, 5),
+        Tensor("b", "uint8", (2 * BUFFER,), 2 * BUFFER, 5),
+        Tensor("c", "uint8", (9,), 9, 0),
+    ]
     seen: list[int] = []
     digests = tensor_digests(str(path), Anatomy(tensors=tied), seen.append)
     assert digests["a"] == digests["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * BUFFER])
@@ -145,7 +167,10 @@ def test_what_has_no_place_has_no_digest():
         Tensor("half", "uint8", (1,), 1, None),
         Tensor("none", "uint8", (0, 4), 0),
     ]
-    assert digests_of(source, tensors) == {"twice": xxhash.xxh3_128_hexdigest(b"\3\7"), "none": xxhash.xxh3_128_hexdigest(b"")}
+    assert digests_of(source, tensors) == {
+        "twice": xxhash.xxh3_128_hexdigest(b"\3\7"),
+        "none": xxhash.xxh3_128_hexdigest(b""),
+    }
     assert runs(tensors[3], 102) == ((98, 4),)
 
 
@@ -184,7 +209,11 @@ def test_the_digest_of_a_file_never_changes(tmp_path):
     """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
     chunks = file_chunks(str(_known(tmp_path / "x")))
     assert chunks.size == 2 * CHUNK + 4 == 134217732
-    assert chunks.digests == ("5749c60db100fb553e3cff374eda9bdf", "8c5a2179ae9f1c910939aaa27d431ff2", "ee41d6104252544473aefec01537518b")
+    assert chunks.digests == (
+        "5749c60db100fb553e3cff374eda9bdf",
+        "8c5a2179ae9f1c910939aaa27d431ff2",
+        "ee41d6104252544473aefec01537518b",
+    )
     assert chunks.digest == file_digest(str(tmp_path / "x")) == "3ebcbbff23ff951c9113458a7868436c"
     (tmp_path / "empty").touch()
     assert file_chunks(str(tmp_path / "empty")) == (0, ())
@@ -209,7 +238,9 @@ def test_the_documented_command_makes_it(tmp_path, monkeypatch):
     _known(tmp_path / "x")
     (tmp_path / "empty").touch()
     for name in ("x", "empty"):
-        done = subprocess.run(["sh", "-c", line.replace("FILE", name)], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-c", line.replace("FILE", name)], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         assert done.stdout.split()[0] == file_digest(str(tmp_path / name))
 
 
@@ -223,13 +254,25 @@ def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
     (tmp_path / "x").write_bytes(data)
     seen: list[int] = []
     chunks = file_chunks(str(tmp_path / "x"), seen.append, jobs=jobs, io=io)
-    assert chunks.digests == tuple(xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in range(0, len(data), 3 * BUFFER))
+    assert chunks.digests == tuple(
+        xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in range(0, len(data), 3 * BUFFER)
+    )
     assert sum(seen) == len(data)
     seen.clear()
-    tensors = [Tensor(f"t{i}", "uint8", (n,), n, at) for i, (at, n) in enumerate([(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)])]
-    tensors += [Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", ((5 * BUFFER, 10), (5 * BUFFER + 20, 20)))]
+    tensors = [
+        Tensor(f"t{i}", "uint8", (n,), n, at)
+        for i, (at, n) in enumerate([(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)])
+    ]
+    tensors += [
+        Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", ((5 * BUFFER, 10), (5 * BUFFER + 20, 20)))
+    ]
     found = tensor_digests(str(tmp_path / "x"), Anatomy(tensors=tensors), seen.append, jobs=jobs, io=io)
-    assert found == {t.name: xxhash.xxh3_128_hexdigest(b"".join(data[at : at + n] for at, n in t.pieces or ((t.offset, t.nbytes),))) for t in tensors}
+    assert found == {
+        t.name: xxhash.xxh3_128_hexdigest(
+            b"".join(data[at : at + n] for at, n in t.pieces or ((t.offset, t.nbytes),))
+        )
+        for t in tensors
+    }
     assert sum(seen) == sum(t.nbytes for t in tensors)
 
 
@@ -249,14 +292,18 @@ def test_one_file_is_digested_by_several_threads(monkeypatch, what):
     source = Slow(bytes(8 * BUFFER))
     tensors = [Tensor(f"t{i}", "uint8", (BUFFER,), BUFFER, i * BUFFER) for i in range(8)]
     ranges = [((at, 4 * BUFFER),) for at in (0, 4 * BUFFER)]
-    done = len(digests(source, ranges, jobs=2)) if what == "file" else len(digests_of(source, tensors, jobs=2))
+    done = (
+        len(digests(source, ranges, jobs=2)) if what == "file" else len(digests_of(source, tensors, jobs=2))
+    )
     assert (done, len(threads)) == (2 if what == "file" else 8, 2)
 
 
 def test_both_sides_share_the_threads(tmp_path, monkeypatch):
     a, b = (safetensors(tmp_path / f"{name}.safetensors", {"x": ONE}) for name in "ab")
     given: list[int] = []
-    monkeypatch.setattr(compare, "tensor_digests", lambda *args, jobs: given.append(jobs) or tensor_digests(*args, jobs=jobs))
+    monkeypatch.setattr(
+        compare, "tensor_digests", lambda *args, jobs: given.append(jobs) or tensor_digests(*args, jobs=jobs)
+    )
     for jobs in (1, 2, 8):
         diff(str(a), str(b), jobs=jobs)
     assert given == [1, 1, 1, 1, 4, 4]
@@ -270,7 +317,7 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
     assert e.value.errno == errno.ESTALE
 
 
-# -- nothing differs ---------------------------------------------------------------------------------------------------------------
+# -- nothing differs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -280,31 +327,50 @@ def test_a_copy_is_the_same(what, level, tmp_path):
     result = diff(str(what), str(copy(what, tmp_path / "copy" / what.name)), level)
     assert not result.differs
     assert result.files
-    assert all(f.a and f.b and not f.metadata and {t.change for t in f.tensors} <= {Change.SAME, Change.NOT_COMPARED} for f in result.files)
+    assert all(
+        f.a and f.b and not f.metadata and {t.change for t in f.tensors} <= {Change.SAME, Change.NOT_COMPARED}
+        for f in result.files
+    )
     if level is Level.CONTENT:  # only what the file does not place (strided, meta) cannot be told
         for f in result.files:
             hidden = {t.name for t in f.tensors if t.change is Change.NOT_COMPARED}
             assert f.change is (Change.NOT_COMPARED if hidden else Change.SAME)
             assert not hidden & set(placed(show(f.a.path)[1].tensors, f.a.size))
     placed_ = sum(1 for f in result.files for t in f.tensors if t.a and t.a.digest)
-    assert (placed_ > 0) == (level is Level.CONTENT and any(t.offset is not None for f in result.files for t in show(f.a.path)[1].tensors))
+    assert (placed_ > 0) == (
+        level is Level.CONTENT
+        and any(t.offset is not None for f in result.files for t in show(f.a.path)[1].tensors)
+    )
 
 
 def test_each_byte_of_a_tensor_is_read_at_most_once(tmp_path):
     n = 4 << 20
-    a = safetensors(tmp_path / "a.safetensors", {"x": ("U8", (n,), random.Random(1).randbytes(n)), "y": ("U8", (3,), b"abc")})
+    a = safetensors(
+        tmp_path / "a.safetensors",
+        {"x": ("U8", (n,), random.Random(1).randbytes(n)), "y": ("U8", (3,), b"abc")},
+    )
     result = diff(str(a), str(a))
     headers = diff(str(a), str(a), Level.STRUCTURE).bytes_read
     assert result.bytes_read == headers + 2 * (n + 3)
     assert headers < 100_000
 
 
-# -- one byte differs --------------------------------------------------------------------------------------------------------------
+# -- one byte differs ----------------------------------------------------------------------------------------
 
 _SETS = [
     p
     for p in GOOD
-    if p.parts[-3] in ("safetensors", "mindspore_ckpt", "torch_zip", "torch_legacy", "torch_tar", "tf_bundle", "dcp", "safetensors_index")
+    if p.parts[-3]
+    in (
+        "safetensors",
+        "mindspore_ckpt",
+        "torch_zip",
+        "torch_legacy",
+        "torch_tar",
+        "tf_bundle",
+        "dcp",
+        "safetensors_index",
+    )
 ]
 
 
@@ -338,10 +404,21 @@ def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     good = show(str(path))
     flip(path, byte, data.draw(st.integers(1, 255)))
     result = diff(str(what), str(other))
-    here = {t for t, where in placed(good[1].tensors, good[0].size).items() if any(a <= byte < a + m for a, m in where)}  # tied ones as well
+    # tied ones as well
+    here = {
+        t
+        for t, where in placed(good[1].tensors, good[0].size).items()
+        if any(a <= byte < a + m for a, m in where)
+    }
     assert name in here
-    told = {(os.path.basename(f.b.path), t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED}
-    if show(str(path))[0].verdict is Verdict.BROKEN:  # a TensorFlow string's length: the structure shows it already
+    told = {
+        (os.path.basename(f.b.path), t.name)
+        for f in result.files
+        for t in f.tensors
+        if t.change is Change.CHANGED
+    }
+    # a TensorFlow string's length: the structure shows it already
+    if show(str(path))[0].verdict is Verdict.BROKEN:
         assert not names(result, Change.SAME) & here
     else:
         assert told == {(path.name, t) for t in here}
@@ -360,16 +437,28 @@ def test_structure_does_not_see_it(tmp_path, capfd):
     assert all(t.a.digest is None for f in diff(str(a), str(b), Level.STRUCTURE).files for t in f.tensors)
 
 
-# -- other differences -------------------------------------------------------------------------------------------------------------
+# -- other differences ---------------------------------------------------------------------------------------
 
 
 def test_added_removed_reshaped_changed(tmp_path, capfd):
     eight = ONE[2]
-    common = {"same": ONE, "shape": ("F32", (2,), eight), "type": ("F32", (2,), eight), "bytes": ONE, "gone": ONE}
+    common = {
+        "same": ONE,
+        "shape": ("F32", (2,), eight),
+        "type": ("F32", (2,), eight),
+        "bytes": ONE,
+        "gone": ONE,
+    }
     a = safetensors(tmp_path / "a.safetensors", common, run="1", left="x")
     b = safetensors(
         tmp_path / "b.safetensors",
-        {"same": ONE, "shape": ("F32", (1, 2), eight), "type": ("I32", (2,), eight), "bytes": TWO, "new": ONE},
+        {
+            "same": ONE,
+            "shape": ("F32", (1, 2), eight),
+            "type": ("I32", (2,), eight),
+            "bytes": TWO,
+            "new": ONE,
+        },
         run="2",
         right="y",
     )
@@ -396,8 +485,20 @@ def test_json(tmp_path, capfd):
     b = safetensors(tmp_path / "b.safetensors", {"x": TWO})
     code, out, _ = run(capfd, a, b, "--json")
     value = json.loads(out)
-    assert (code, value["schema"], value["same"], value["level"]) == (1, "ckpt-tools/diff/v1", False, "content")
-    assert value["summary"]["tensors"] == {"same": 0, "changed": 1, "reshaped": 0, "added": 0, "removed": 1, "not_compared": 0}
+    assert (code, value["schema"], value["same"], value["level"]) == (
+        1,
+        "ckpt-tools/diff/v1",
+        False,
+        "content",
+    )
+    assert value["summary"]["tensors"] == {
+        "same": 0,
+        "changed": 1,
+        "reshaped": 0,
+        "added": 0,
+        "removed": 1,
+        "not_compared": 0,
+    }
     (f,) = value["files"]
     assert (f["a"]["path"], f["b"]["path"], f["change"]) == (str(a), str(b), "changed")
     assert f["tensors"][0] == {
@@ -409,7 +510,16 @@ def test_json(tmp_path, capfd):
     assert f["tensors"][1]["b"] is None
     assert f["metadata"] == [{"key": "left", "change": "removed", "a": "1", "b": None}]
     page = (FIXTURES.parent / "docs/json.md").read_text()
-    keys = {*value, *value["summary"], *value["summary"]["tensors"], *f, *f["a"], *f["tensors"][0], *f["tensors"][0]["a"], *f["metadata"][0]}
+    keys = {
+        *value,
+        *value["summary"],
+        *value["summary"]["tensors"],
+        *f,
+        *f["a"],
+        *f["tensors"][0],
+        *f["tensors"][0]["a"],
+        *f["metadata"][0],
+    }
     assert not keys - set(re.findall(r"`([a-z_]+)`", page))
     assert value["schema"].removeprefix("ckpt-tools/") in page
 
@@ -431,7 +541,7 @@ def test_names_cannot_steer_the_terminal(tmp_path, capfd):
     assert "\x1b" not in run(capfd, a, b)[1]
 
 
-# -- which file is compared with which ---------------------------------------------------------------------------------------------
+# -- which file is compared with which -----------------------------------------------------------------------
 
 
 def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
@@ -457,7 +567,10 @@ def test_a_dying_gasp_is_compared_with_a_periodic_save(tmp_path):
     tree = FIXTURES / "layouts/mindspore/pangu/tree"
     for rank in range(3):
         copy(tree / f"rank_{rank}/pangu{rank}-2_3.ckpt", tmp_path / f"a/rank_{rank}/pangu{rank}-2_3.ckpt")
-        copy(tree / f"rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt", tmp_path / f"b/rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt")
+        copy(
+            tree / f"rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt",
+            tmp_path / f"b/rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt",
+        )
     result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
     assert [Path(f.a.path).parent.name == Path(f.b.path).parent.name for f in result.files] == [True] * 3
 
@@ -478,14 +591,17 @@ def test_prefixes_without_a_layout(tmp_path, capfd):
         copy(f, tmp_path / "b" / f.name.replace("ckpt-2", "ckpt-7"))
         copy(f, tmp_path / "a" / f.name)
     assert run(capfd, home / "ckpt-2", tmp_path / "b/ckpt-7")[0] == 0
-    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))  # and as directories, where the names hold the step
+    # and as directories, where the names hold the step
+    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
     assert len(result.files) == 2
     assert not result.differs
 
 
 def test_two_files_are_compared_whatever_they_are_called(tmp_path):
     for a, b in (("checkpoint.pth.tar", "x.pt"), ("rank_1.pt", "step_7/rank_2.pt")):
-        one, two = (copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", tmp_path / name) for name in (a, b))
+        one, two = (
+            copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", tmp_path / name) for name in (a, b)
+        )
         result = diff(str(one), str(two))
         assert [(f.a.path, f.b.path) for f in result.files if f.a and f.b] == [(str(one), str(two))]
         assert names(result, Change.SAME)
@@ -516,11 +632,15 @@ def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
     assert (tmp_path / "one/.metadata").read_bytes() != (tmp_path / "two/.metadata").read_bytes()
     assert run(capfd, tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
     result = diff(str(tmp_path / "one"), str(tmp_path / "other"))
-    assert [(f.name, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED] == [("__0_0.distcp", "b")]
+    assert [(f.name, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED] == [
+        ("__0_0.distcp", "b")
+    ]
 
 
 def _file(name: str, piece: str = "", **told) -> File:
-    return File(f"/x/{name}", name, 1, Part(f"/x/{name}", "l", piece, "model", "", "/x", **told) if piece else None)
+    return File(
+        f"/x/{name}", name, 1, Part(f"/x/{name}", "l", piece, "model", "", "/x", **told) if piece else None
+    )
 
 
 def _named(pairs):
@@ -532,15 +652,25 @@ def test_what_matches_what():
     one = [_file("a-1", "p", prefix="a", step=1), _file("a-1-best", "q", prefix="a", step=1)]
     two = [_file("b-2", "p", prefix="b", step=2), _file("b-2-best", "q", prefix="b", step=2)]
     assert _named(match(one, two)) == {("a-1", "b-2"), ("a-1-best", "b-2-best")}
-    steps = [[_file(f"{run}-{n}", "p", prefix=run, step=n) for n in (1, 2)] + [_file(f"{run}.{k}.log")] for run, k in (("a", 5), ("b", 6))]
+    steps = [
+        [_file(f"{run}-{n}", "p", prefix=run, step=n) for n in (1, 2)] + [_file(f"{run}.{k}.log")]
+        for run, k in (("a", 5), ("b", 6))
+    ]
     assert _named(match(*steps)) == {("a-1", "b-1"), ("a-2", "b-2"), ("a.5.log", None), (None, "b.6.log")}
     numbered = [[*side, _file(f"x.{k}.bin")] for k, side in ((5, steps[0]), (6, steps[1]))]
     assert ("x.5.bin", None) in _named(match(*numbered)), "of several steps 5 and 6 are two"
     assert _named(match([_file("x.5.bin")], [_file("x.6.bin")])) == {("x.5.bin", "x.6.bin")}
-    both = [[_file(f"{run}-{n}-{piece}", piece, prefix=run, step=n) for n in (1, 2) for piece in "pq"] for run in "ab"]
+    both = [
+        [_file(f"{run}-{n}-{piece}", piece, prefix=run, step=n) for n in (1, 2) for piece in "pq"]
+        for run in "ab"
+    ]
     assert _named(match(*both)) == {(f"a-{n}-{piece}", f"b-{n}-{piece}") for n in (1, 2) for piece in "pq"}
     other = [_file("n", "r", rank=0)]
-    assert _named(match([_file("l", "p", rank=0), _file("m", "q", rank=0)], other)) == {("l", None), ("m", None), (None, "n")}
+    assert _named(match([_file("l", "p", rank=0), _file("m", "q", rank=0)], other)) == {
+        ("l", None),
+        ("m", None),
+        (None, "n"),
+    }
 
 
 _number = st.integers(0, 3)
@@ -550,7 +680,12 @@ _part = st.builds(
     ),
     st.sampled_from(["a-1", "a-2", "b-1", "b-7"]), st.none() | _number, _number, st.none() | _number, st.sampled_from(["p", "q"]),
 )  # fmt: skip
-_bare = st.builds(lambda n, k, e: File(f"/y/{n}-{k}.{e}", f"{n}-{k}.{e}", 1), st.sampled_from("ab"), st.integers(0, 12), st.sampled_from("xy"))
+_bare = st.builds(
+    lambda n, k, e: File(f"/y/{n}-{k}.{e}", f"{n}-{k}.{e}", 1),
+    st.sampled_from("ab"),
+    st.integers(0, 12),
+    st.sampled_from("xy"),
+)
 _side = st.lists(_part | _bare, max_size=12)
 
 
@@ -567,7 +702,7 @@ def test_a_side_matches_itself(side):
     assert all(a is b for a, b in match(side, side))
 
 
-# -- what cannot be compared -------------------------------------------------------------------------------------------------------
+# -- what cannot be compared ---------------------------------------------------------------------------------
 
 
 def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
@@ -603,7 +738,9 @@ def test_tensors_without_a_place(tmp_path, capfd):
 
 @pytest.mark.torch
 def test_an_expanded_tensor_is_stored_shorter(tmp_path):
-    """Its bytes stand for several elements each: equal to another expanded one, not comparable with a whole one."""
+    """Its bytes stand for several elements each: equal to another expanded one, not comparable with a whole
+    one.
+    """
     torch = pytest.importorskip("torch")
     torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "a.pt")
     torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "b.pt")
@@ -624,7 +761,9 @@ def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
 
 def test_an_encrypted_file_hides_its_tensors(tmp_path):
     home = FIXTURES / "formats"
-    result = diff(str(home / "mindspore_encrypted/good/aes-gcm.ckpt"), str(home / "mindspore_ckpt/good/tiny-crc.ckpt"))
+    result = diff(
+        str(home / "mindspore_encrypted/good/aes-gcm.ckpt"), str(home / "mindspore_ckpt/good/tiny-crc.ckpt")
+    )
     assert set(result.tensors) == {Change.NOT_COMPARED}
 
 
@@ -643,7 +782,11 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
     status, out, _ = run(capfd, a, b, "--json")
     (f,) = json.loads(out)["files"]
     assert status == 5
-    assert (f["change"], f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == ("not-compared", "unknown", code)
+    assert (f["change"], f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == (
+        "not-compared",
+        "unknown",
+        code,
+    )
 
 
 def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypatch):
@@ -660,7 +803,7 @@ def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypat
     assert diff(str(a), str(b)).files[0].b.findings[-1].code == "in-use"
 
 
-# -- questions that make no sense, and trust ---------------------------------------------------------------------------------------
+# -- questions that make no sense, and trust -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""ExceptionCheckpoint: one save when training dies, and on restart the files that a plan of the same tree names."""
+"""ExceptionCheckpoint: one save when training dies, and on restart the files that a plan of the same tree
+names.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ PAIRS = [[0, 2], [1, 3]]
 def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, **given):
     given.setdefault("env", {})
     checkpoint = ExceptionCheckpoint(**given)
-    checkpoint.set_config(print, (), partial_save, group_info, replicas, use_distributed_optimizer=distributed)
+    checkpoint.set_config(
+        print, (), partial_save, group_info, replicas, use_distributed_optimizer=distributed
+    )
     return checkpoint
 
 
-# -- on restart: against what would be on the disk ------------------------------------------------------------------------------------
+# -- on restart: against what would be on the disk -----------------------------------------------------------
 
 
 @st.composite
@@ -45,20 +49,36 @@ def jobs(draw):
     mixed = draw(st.permutations(range(world)))[: draw(st.integers(0, world))]
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(mixed) - 1)), max_size=4)))
     groups = [list(mixed[a:b]) for a, b in zip([0, *cuts], [*cuts, len(mixed)], strict=True) if mixed[a:b]]
-    return world, groups, draw(st.sets(st.integers(0, world - 1))), draw(st.one_of(st.none(), st.integers(1, 4)))
+    return (
+        world,
+        groups,
+        draw(st.sets(st.integers(0, world - 1))),
+        draw(st.one_of(st.none(), st.integers(1, 4))),
+    )
 
 
 @given(jobs(), st.integers(0, 10**9), st.integers(1, 10**6))
 def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
     world, groups, failed, replicas = job
-    checkpoint = made(fault_ranks=failed, world_size=world, group_info=groups, partial_save=replicas is not None, replicas=replicas or 1)
-    state = {rank: next((f"group {i}" for i, g in enumerate(groups) if rank in g), f"alone {rank}") for rank in range(world)}
+    checkpoint = made(
+        fault_ranks=failed,
+        world_size=world,
+        group_info=groups,
+        partial_save=replicas is not None,
+        replicas=replicas or 1,
+    )
+    state = {
+        rank: next((f"group {i}" for i, g in enumerate(groups) if rank in g), f"alone {rank}")
+        for rank in range(world)
+    }
     idle = {rank for g in groups if replicas for rank in g[replicas:]}
     disk = {rank: state[rank] for rank in range(world) if rank not in failed and rank not in idle}
 
     resumable = set(disk.values()) == set(state.values())
     assert checkpoint.check_resumable_model() is resumable
-    assert checkpoint.resume_iteration(iteration, interval) == (iteration if resumable else iteration - iteration % interval)
+    assert checkpoint.resume_iteration(iteration, interval) == (
+        iteration if resumable else iteration - iteration % interval
+    )
     for rank in range(world):
         source = checkpoint.source(rank)
         if rank in disk:
@@ -89,7 +109,9 @@ def test_groups_in_the_samples_order_give_the_samples_files(slots, copies, data)
 
 
 def test_pipeline_stages_do_not_mix():
-    """tp 2, dp 2, pp 2 in Megatron-LM's order: rank % 4 would send rank 4, of the second stage, to a file of the first."""
+    """tp 2, dp 2, pp 2 in Megatron-LM's order: rank % 4 would send rank 4, of the second stage, to a file of
+    the first.
+    """
     checkpoint = made(fault_ranks=[4], world_size=8, group_info=[[0, 2], [1, 3], [4, 6], [5, 7]])
     assert checkpoint.source(4) == 6
     assert (
@@ -103,12 +125,25 @@ def test_pipeline_stages_do_not_mix():
     [
         ({"tensor_rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
         ({"tensor_rank": 1, "pipeline_rank": 2}, ("iter_0000012/mp_rank_01_002/model_optim_rng_3.pt",) * 2),
-        ({"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
-        ({"tensor_rank": 1, "rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),  # rank 1 failed
-        ({"tensor_rank": 1, "release": True}, ("release/mp_rank_01/model_optim_rng_3.pt",) * 2),
-        ({"tensor_rank": 1, "use_distributed_optimizer": True}, ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_001/optim.pt")),
         (
-            {"tensor_rank": 0, "pipeline_rank": 1, "use_distributed_optimizer": True, "rank": 9, "data_parallel_rank": 4},
+            {"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False},
+            ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2,
+        ),
+        # rank 1 failed
+        ({"tensor_rank": 1, "rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
+        ({"tensor_rank": 1, "release": True}, ("release/mp_rank_01/model_optim_rng_3.pt",) * 2),
+        (
+            {"tensor_rank": 1, "use_distributed_optimizer": True},
+            ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_001/optim.pt"),
+        ),
+        (
+            {
+                "tensor_rank": 0,
+                "pipeline_rank": 1,
+                "use_distributed_optimizer": True,
+                "rank": 9,
+                "data_parallel_rank": 4,
+            },
             ("iter_0000012/mp_rank_00_001/model_rng.pt", "iter_0000012/mp_rank_00_001_004/optim.pt"),
         ),
         (
@@ -141,7 +176,10 @@ def test_a_name_that_cannot_be_known_is_not_guessed(given, says):
 
 def test_a_release_was_not_written_by_a_dying_job():
     checkpoint = made(fault_ranks=[1, 3], group_info=PAIRS)
-    assert checkpoint.get_checkpoint_names("/c", 0, release=True, tensor_rank=1, rank=3)[0] == "/c/release/mp_rank_01/model_optim_rng_3.pt"
+    assert (
+        checkpoint.get_checkpoint_names("/c", 0, release=True, tensor_rank=1, rank=3)[0]
+        == "/c/release/mp_rank_01/model_optim_rng_3.pt"
+    )
 
 
 def test_one_group_has_no_model_parallelism_and_no_rank_no_file():
@@ -166,21 +204,26 @@ def test_no_fault_resumes_and_unknown_groups_do_not():
 
 
 @pytest.mark.parametrize(
-    ("iteration", "interval", "says"), [(-1, 5, "iteration: -1 is below 0"), (5, 0, "save_interval: 0 is below 1"), (True, 5, "True")]
+    ("iteration", "interval", "says"),
+    [(-1, 5, "iteration: -1 is below 0"), (5, 0, "save_interval: 0 is below 1"), (True, 5, "True")],
 )
 def test_resume_iteration_takes_steps_only(iteration, interval, says):
     with pytest.raises(UsageError, match=says):
         made().resume_iteration(iteration, interval)
 
 
-# -- where the faults come from ---------------------------------------------------------------------------------------------------------
+# -- where the faults come from ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def fault_file(tmp_path):
     def write(content):
         path = tmp_path / "faults.json"
-        path.write_bytes(content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode())
+        path.write_bytes(
+            content
+            if isinstance(content, bytes)
+            else (content if isinstance(content, str) else json.dumps(content)).encode()
+        )
         return str(path)
 
     return write
@@ -194,7 +237,14 @@ def fault_file(tmp_path):
         ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
         ({"fault_ranks": [], "fault_nodes": ["a"]}, set()),
         ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
-        ({"version": 1, "fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
+        (
+            {
+                "version": 1,
+                "fault_nodes": ["a", "b"],
+                "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"},
+            },
+            {2, 4, 5},
+        ),
         ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}),
         ({"FaultRankIds": "['0', '12']"}, {0, 12}),
         ({"FaultRankIds": "[]"}, set()),
@@ -252,7 +302,9 @@ def test_bad_fault_files(fault_file, content, says):
     assert says in str(e.value) and "--fault-file" in e.value.hint
 
 
-@pytest.mark.parametrize(("name", "why"), [("none.json", "cannot be read"), (".", "cannot be read"), ("\0", "cannot be read")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("none.json", "cannot be read"), (".", "cannot be read"), ("\0", "cannot be read")]
+)
 def test_a_fault_file_that_cannot_be_read(tmp_path, name, why):
     with pytest.raises(UsageError, match=why):
         made(fault_file=tmp_path / name)
@@ -294,7 +346,13 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
     found = ExceptionCheckpoint(fault_ranks=(), rank=0, env=env)
     assert (found.fault_ranks, found.rank) == ({5}, 0)
     assert ExceptionCheckpoint(fault_ranks="0", fault_file=fault_file("[7]"), env=env).fault_ranks == {0, 7}
-    torchrun = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4", "CKPT_RANK": ""}
+    torchrun = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "3",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "4",
+        "CKPT_RANK": "",
+    }
     assert ExceptionCheckpoint(env=torchrun).rank == 3
 
 
@@ -340,24 +398,43 @@ def test_mistakes_in_the_configuration(given, says):
 def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
     path = fault_file([5])
     keys = dict.fromkeys(resolve.BY_KEY)
-    assert resolve.resolve({**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/").selection().fault_ranks == {1, 5}
-    assert resolve.resolve({**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/").selection().fault_ranks == {2, 5}
-    assert resolve.resolve({**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/").selection().fault_ranks == {5}
+    assert resolve.resolve(
+        {**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/"
+    ).selection().fault_ranks == {1, 5}
+    assert resolve.resolve(
+        {**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/"
+    ).selection().fault_ranks == {2, 5}
+    assert resolve.resolve(
+        {**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/"
+    ).selection().fault_ranks == {5}
     (tmp_path / "deep").mkdir()
     (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
-    assert resolve.resolve({**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")).selection().fault_ranks == {5}
+    assert resolve.resolve(
+        {**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")
+    ).selection().fault_ranks == {5}
 
 
 def test_the_schema_on_the_page_is_the_one_that_is_read(fault_file):
     page = (DOCS / "elastic.md").read_text()
-    examples = [_fault_file.fault_file(fault_file(block)) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    examples = [
+        _fault_file.fault_file(fault_file(block))
+        for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    ]
     assert len(examples) >= 3 and all(examples)
 
 
 def test_the_example_on_the_page_runs(tmp_path):
     page = (DOCS / "elastic.md").read_text()
     trained, args = [], argparse.Namespace(iteration=12, save_interval=10, load=str(tmp_path))
-    names = {"rank": 2, "world_size": 4, "data_parallel_groups": PAIRS, "args": args, "iteration": 12, "tensor_rank": 0, "train": trained.append}
+    names = {
+        "rank": 2,
+        "world_size": 4,
+        "data_parallel_groups": PAIRS,
+        "args": args,
+        "iteration": 12,
+        "tensor_rank": 0,
+        "train": trained.append,
+    }
     names |= dict.fromkeys(("save_checkpoint", "model", "optimizer", "scheduler"))
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)
@@ -365,7 +442,7 @@ def test_the_example_on_the_page_runs(tmp_path):
     assert names["model_name"] == f"{tmp_path}/iter_0000012/mp_rank_00/model_optim_rng_2.pt"
 
 
-# -- while training runs ----------------------------------------------------------------------------------------------------------------
+# -- while training runs -------------------------------------------------------------------------------------
 
 
 class Lost(Exception):
@@ -444,10 +521,13 @@ def test_without_a_save_function_it_says_so(caplog):
 
 
 @pytest.mark.parametrize(
-    ("rank", "replicas", "saves"), [(0, 1, True), (2, 1, False), (2, 2, True), (4, 2, False), (4, 9, True), (5, 1, True), (None, 1, True)]
+    ("rank", "replicas", "saves"),
+    [(0, 1, True), (2, 1, False), (2, 2, True), (4, 2, False), (4, 9, True), (5, 1, True), (None, 1, True)],
 )
 def test_partial_save_is_by_the_first_of_each_group(rank, replicas, saves):
-    assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], partial_save=True, replicas=replicas).save() is saves
+    assert (
+        made(rank=rank, group_info=[[0, 2, 4], [1, 3]], partial_save=True, replicas=replicas).save() is saves
+    )
     assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], replicas=replicas).save()
 
 
@@ -502,12 +582,15 @@ def test_the_ready_made_instance(monkeypatch):
 
 
 def test_it_needs_neither_torch_nor_the_command_line():
-    code = "import sys; from ckpt_tools.elastic import ExceptionCheckpoint; print(*{m.split('.')[0] for m in sys.modules})"
+    code = (
+        "import sys; from ckpt_tools.elastic import ExceptionCheckpoint; print(*{m.split('.')[0] for m in"
+        " sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {"torch", "numpy", "typer", "rich", "json"} & set(done.stdout.split())
 
 
-# -- a real job ---------------------------------------------------------------------------------------------------------------------------
+# -- a real job ----------------------------------------------------------------------------------------------
 
 LOOP = """
 import multiprocessing, os, signal, sys
@@ -600,7 +683,9 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
     assert checkpoint.resume_iteration(newest, 5) == step
     loaded = {}
     for rank in range(4):
-        model, optimizer = checkpoint.get_checkpoint_names(root, step, tensor_rank=rank % 2, rank=rank, periodic=step == 5)
+        model, optimizer = checkpoint.get_checkpoint_names(
+            root, step, tensor_rank=rank % 2, rank=rank, periodic=step == 5
+        )
         assert model == optimizer
         content = torch.load(model, weights_only=True)
         assert content["iteration"] == step
@@ -623,6 +708,10 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
     assert plan.returncode == 0, plan.stderr
     answer = json.loads(plan.stdout)
     assert answer["resume_step"] == step
-    assert {r["rank"]: [f["path"] for f in r["files"]] for r in answer["ranks"]} == {rank: [path] for rank, path in loaded.items()}
-    rollback = answer["rollback"] and {key: answer["rollback"][key] for key in ("from", "to", "save_interval")}
+    assert {r["rank"]: [f["path"] for f in r["files"]] for r in answer["ranks"]} == {
+        rank: [path] for rank, path in loaded.items()
+    }
+    rollback = answer["rollback"] and {
+        key: answer["rollback"][key] for key in ("from", "to", "save_interval")
+    }
     assert rollback == (None if step == 7 else {"from": 7, "to": 5, "save_interval": 5})

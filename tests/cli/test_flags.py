@@ -1,6 +1,8 @@
-"""Every flag of every command does something: for each there is a small tree where it changes the output, the exit code, or what is opened or started.
+"""Every flag of every command does something: for each there is a small tree where it changes the output, the
+exit code, or what is opened or started.
 
-A flag for which nobody can name such a tree is not accepted. Those that say how to print (and --config, which holds all others) are not asked about.
+A flag for which nobody can name such a tree is not accepted. Those that say how to print (and --config, which
+holds all others) are not asked about.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def parameters(command: str) -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """``prepare`` makes a tree in a directory and returns what the command is asked about; ``one`` and ``other`` are words that differ in the flag alone."""
+    """``prepare`` makes a tree in a directory and returns what the command is asked about; ``one`` and
+    ``other`` are words that differ in the flag alone.
+    """
 
     prepare: Callable[[Path], Path | Sequence[object]]
     one: tuple[object, ...] = ()
@@ -57,7 +61,7 @@ class Case(NamedTuple):
     env: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
-# -- trees -------------------------------------------------------------------------------------------------------------------------
+# -- trees ---------------------------------------------------------------------------------------------------
 
 
 def one_rank(tmp: Path) -> Path:
@@ -166,15 +170,25 @@ def orders(name: str, of: str) -> Callable[[Path], None]:
     return spoil
 
 
-def trusting(subject: Callable[[Path], Path | Sequence[object]], flag: str = "--config", name: str = "c.toml") -> dict[str, Case]:
+def trusting(
+    subject: Callable[[Path], Path | Sequence[object]], flag: str = "--config", name: str = "c.toml"
+) -> dict[str, Case]:
     """The flags that say whose orders count, each with a file that is refused without it."""
-    words = {"trust_dir": ("--trust-dir", "conf"), "trust_group": ("--trust-group",), "trust_owner": ("--trust-owner", str(SOMEBODY))}
+    words = {
+        "trust_dir": ("--trust-dir", "conf"),
+        "trust_group": ("--trust-group",),
+        "trust_owner": ("--trust-owner", str(SOMEBODY)),
+    }
 
     def prepare(spoil: Callable[[Path], None]) -> Callable[[Path], Path | Sequence[object]]:
         return lambda tmp: (spoil(tmp), subject(tmp))[1]
 
     return {
-        key: Case(prepare(orders(name, key.removeprefix("trust_"))), (flag, f"conf/{name}"), (flag, f"conf/{name}", *more))
+        key: Case(
+            prepare(orders(name, key.removeprefix("trust_"))),
+            (flag, f"conf/{name}"),
+            (flag, f"conf/{name}", *more),
+        )
         for key, more in words.items()
     }
 
@@ -218,7 +232,7 @@ HELD: list[int] = []
 OWNERS: list[Owners] = []
 
 
-# -- what each flag changes ---------------------------------------------------------------------------------------------------------
+# -- what each flag changes ----------------------------------------------------------------------------------
 
 BEYOND = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500")
 ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
@@ -241,7 +255,9 @@ CHOICE: dict[str, Case] = {
     "key_file": Case(encrypted, (), ("--key-file", "key")),
     "require": Case(per_rank, (), ("--require", "epoch_num")),
     "fault_ranks": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--fault-ranks", "0")),
-    "fault_file": Case(failed_ranks, ("--save-interval", "10"), ("--save-interval", "10", "--fault-file", "faults.json")),
+    "fault_file": Case(
+        failed_ranks, ("--save-interval", "10"), ("--save-interval", "10", "--fault-file", "faults.json")
+    ),
     "replica_groups": Case(half_of_a_pair, (), ("--replica-groups", "0,1")),
     "replicas": Case(half_of_a_pair, (), ("--replicas", "all")),
     "prove_replicas": Case(three_of_a_kind, ("--replicas", "all"), ("--replicas", "all", "--prove-replicas")),
@@ -284,7 +300,10 @@ DECIDING: dict[str, Case] = {
     "command": Case(plain, ("--", "train"), ("--", "test")),
 }
 CHECK: dict[str, Case] = {
-    **{name: CHOICE[name] for name in ("level", "key_file", "require", "no_cache", "jobs", "io", "limit_rate")},
+    **{
+        name: CHOICE[name]
+        for name in ("level", "key_file", "require", "no_cache", "jobs", "io", "limit_rate")
+    },
     "paths": CHOICE["root"],
     "trust_global": CHOICE["trust_global"],
     "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "1d")),
@@ -299,7 +318,20 @@ CHECK: dict[str, Case] = {
 }
 OTHERS: dict[str, dict[str, Case]] = {
     "ls": {
-        **{name: CHOICE[name] for name in ("root", "kind", "layout", "run", "prefix", "exclude", "max_step", "world_size", "order")},
+        **{
+            name: CHOICE[name]
+            for name in (
+                "root",
+                "kind",
+                "layout",
+                "run",
+                "prefix",
+                "exclude",
+                "max_step",
+                "world_size",
+                "order",
+            )
+        },
         "save_interval": Case(gasps, (), ("--save-interval", "10")),
         "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
         "since": Case(plain, (), ("--since", "1h")),
@@ -308,18 +340,36 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
     "verify": CHECK,
     "show": {
-        "file": Case(lambda tmp: [plain(tmp)][:0], (f"run/{FILE}",), ("run/latest_checkpointed_iteration.txt",)),
+        "file": Case(
+            lambda tmp: [plain(tmp)][:0], (f"run/{FILE}",), ("run/latest_checkpointed_iteration.txt",)
+        ),
         "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
         "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
         **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
     },
     "diff": {
-        "a": Case(lambda tmp: [plain(tmp)][:0], ("run/iter_0000010", "run/iter_0000020"), ("run/iter_0000020", "run/iter_0000020")),
-        "b": Case(lambda tmp: [plain(tmp)][:0], ("run/iter_0000010", "run/iter_0000020"), ("run/iter_0000010", "run/iter_0000010")),
-        "level": Case(lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"], (), ("--level", "structure")),
+        "a": Case(
+            lambda tmp: [plain(tmp)][:0],
+            ("run/iter_0000010", "run/iter_0000020"),
+            ("run/iter_0000020", "run/iter_0000020"),
+        ),
+        "b": Case(
+            lambda tmp: [plain(tmp)][:0],
+            ("run/iter_0000010", "run/iter_0000020"),
+            ("run/iter_0000010", "run/iter_0000010"),
+        ),
+        "level": Case(
+            lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"],
+            (),
+            ("--level", "structure"),
+        ),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
-        "strict": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, ("--level", "structure"), ("--level", "structure", "--strict")),
+        "strict": Case(
+            lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2,
+            ("--level", "structure"),
+            ("--level", "structure", "--strict"),
+        ),
         "jobs": Case(lambda tmp: [plain(tmp)] * 2, ("--jobs", "1"), ("--jobs", "2")),
         **trusting(lambda tmp: [plain(tmp)] * 2),
     },
@@ -328,7 +378,9 @@ OTHERS: dict[str, dict[str, Case]] = {
     "launchers": {},
     "layouts": {
         "root": Case(
-            lambda tmp: [plain(tmp)][:0], ("run", "--check", "--layout", "megatron"), ("run/iter_0000010", "--check", "--layout", "megatron")
+            lambda tmp: [plain(tmp)][:0],
+            ("run", "--check", "--layout", "megatron"),
+            ("run/iter_0000010", "--check", "--layout", "megatron"),
         ),
         "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
         "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
@@ -363,11 +415,13 @@ def test_every_parameter_is_held_to_something(command: str) -> None:
         assert not flags or flags & (said[0] | said[1]), name
 
 
-# -- what is seen --------------------------------------------------------------------------------------------------------------------
+# -- what is seen --------------------------------------------------------------------------------------------
 
 
 class Seen(Asker):
-    """Command lines and what is seen of each: the exit code, both streams, what a started command is told, and what was called."""
+    """Command lines and what is seen of each: the exit code, both streams, what a started command is told,
+    and what was called.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp: Path) -> None:
         super().__init__(monkeypatch, capfd, tmp / "state/ckpt-tools/decisions")
@@ -378,9 +432,14 @@ class Seen(Asker):
         monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
-        monkeypatch.setattr(import_module("ckpt_tools.comparison.compare"), "ThreadPoolExecutor", self._noting(threads, "threads"))
+        monkeypatch.setattr(
+            import_module("ckpt_tools.comparison.compare"),
+            "ThreadPoolExecutor",
+            self._noting(threads, "threads"),
+        )
         monkeypatch.setattr(os, "open", lambda path, *more, **named: self._opened(real, path, *more, **named))
-        monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)  # the trees are of this second
+        # the trees are of this second
+        monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)
         self.unreadable = False
 
     def _run(self, count: int, jobs: int, answer: object, beat: object) -> Iterator[tuple[int, bytes]]:
@@ -408,16 +467,26 @@ class Seen(Asker):
         self.unreadable = "--unreadable" in words
         fixed = [] if "--text" in words or command in ("run", "hook install") else ["--json"]
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
-        fixed += ["--no-cache"] if command in (*CHOOSING, "verify") and not {"--cached", "--no-cache"} & set(words) else []
+        fixed += (
+            ["--no-cache"]
+            if command in (*CHOOSING, "verify") and not {"--cached", "--no-cache"} & set(words)
+            else []
+        )
         given = [word for word in words if word not in ("--unreadable", "--cached", "--text")]
         self.started, self.calls, self.words = {}, [], []
         if not HELD:  # a lock in it is part of the case
             shutil.rmtree(self.tmp / "state", ignore_errors=True)
         if command == "run" and tail == ["--", "none"]:
             tail = []
-        code, out, err = self.execute(*command.split(), *asked, *given, *fixed, *(tail if command == "run" else []))
+        code, out, err = self.execute(
+            *command.split(), *asked, *given, *fixed, *(tail if command == "run" else [])
+        )
         plan = Path(self.started.get("CKPT_PLAN", ""))
-        body = {k: v for k, v in json.loads(plan.read_text()).items() if k != "decision"} if plan.is_file() else {}
+        body = (
+            {k: v for k, v in json.loads(plan.read_text()).items() if k != "decision"}
+            if plan.is_file()
+            else {}
+        )
         told = {k: v for k, v in self.started.items() if k.startswith("CKPT_") and k != "CKPT_PLAN"}
         return code, _still(out), _still(err), told, _still(json.dumps(body)), self.words, self.calls
 
@@ -437,9 +506,12 @@ def _still(text: str) -> str:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], owners: Owners) -> Iterator[Seen]:
+def seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], owners: Owners
+) -> Iterator[Seen]:
     OWNERS.append(owners)
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)  # whoever runs this may have a group of their own
+    # whoever runs this may have a group of their own
+    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
     yield Seen(monkeypatch, capfd, tmp_path)
     while HELD:
         os.close(HELD.pop())
@@ -463,10 +535,16 @@ def matters(seen: Seen, command: str, name: str) -> None:
 
 
 WITNESSED = [(command, name) for command in NAMES for name in cases(command)]
-SHARED = [(command, name) for command, name in WITNESSED if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]]
+SHARED = [
+    (command, name)
+    for command, name in WITNESSED
+    if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]
+]
 SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
 """Flags that several commands take from one declaration: by default each is tried in one of them."""
-CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [pair for pair in WITNESSED if pair not in SHARED]
+CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
+    pair for pair in WITNESSED if pair not in SHARED
+]
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""A system call that never returns: its file is unreadable, the exit code 5, and the process ends all the same."""
+"""A system call that never returns: its file is unreadable, the exit code 5, and the process ends all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,23 @@ def newest(root: Path) -> Path:
     return root / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt"
 
 
-@pytest.mark.parametrize("command", [pytest.param("plan"), *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("latest", "hook")), "run"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("plan"),
+        *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("latest", "hook")),
+        "run",
+    ],
+)
 def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_path: Path) -> None:
-    more = {"hook": ["--plan-dir", tmp_path / "plans"], "run": ["--plan-dir", tmp_path / "plans", "--", "true"]}.get(command, [])
+    more = {
+        "hook": ["--plan-dir", tmp_path / "plans"],
+        "run": ["--plan-dir", tmp_path / "plans", "--", "true"],
+    }.get(command, [])
     done = hanging.ckpt(made, "pread", newest(root), command, root, *HOUR, "--order", "step", *more)
-    assert done.returncode == 5 and str(newest(root)) in done.stderr and "has not returned" in done.stderr, done.stderr
+    assert done.returncode == 5 and str(newest(root)) in done.stderr and "has not returned" in done.stderr, (
+        done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -67,7 +81,9 @@ def test_verify_says_which_file_and_what_it_saw_of_the_others(made: Path, root: 
     done = hanging.ckpt(made, "pread", newest(root), "verify", root, "--max-duration", "1h", "--json")
     assert done.returncode == 5, done.stderr
     files = {f["path"]: f for f in json.loads(done.stdout)["files"]}
-    assert [(f["verdict"], [x["code"] for x in f["findings"]]) for p, f in files.items() if p == str(newest(root))] == [("unknown", ["unreadable"])]
+    assert [
+        (f["verdict"], [x["code"] for x in f["findings"]]) for p, f in files.items() if p == str(newest(root))
+    ] == [("unknown", ["unreadable"])]
     assert {f["verdict"] for p, f in files.items() if p != str(newest(root))} == {"ok"}
 
 
@@ -82,14 +98,20 @@ def safetensors(path: Path, size: int) -> Path:
 def test_contents_that_hang(jobs: str, made: Path, tmp_path: Path) -> None:
     """Also in a thread beside others that read: nobody waits for it at the end."""
     path = safetensors(tmp_path / "model.safetensors", 8 << 20)
-    done = hanging.ckpt(made, "pread", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20)
-    assert done.returncode == 5 and [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"], done.stderr
+    done = hanging.ckpt(
+        made, "pread", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20
+    )
+    assert done.returncode == 5 and [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"], (
+        done.stderr
+    )
 
 
 def test_copies_of_this_process_that_hang_are_not_waited_for(made: Path, root: Path, tmp_path: Path) -> None:
     many = megatron(tmp_path / "many", steps=range(70), world=1)
     path = many / "iter_0000069" / "mp_rank_00" / "model_optim_rng.pt"
-    done = hanging.ckpt(made, "pread", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure")
+    done = hanging.ckpt(
+        made, "pread", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure"
+    )
     assert done.returncode == 5 and str(path) in done.stderr, done.stderr
 
 
@@ -123,8 +145,15 @@ def test_without_a_limit_nothing_is_different(root: Path) -> None:
 
 
 def test_with_a_limit_the_answer_is_the_same(root: Path) -> None:
-    with_limit, without = plan(str(root), Selection(order="step", budget=3600.0)), plan(str(root), Selection(order="step"))
-    assert (with_limit.fingerprint, with_limit.bytes_read, with_limit.ranks) == (without.fingerprint, without.bytes_read, without.ranks)
+    with_limit, without = (
+        plan(str(root), Selection(order="step", budget=3600.0)),
+        plan(str(root), Selection(order="step")),
+    )
+    assert (with_limit.fingerprint, with_limit.bytes_read, with_limit.ranks) == (
+        without.fingerprint,
+        without.bytes_read,
+        without.ranks,
+    )
     assert not [t for t in threading.enumerate() if t.name == "ckpt-read"]
 
 
@@ -177,7 +206,9 @@ def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="helpers map files on Linux only")
-def test_a_mapping_helper_that_hangs_is_replaced_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_helper_that_hangs_is_replaced_by_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = safetensors(tmp_path / "model.safetensors", 4 << 20)
     sound = look(str(path), Level.CONTENT, io="mmap")[0]
     monkeypatch.setattr(mapped_child, "serve", lambda *_: signal.pause())

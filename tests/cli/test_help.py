@@ -70,7 +70,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     run_helpers.megatron(home / "run")
     (home / "empty").mkdir()
-    (home / "train.py").write_text("import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n")
+    (home / "train.py").write_text(
+        "import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n"
+    )
     (home / "bin").mkdir()
     (home / "bin/ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
     (home / "bin/python").symlink_to(sys.executable)

@@ -1,7 +1,9 @@
-"""Who started us: what each launcher's environment is taken for, under the real ones where they run here, and that no environment is an error.
+"""Who started us: what each launcher's environment is taken for, under the real ones where they run here, and
+that no environment is an error.
 
-The Slurm environments were recorded from Slurm 22.05.8 (one node, task/none), those of Hydra from mpiexec.hydra of MPICH 4.0.2. What msrun, MindCluster and
-the Kubernetes controllers set is rewritten from their sources, named in each LAUNCHER.reference: they cannot run here.
+The Slurm environments were recorded from Slurm 22.05.8 (one node, task/none), those of Hydra from
+mpiexec.hydra of MPICH 4.0.2. What msrun, MindCluster and the Kubernetes controllers set is rewritten from
+their sources, named in each LAUNCHER.reference: they cannot run here.
 """
 
 from __future__ import annotations
@@ -55,17 +57,19 @@ def refused(given_env: dict[str, str], launcher: str, *words: str, **left: int) 
     return s
 
 
-# -- torchrun ----------------------------------------------------------------------------------------------------------------------
+# -- torchrun ------------------------------------------------------------------------------------------------
 
 TORCHRUN = env(
-    "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=run-7 "
-    "TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_MAX_RESTARTS=32767"
+    "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2"
+    " TORCHELASTIC_RUN_ID=run-7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_MAX_RESTARTS=32767"
 )
 
 
 def test_torchrun():
     s = detect(TORCHRUN)
-    assert numbers(s) == values(5, 8, local_rank=1, local_world_size=4, node=1, nodes=2, restart=2, max_restarts=32767)
+    assert numbers(s) == values(
+        5, 8, local_rank=1, local_world_size=4, node=1, nodes=2, restart=2, max_restarts=32767
+    )
     assert (s.launcher, s.job, s.job_from, s.unclear) == ("torchrun", "run-7", "TORCHELASTIC_RUN_ID", "")
     assert s.rank == Known(5, "RANK (torchrun)")
     assert s.world_size == Known(8, "WORLD_SIZE (torchrun)")
@@ -85,15 +89,42 @@ def test_a_virtual_local_rank_is_no_local_rank():
 @pytest.mark.parametrize("value", [None, "", "x", "-1", "1.5", "٣", "99999999999"])
 def test_torchrun_without_a_number(name, value):
     given_env = {k: v for k, v in TORCHRUN.items() if k != name} | ({} if value is None else {name: value})
-    refused(given_env, "torchrun", "TORCHELASTIC_RUN_ID=run-7", node=1, nodes=2, restart=2, max_restarts=32767)
+    refused(
+        given_env, "torchrun", "TORCHELASTIC_RUN_ID=run-7", node=1, nodes=2, restart=2, max_restarts=32767
+    )
 
 
 def test_numbers_that_contradict_each_other_are_not_used():
-    refused(TORCHRUN | {"RANK": "8"}, "torchrun", "RANK (torchrun) is 8", "8 of WORLD_SIZE", restart=2, max_restarts=32767)
+    refused(
+        TORCHRUN | {"RANK": "8"},
+        "torchrun",
+        "RANK (torchrun) is 8",
+        "8 of WORLD_SIZE",
+        restart=2,
+        max_restarts=32767,
+    )
     refused(TORCHRUN | {"WORLD_SIZE": "0"}, "torchrun", "WORLD_SIZE", restart=2, max_restarts=32767)
-    refused(TORCHRUN | {"GROUP_RANK": "2"}, "torchrun", "GROUP_RANK (torchrun) is 2", restart=2, max_restarts=32767)
-    refused(TORCHRUN | {"LOCAL_WORLD_SIZE": "9"}, "torchrun", "LOCAL_WORLD_SIZE (torchrun) is 9", restart=2, max_restarts=32767)
-    refused(TORCHRUN | {"WORLD_SIZE": "999999999"}, "torchrun", "WORLD_SIZE (torchrun) is 999999999", restart=2, max_restarts=32767)
+    refused(
+        TORCHRUN | {"GROUP_RANK": "2"},
+        "torchrun",
+        "GROUP_RANK (torchrun) is 2",
+        restart=2,
+        max_restarts=32767,
+    )
+    refused(
+        TORCHRUN | {"LOCAL_WORLD_SIZE": "9"},
+        "torchrun",
+        "LOCAL_WORLD_SIZE (torchrun) is 9",
+        restart=2,
+        max_restarts=32767,
+    )
+    refused(
+        TORCHRUN | {"WORLD_SIZE": "999999999"},
+        "torchrun",
+        "WORLD_SIZE (torchrun) is 999999999",
+        restart=2,
+        max_restarts=32767,
+    )
 
 
 def test_torchrun_under_srun_is_asked_first():
@@ -101,11 +132,13 @@ def test_torchrun_under_srun_is_asked_first():
     assert (s.launcher, s.rank.value, s.world_size.value, s.job) == ("torchrun", 5, 8, "run-7")
 
 
-# -- msrun -------------------------------------------------------------------------------------------------------------------------
+# -- msrun ---------------------------------------------------------------------------------------------------
 
 MSRUN = env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 MS_NODE_ID=9 MS_SCHED_HOST=10.0.0.1 MS_SCHED_PORT=8118")
 NEWER_MSRUN = MSRUN | env("RANK_ID=9 RANK_SIZE=16 DEVICE_ID=1")
-MINDCLUSTER = env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 MS_LOCAL_WORKER=8 MS_NODE_RANK=1 MS_SERVER_NUM=0 MINDX_TASK_ID=4b7c")
+MINDCLUSTER = env(
+    "MS_ROLE=MS_WORKER MS_WORKER_NUM=16 MS_LOCAL_WORKER=8 MS_NODE_RANK=1 MS_SERVER_NUM=0 MINDX_TASK_ID=4b7c"
+)
 
 
 def test_msrun():
@@ -119,39 +152,65 @@ def test_msrun_in_a_pod_of_mindcluster():
     s = detect(MINDCLUSTER | NEWER_MSRUN)
     assert numbers(s) == values(9, 16, local_rank=1, local_world_size=8, node=1, nodes=2)
     assert (s.job, s.job_from) == ("4b7c", "MINDX_TASK_ID")
-    refused(MINDCLUSTER, "msrun", "MS_NODE_RANK=1", "MS_NODE_ID", world_size=16, local_world_size=8, node=1, nodes=2)
+    refused(
+        MINDCLUSTER,
+        "msrun",
+        "MS_NODE_RANK=1",
+        "MS_NODE_ID",
+        world_size=16,
+        local_world_size=8,
+        node=1,
+        nodes=2,
+    )
 
 
 def test_the_scheduler_of_msrun_is_no_rank():
-    s = refused(NEWER_MSRUN | {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"}, "msrun", "MS_ROLE=MS_SCHED", world_size=16)
+    s = refused(
+        NEWER_MSRUN | {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"}, "msrun", "MS_ROLE=MS_SCHED", world_size=16
+    )
     assert s.skip
     assert not detect(MSRUN).skip
 
 
 def test_a_worker_without_a_node_rank_does_not_take_the_schedulers_rank_id():
-    refused(env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 RANK_ID=0 RANK_SIZE=16 DEVICE_ID=3"), "msrun", "RANK_ID=0", "MS_NODE_ID", world_size=16)
+    refused(
+        env("MS_ROLE=MS_WORKER MS_WORKER_NUM=16 RANK_ID=0 RANK_SIZE=16 DEVICE_ID=3"),
+        "msrun",
+        "RANK_ID=0",
+        "MS_NODE_ID",
+        world_size=16,
+    )
 
 
-# -- Slurm -------------------------------------------------------------------------------------------------------------------------
+# -- Slurm ---------------------------------------------------------------------------------------------------
 
 _JOB = "SLURM_JOB_NAME=job.sh SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NODEID=0"
-BATCH = env(f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp")
+BATCH = env(
+    f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=4 SLURM_PROCID=0"
+    " SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp"
+)
 SRUN = env(
-    f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0,1,2,3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_PROCID=1 SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 "
-    "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp"
+    f"SLURM_JOB_ID=1 {_JOB} SLURM_GTIDS=0,1,2,3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_PROCID=1 SLURM_STEPID=0"
+    " SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4"
+    " SLURM_TASKS_PER_NODE=4 SLURM_SUBMIT_DIR=/tmp"
 )
 SUBMITTED_FROM_A_TASK = env(
-    f"SLURM_JOB_ID=9 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=3 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=3 "
-    "SLURM_STEP_TASKS_PER_NODE=3 SLURM_TASKS_PER_NODE=3"
+    f"SLURM_JOB_ID=9 {_JOB} SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NTASKS=3 SLURM_PROCID=0 SLURM_STEP_ID=0"
+    " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=3 SLURM_TASKS_PER_NODE=3"
 )
-SALLOC = env("SLURM_JOB_ID=3 SLURM_JOB_NAME=interactive SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2")
+SALLOC = env(
+    "SLURM_JOB_ID=3 SLURM_JOB_NAME=interactive SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NTASKS=2"
+    " SLURM_TASKS_PER_NODE=2"
+)
 INTERACTIVE_STEP = SALLOC | env(
-    "SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=4294967290 SLURM_STEPID=4294967290 SLURM_STEP_NUM_NODES=1 "
-    "SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_TASKS_PER_NODE=1"
+    "SLURM_GTIDS=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=4294967290"
+    " SLURM_STEPID=4294967290 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1"
+    " SLURM_TASKS_PER_NODE=1"
 )
 ONE_TASK_PER_NODE = env(
-    "SLURM_JOB_ID=5 SLURM_JOB_NAME=train SLURM_GTIDS=1 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 "
-    "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)"
+    "SLURM_JOB_ID=5 SLURM_JOB_NAME=train SLURM_GTIDS=1 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2"
+    " SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2"
+    " SLURM_STEP_TASKS_PER_NODE=1(x2)"
 )
 
 
@@ -159,7 +218,10 @@ def test_a_task_of_srun():
     s = detect(SRUN)
     assert numbers(s) == values(1, 4, local_rank=1, local_world_size=4, node=0, nodes=1)
     assert (s.launcher, s.job, s.job_from) == ("slurm", "1", "SLURM_JOB_ID")
-    assert (s.rank, s.world_size) == (Known(1, "SLURM_PROCID (slurm)"), Known(4, "SLURM_STEP_NUM_TASKS (slurm)"))
+    assert (s.rank, s.world_size) == (
+        Known(1, "SLURM_PROCID (slurm)"),
+        Known(4, "SLURM_STEP_NUM_TASKS (slurm)"),
+    )
 
 
 def test_the_script_of_sbatch_is_no_task():
@@ -169,16 +231,26 @@ def test_the_script_of_sbatch_is_no_task():
     refused(BATCH | {"SLURM_STEP_ID": "batch"}, "slurm", "SLURM_STEP_ID=batch", nodes=1)
     refused(SUBMITTED_FROM_A_TASK, "slurm", "SLURM_GTIDS=0", "different steps")
     from_a_shell = SRUN | env(
-        "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_GTIDS=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_NTASKS=8 SLURM_GPUS_ON_NODE=1"
+        "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_GTIDS=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1"
+        " SLURM_NTASKS=8 SLURM_GPUS_ON_NODE=1"
     )
     refused(from_a_shell, "slurm", "SLURM_NTASKS=8", "different steps")  # sbatch within srun --pty bash
-    refused(SUBMITTED_FROM_A_TASK | {"SLURM_NTASKS": "2"}, "slurm", "SLURM_NTASKS=2", "SLURM_STEP_NUM_TASKS=3")
+    refused(
+        SUBMITTED_FROM_A_TASK | {"SLURM_NTASKS": "2"}, "slurm", "SLURM_NTASKS=2", "SLURM_STEP_NUM_TASKS=3"
+    )
 
 
 def test_shells_of_an_allocation_are_no_tasks():
     refused(SALLOC, "slurm", "SLURM_JOB_ID=3", "shell", nodes=1)
     refused(INTERACTIVE_STEP, "slurm", "SLURM_STEP_ID=4294967290", "shell", nodes=1)
-    refused(INTERACTIVE_STEP | {"SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "bash"}, "slurm", "SLURM_JOB_NAME=bash", "shell", node=0, nodes=1)
+    refused(
+        INTERACTIVE_STEP | {"SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "bash"},
+        "slurm",
+        "SLURM_JOB_NAME=bash",
+        "shell",
+        node=0,
+        nodes=1,
+    )
     assert detect(SRUN | {"SLURM_JOB_NAME": "interactive"}).rank.value == 1  # salloc, and four tasks in it
 
 
@@ -186,14 +258,19 @@ def test_one_task_per_node_may_be_a_rank_or_start_ranks():
     s = refused(ONE_TASK_PER_NODE, "slurm", "SLURM_PROCID=1", "one task per node", node=1, nodes=2)
     assert '--rank "$SLURM_PROCID"' in s.hint
     refused(ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "slurm", "SLURM_GPUS_ON_NODE=8", node=1, nodes=2)
-    assert numbers(detect(ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"})) == values(1, 2, local_rank=0, local_world_size=1, node=1, nodes=2)
+    assert numbers(detect(ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"})) == values(
+        1, 2, local_rank=0, local_world_size=1, node=1, nodes=2
+    )
 
 
 def test_tasks_per_node():
     assert list(_runs("2(x3),1")) == [(2, 3), (1, 1)]
     assert list(_runs("4")) == [(4, 1)]
     assert [list(_runs(text)) for text in ("", "x", "2(x", "2(x3", "(x3)", "2(xx)", ",")] == [[]] * 7
-    uneven = SRUN | env("SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NNODES=4 SLURM_STEP_NUM_NODES=4")
+    uneven = SRUN | env(
+        "SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NNODES=4"
+        " SLURM_STEP_NUM_NODES=4"
+    )
     last = detect(uneven | env("SLURM_NODEID=3 SLURM_PROCID=6 SLURM_LOCALID=0 SLURM_GTIDS=6"))
     assert numbers(last) == values(6, 7, local_rank=0, local_world_size=1, node=3, nodes=4)
     third = detect(uneven | env("SLURM_NODEID=2 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_GTIDS=4,5"))
@@ -206,23 +283,26 @@ def test_ids_of_slurm_jobs():
     s = detect(SRUN | env("SLURM_ARRAY_JOB_ID=2 SLURM_ARRAY_TASK_ID=3 SLURM_RESTART_COUNT=1"))
     assert (s.job, s.job_from) == ("2_3", "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID")
     assert s.restart == Known(1, "SLURM_RESTART_COUNT (slurm)")
-    assert detect(BATCH | {"SLURM_RESTART_COUNT": "1"}).restart.value == 1  # the script and its tasks say the same
+    # the script and its tasks say the same
+    assert detect(BATCH | {"SLURM_RESTART_COUNT": "1"}).restart.value == 1
 
 
 def test_a_heterogeneous_job_counts_its_components():
     refused(SRUN | {"SLURM_HET_SIZE": "2"}, "slurm", "SLURM_HET_SIZE=2", node=0, nodes=1)
 
 
-# -- MPI ---------------------------------------------------------------------------------------------------------------------------
+# -- MPI -----------------------------------------------------------------------------------------------------
 
 OPEN_MPI = env(
-    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=3"
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+    " OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=3"
 )
 HYDRA = env("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=8")
 
 
 def test_mpi():
-    assert numbers(detect(OPEN_MPI)) == values(3, 8, local_rank=1, local_world_size=2)  # nothing tells the node: NODE_RANK is none
+    # nothing tells the node: NODE_RANK is none
+    assert numbers(detect(OPEN_MPI)) == values(3, 8, local_rank=1, local_world_size=2)
     assert numbers(detect(HYDRA)) == values(1, 2, local_rank=1, local_world_size=2, node=0, nodes=1)
     assert numbers(detect({"PMIX_RANK": "3", "PMIX_NAMESPACE": "prterun-a-12@1"})) == {"rank": 3}
     assert detect(OPEN_MPI).rank == Known(3, "OMPI_COMM_WORLD_RANK (mpi)")
@@ -230,18 +310,25 @@ def test_mpi():
     refused(env("PMIX_RANK=x"), "mpi", "PMIX_RANK=x")
 
 
-@pytest.mark.parametrize("around", [BATCH, ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}], ids=["first node", "daemon on another node"])
+@pytest.mark.parametrize(
+    "around",
+    [BATCH, ONE_TASK_PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}],
+    ids=["first node", "daemon on another node"],
+)
 def test_mpirun_in_a_slurm_job(around):
     s = detect(around | OPEN_MPI)
     assert (s.launcher, s.rank.value, s.world_size.value) == ("mpi", 3, 8)
 
 
 def test_srun_with_pmi():
-    assert detect(SRUN | env("PMI_RANK=1 PMI_SIZE=4 PMI_JOBID=1.1 PMI_FD=13 SLURM_MPI_TYPE=pmi2")).launcher == "slurm"
+    assert (
+        detect(SRUN | env("PMI_RANK=1 PMI_SIZE=4 PMI_JOBID=1.1 PMI_FD=13 SLURM_MPI_TYPE=pmi2")).launcher
+        == "slurm"
+    )
     assert detect(SRUN | env("PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.1.0")).launcher == "slurm"
 
 
-# -- Kubernetes --------------------------------------------------------------------------------------------------------------------
+# -- Kubernetes ----------------------------------------------------------------------------------------------
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
@@ -265,13 +352,22 @@ def test_indexed_job():
 
 def test_volcano_counts_pods():
     index = POD | env("VC_TASK_INDEX=0 VK_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=3")
-    refused(index | env("RANK=1 WORLD_SIZE=4 MASTER_PORT=23456"), "kubernetes", "RANK=1", "WORLD_SIZE=4", "pods", node=1, nodes=4)
+    refused(
+        index | env("RANK=1 WORLD_SIZE=4 MASTER_PORT=23456"),
+        "kubernetes",
+        "RANK=1",
+        "WORLD_SIZE=4",
+        "pods",
+        node=1,
+        nodes=4,
+    )
     refused(index, "kubernetes", "VC_TASK_INDEX=0", "one task")  # an init container: master 0 or worker 0
     refused(POD | env("VC_TASK_INDEX=2 VC_TRAIN_NUM=3"), "kubernetes", "VC_TASK_INDEX=2", node=2, nodes=3)
     assert detect(index | TORCHRUN).rank.value == 5
     deepspeed = detect(index | env("RANK=3 LOCAL_RANK=1 WORLD_SIZE=4"))
     assert (deepspeed.launcher, deepspeed.rank.value, deepspeed.node) == ("bare", 3, None)
-    refused(index | env("RANK=1 LOCAL_RANK=x WORLD_SIZE=4"), "kubernetes", "VC_TASK_INDEX=0")  # not the plug-in's RANK: no pod either
+    # not the plug-in's RANK: no pod either
+    refused(index | env("RANK=1 LOCAL_RANK=x WORLD_SIZE=4"), "kubernetes", "VC_TASK_INDEX=0")
 
 
 def test_pytorch_job():
@@ -286,7 +382,7 @@ def test_a_pod_of_mindcluster_for_pytorch():
     assert detect(pod | TORCHRUN).rank.value == 5
 
 
-# -- bare --------------------------------------------------------------------------------------------------------------------------
+# -- bare ----------------------------------------------------------------------------------------------------
 
 
 def test_bare():
@@ -299,7 +395,15 @@ def test_bare():
 
 
 @pytest.mark.parametrize(
-    "alone", ["RANK=1", "RANK=1 WORLD_SIZE=2", "RANK=1 LOCAL_RANK=0", "RANK=x WORLD_SIZE=y", "RANK_ID=1", "RANK_ID=1 RANK_SIZE=z DEVICE_ID=1"]
+    "alone",
+    [
+        "RANK=1",
+        "RANK=1 WORLD_SIZE=2",
+        "RANK=1 LOCAL_RANK=0",
+        "RANK=x WORLD_SIZE=y",
+        "RANK_ID=1",
+        "RANK_ID=1 RANK_SIZE=z DEVICE_ID=1",
+    ],
 )
 def test_a_rank_alone_is_refused(alone):
     refused(env(alone), "bare", *alone.split())
@@ -307,12 +411,21 @@ def test_a_rank_alone_is_refused(alone):
 
 def test_a_launcher_inside_an_allocation_counts():
     s = detect(BATCH | env("RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 SLURM_RESTART_COUNT=2"))
-    assert (s.launcher, s.rank.value, s.job, s.job_from, s.restart.value) == ("bare", 3, "1", "SLURM_JOB_ID", 2)
+    assert (s.launcher, s.rank.value, s.job, s.job_from, s.restart.value) == (
+        "bare",
+        3,
+        "1",
+        "SLURM_JOB_ID",
+        2,
+    )
 
 
-# -- every environment -------------------------------------------------------------------------------------------------------------
+# -- every environment ---------------------------------------------------------------------------------------
 
-VARIABLES = sorted({name for launcher in LAUNCHERS for name in launcher.variables} | {"VC_A_NUM", "SLURM_STEPID", "SLURM_JOBID"})
+VARIABLES = sorted(
+    {name for launcher in LAUNCHERS for name in launcher.variables}
+    | {"VC_A_NUM", "SLURM_STEPID", "SLURM_JOBID"}
+)
 ODD = (
     "",
     "0",
@@ -350,7 +463,11 @@ def test_no_environment_is_an_error(given_env):
         for index, count in ((s.rank, s.world_size), (s.local_rank, s.local_world_size), (s.node, s.nodes)):
             assert not (index and count) or 0 <= index.value < count.value
         assert not (s.local_world_size and s.world_size) or s.local_world_size.value <= s.world_size.value
-        assert all(known.provenance.endswith(f"({s.launcher})") for name in NUMBERS if (known := getattr(s, name)) and name != "restart")
+        assert all(
+            known.provenance.endswith(f"({s.launcher})")
+            for name in NUMBERS
+            if (known := getattr(s, name)) and name != "restart"
+        )
         s.unclear.encode()  # can be printed
 
 
@@ -375,7 +492,11 @@ class Recorder(dict[str, str]):
 
 
 def test_launchers_declare_what_they_read():
-    samples = [value for value in globals().values() if isinstance(value, dict) and all(isinstance(v, str) for v in value.values())]
+    samples = [
+        value
+        for value in globals().values()
+        if isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+    ]
     more = (
         env("PET_NNODES=4 PET_NPROC_PER_NODE=8"),
         env("JOB_COMPLETION_INDEX=2"),
@@ -384,19 +505,35 @@ def test_launchers_declare_what_they_read():
         env("RANK_ID=1"),
         env("SLURM_ARRAY_JOB_ID=1 SLURM_ARRAY_TASK_ID=1 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=1"),
     )
-    assert [launcher.name for launcher in LAUNCHERS] == ["torchrun", "msrun", "slurm", "mpi", "kubernetes", "bare"]
+    assert [launcher.name for launcher in LAUNCHERS] == [
+        "torchrun",
+        "msrun",
+        "slurm",
+        "mpi",
+        "kubernetes",
+        "bare",
+    ]
     for launcher in LAUNCHERS:
         asked: set[str] = set()
-        for sample in (*samples, *more, env("RANK=1 LOCAL_RANK=0 WORLD_SIZE=2"), env("CKPT_RANK=1"), env("PMIX_RANK=1")):
+        for sample in (
+            *samples,
+            *more,
+            env("RANK=1 LOCAL_RANK=0 WORLD_SIZE=2"),
+            env("CKPT_RANK=1"),
+            env("PMIX_RANK=1"),
+        ):
             launcher.detect(Recorder(sample, asked))
-        others = {"slurm": {"SLURM_JOBID", "SLURM_STEPID", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"}}  # older names, and whom it lets go first
+        # older names, and whom it lets go first
+        others = {"slurm": {"SLURM_JOBID", "SLURM_STEPID", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"}}
         assert asked - others.get(launcher.name, set()) == set(launcher.variables)
         assert launcher.reference
 
 
-# -- real launchers ----------------------------------------------------------------------------------------------------------------
+# -- real launchers ------------------------------------------------------------------------------------------
 
-QUIET = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+QUIET = {
+    name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
+}
 """What a real launcher is started with: nothing that another one has set."""
 
 
@@ -410,13 +547,19 @@ def test_real_mpirun(tmp_path):
     assert mpirun, "this test runs Open MPI: apt-get install openmpi-bin"
     ask = f'exec "{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
     done = subprocess.run(
-        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask], env=QUIET, capture_output=True, text=True, timeout=1000
+        [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask],
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        timeout=1000,
     )
     assert done.returncode == 0, done.stderr
     said = [read(tmp_path / str(rank)) for rank in range(2)]
     for rank, s in enumerate(said):
         assert s["rank"] == {"value": rank, "provenance": "OMPI_COMM_WORLD_RANK (mpi)"}
-        assert [s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")] == [2, rank, 2, 0, 1]
+        assert [
+            s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")
+        ] == [2, rank, 2, 0, 1]
         assert (s["launcher"], s["unclear"]) == ("mpi", "")
     assert said[0]["job"] == said[1]["job"] != ""
 
@@ -424,7 +567,8 @@ def test_real_mpirun(tmp_path):
 @pytest.mark.cluster
 def test_real_torchrun_with_a_restart(tmp_path):
     ask = (
-        f'"{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '
+        f'"{sys.executable}" -m ckpt_tools launchers --json >'
+        f' "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '
         'test "$RANK.$TORCHELASTIC_RESTART_COUNT" != 1.0'  # rank 1 dies in the first generation
     )
     torchrun = [
@@ -447,13 +591,15 @@ def test_real_torchrun_with_a_restart(tmp_path):
     for rank in range(2):
         s = read(tmp_path / f"{rank}.1")
         assert s["rank"] == {"value": rank, "provenance": "RANK (torchrun)"}
-        assert [s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")] == [2, rank, 2, 0, 1]
+        assert [
+            s[name]["value"] for name in ("world_size", "local_rank", "local_world_size", "node", "nodes")
+        ] == [2, rank, 2, 0, 1]
         assert [s[name]["value"] for name in ("restart", "max_restarts")] == [1, 1]
         assert (s["job"], s["unclear"]) == ("job-7", "")
     assert read(tmp_path / "1.0")["restart"]["value"] == 0
 
 
-# -- what is made of it ------------------------------------------------------------------------------------------------------------
+# -- what is made of it --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -473,7 +619,9 @@ def test_latest_says_what_is_unclear(tmp_path, environment):
     with pytest.raises(UsageError, match=r"which rank is asking is unknown$"):
         latest(root)
     environment(BATCH)
-    with pytest.raises(UsageError, match=r"unknown: SLURM_JOB_ID=1, SLURM_PROCID=0, SLURM_NTASKS=4: the script of sbatch") as e:
+    with pytest.raises(
+        UsageError, match=r"unknown: SLURM_JOB_ID=1, SLURM_PROCID=0, SLURM_NTASKS=4: the script of sbatch"
+    ) as e:
         latest(root)
     assert "srun" in e.value.hint
     assert latest(root, Selection(rank=1)).ranks[0].rank == 1  # --rank goes before everything
@@ -486,7 +634,12 @@ def test_latest_is_not_asked_by_msruns_scheduler(tmp_path, environment):
     environment(MSRUN | {"MS_ROLE": "MS_SCHED"})
     with pytest.raises(UsageError, match=r"^MS_ROLE=MS_SCHED"):
         latest(root)
-    assert latest(root, Selection(rank=0, world_size=plan(root, Selection(world_size=None)).saved_world_size)).ranks[0].rank == 0
+    assert (
+        latest(root, Selection(rank=0, world_size=plan(root, Selection(world_size=None)).saved_world_size))
+        .ranks[0]
+        .rank
+        == 0
+    )
 
 
 def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):

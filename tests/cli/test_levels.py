@@ -1,4 +1,6 @@
-"""The levels beyond the checksums through the command: maps of bytes, keys, values; and that a file's answer says how deep it rests."""
+"""The levels beyond the checksums through the command: maps of bytes, keys, values; and that a file's answer
+says how deep it rests.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_the_map_of_a_file_tiles_it_and_agrees_with_its_coverage() -> None:
     assert code == 0
     assert [r["offset"] for r in regions] == [0, *(r["offset"] + r["length"] for r in regions[:-1])]
     assert sum(r["length"] for r in regions) == path.stat().st_size
-    assert sum(r["length"] for r in regions if r["guard"] == "checksum") / path.stat().st_size == pytest.approx(file["coverage"], abs=1e-6)
+    assert sum(
+        r["length"] for r in regions if r["guard"] == "checksum"
+    ) / path.stat().st_size == pytest.approx(file["coverage"], abs=1e-6)
     assert "regions" not in ckpt("verify", path)[1]["files"][0]
 
 
@@ -61,7 +65,9 @@ def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"too short", b"x" * 33, None])
-def test_a_key_file_that_holds_no_key_is_said_without_showing_it(tmp_path: Path, content: bytes | None) -> None:
+def test_a_key_file_that_holds_no_key_is_said_without_showing_it(
+    tmp_path: Path, content: bytes | None
+) -> None:
     path = tmp_path / "secret.key"
     if content is not None:
         path.write_bytes(content)
@@ -86,7 +92,14 @@ def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
     code, answer = ckpt("verify", path, "--level", "values")
     assert (code, answer["files"][0]["level"], answer["summary"]["below_level"]) == (0, "values", 0)
-    assert answer["files"][0]["values"] == {"count": 100, "nan": 0, "inf": 0, "denormal": 0, "absurd": 0, "zeros": 0}
+    assert answer["files"][0]["values"] == {
+        "count": 100,
+        "nan": 0,
+        "inf": 0,
+        "denormal": 0,
+        "absurd": 0,
+        "zeros": 0,
+    }
     numbers[7] = float("nan")
     path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
     answer = ckpt("verify", path, "--level", "values")[1]

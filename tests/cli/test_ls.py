@@ -74,7 +74,9 @@ def test_tree(demo, capfd):
     assert tree.render(scan(str(demo)), now=newest / 1e9 + HOUR / 2) == TREE
     code, out, err = ls(capfd, demo, "--tree")
     assert (code, err) == (0, "")
-    assert [line.split("  ")[0] for line in out.splitlines()] == [line.split("  ")[0] for line in TREE.splitlines()]
+    assert [line.split("  ")[0] for line in out.splitlines()] == [
+        line.split("  ")[0] for line in TREE.splitlines()
+    ]
 
 
 def test_every_run_and_every_file_is_in_the_tree(capfd):
@@ -93,14 +95,18 @@ def table(capfd, root):
 
 
 @pytest.mark.parametrize(
-    ("case", "save", "label"), [("tensorflow/manager", "40", "save 40"), ("accelerate/auto", "2", "save 2")], ids=["tensorflow", "accelerate"]
+    ("case", "save", "label"),
+    [("tensorflow/manager", "40", "save 40"), ("accelerate/auto", "2", "save 2")],
+    ids=["tensorflow", "accelerate"],
 )
 def test_a_count_of_saves_is_no_count_of_restarts(capfd, case, save, label):
     root = FIXTURES / "layouts" / case / "tree"
     header, _ = table(capfd, root)
     assert header[-1] == "save" and "restart" not in header
     saves = {line.split()[-1] for line in ls(capfd, root, "-q")[1].splitlines()[1:-2]}
-    assert save in saves and saves == {str(c["generation"]) for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]}
+    assert save in saves and saves == {
+        str(c["generation"]) for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]
+    }
     drawn = ls(capfd, root, "--tree")[1]
     assert f"─ {label} " in drawn and "restart" not in drawn and "unknown" not in drawn
 
@@ -117,7 +123,8 @@ def test_restarts_are_called_so(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("case", "ranks"),
     [
-        ("deepspeed/zero1", "2/–"),  # one file of model states, one of optimizer states for each of two data parallel ranks
+        # one file of model states, one of optimizer states for each of two data parallel ranks
+        ("deepspeed/zero1", "2/–"),
         ("deepspeed/pipeline", "2/–"),
         ("deepspeed-universal/converted", "–/–"),
         ("megatron/pp", "4/–"),
@@ -147,19 +154,31 @@ def test_the_size_of_an_orbax_checkpoint_is_that_of_its_directory(capfd, case):
 
 
 def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path, capfd):
-    """Data is told by its place alone: a number without a checkpoint, and the files of other layouts and trackers inside one, are none of it."""
+    """Data is told by its place alone: a number without a checkpoint, and the files of other layouts and
+    trackers inside one, are none of it.
+    """
     shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
     before = json.loads(ls(capfd, tmp_path, "--json")[1])
     strangers = ["99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp"]
-    for name in (*strangers, "20/hf/model-00001-of-00002.safetensors", "20/hf/model.safetensors.index.json", "20/hf/latest"):
+    for name in (
+        *strangers,
+        "20/hf/model-00001-of-00002.safetensors",
+        "20/hf/model.safetensors.index.json",
+        "20/hf/latest",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "20/empty/empty").mkdir(parents=True)
     after = json.loads(ls(capfd, tmp_path, "--json")[1])
-    sizes = [{c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"} for answer in (before, after)]
+    sizes = [
+        {c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"}
+        for answer in (before, after)
+    ]
     assert sizes[0] == sizes[1] and len(sizes[0]) == 2
     assert {c["path"] for c in after["checkpoints"]} - sizes[0].keys() == {str(tmp_path / "20/hf")}
-    assert after["unrecognised"] == 2 and [f["path"] for f in after["findings"]] == [str(tmp_path / "20/default/d/x.tmp")]
+    assert after["unrecognised"] == 2 and [f["path"] for f in after["findings"]] == [
+        str(tmp_path / "20/default/d/x.tmp")
+    ]
 
 
 def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
@@ -168,7 +187,9 @@ def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
     (tmp_path / "20/own").mkdir()
     (tmp_path / "20/own/notes.txt").write_bytes(b"x")
     (tmp_path / "20/own/net.ckpt").write_bytes(mindspore(True, 0, step_num=7))
-    assert {(c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]} == {
+    assert {
+        (c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
+    } == {
         ("orbax", 20),
         ("orbax", 15),
         ("mindspore", 7),
@@ -181,7 +202,9 @@ def test_data_does_not_date_a_checkpoint(tmp_path, capfd):
     for p in tmp_path.rglob("*"):
         os.utime(p, (1_700_000_000 + 1000 * (p.parent.name == "d"),) * 2)
     answer = json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
-    assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {1_700_000_000}
+    assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {
+        1_700_000_000
+    }
 
 
 def test_a_note_of_mindformers_is_no_other_file(tmp_path, capfd):
@@ -193,20 +216,37 @@ def test_a_note_of_mindformers_is_no_other_file(tmp_path, capfd):
 
 def test_shards_are_no_ranks():
     def parts(*coords):
-        return tuple(sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at) for i, at in enumerate(coords))
+        return tuple(
+            sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at)
+            for i, at in enumerate(coords)
+        )
 
     counted = [(("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))]
-    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted)), BUILT_IN["deepspeed"]) == 2
-    assert ranks_present(sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),))), BUILT_IN["deepspeed"]) is None
+    assert (
+        ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted)), BUILT_IN["deepspeed"])
+        == 2
+    )
+    assert (
+        ranks_present(
+            sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),))),
+            BUILT_IN["deepspeed"],
+        )
+        is None
+    )
     assert ranks_present(sample.checkpoint(), BUILT_IN.of(sample.checkpoint())) == 2
 
 
 def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_path, capfd):
-    """The name x.ckpt could be that of other layouts; once its content says that it is none of theirs, the .pt beside it is no less a checkpoint."""
+    """The name x.ckpt could be that of other layouts; once its content says that it is none of theirs, the
+    .pt beside it is no less a checkpoint.
+    """
     for name in ("a.pt", "b.ckpt"):
         torch.save({"step": 30}, tmp_path / name)
     answer = json.loads(ls(capfd, tmp_path, "--json")[1])
-    assert sorted(os.path.basename(c["path"]) for c in answer["checkpoints"]) == ["a.pt", "b.ckpt"] and answer["bare"] == 0
+    assert (
+        sorted(os.path.basename(c["path"]) for c in answer["checkpoints"]) == ["a.pt", "b.ckpt"]
+        and answer["bare"] == 0
+    )
 
 
 def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):
@@ -222,7 +262,9 @@ def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, capfd):
-    shutil.copyfile(FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt", tmp_path / "n\x1b[2Jet-1_4.ckpt")
+    shutil.copyfile(
+        FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt", tmp_path / "n\x1b[2Jet-1_4.ckpt"
+    )
     out = ls(capfd, tmp_path, "--tree")[1]
     assert "\x1b" not in out
     assert r"n\x1b[2Jet-1_4.ckpt" in out
@@ -262,7 +304,13 @@ def test_since_a_date(demo, capfd):
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
-    [("1h", 1e9 - 3600), ("90s", 1e9 - 90), (" 2d", 1e9 - 172800), ("2001-09-09T01:46:40Z", 1e9), ("2001-09-09T03:46:40+02:00", 1e9)],
+    [
+        ("1h", 1e9 - 3600),
+        ("90s", 1e9 - 90),
+        (" 2d", 1e9 - 172800),
+        ("2001-09-09T01:46:40Z", 1e9),
+        ("2001-09-09T03:46:40+02:00", 1e9),
+    ],
 )
 def test_moments(text, wanted):
     assert moment(text, 1e9) == wanted
@@ -272,7 +320,10 @@ def test_a_date_without_a_zone_is_local_time():
     assert moment("2024-05-01T12:00", 0.0) == time.mktime((2024, 5, 1, 12, 0, 0, 0, 0, -1))
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "20", "2024", "2h ago", "-2h", "2 weeks", "2024-13-01", "1e9", "nan", "9" * 400 + "d"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "20", "2024", "2h ago", "-2h", "2 weeks", "2024-13-01", "1e9", "nan", "9" * 400 + "d"],
+)
 def test_what_is_no_time(demo, capfd, text):
     with pytest.raises(UsageError):
         moment(text, 1e9)
@@ -296,7 +347,13 @@ def test_filters_work_together(demo, capfd):
 
 
 @pytest.mark.parametrize(
-    ("flags", "left"), [((), [20, 10]), (("--max-step", "19"), [10]), (("--max-step", "9"), []), (("--order", "mtime"), [20, 10])]
+    ("flags", "left"),
+    [
+        ((), [20, 10]),
+        (("--max-step", "19"), [10]),
+        (("--max-step", "9"), []),
+        (("--order", "mtime"), [20, 10]),
+    ],
 )
 def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
     code, out, _ = ls(capfd, demo, *flags, "--json")
@@ -306,7 +363,10 @@ def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
 def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
     for f in (demo / "iter_0000010").rglob("*.pt"):
         os.utime(f)
-    assert [steps(ls(capfd, demo, *flags, "--json")[1]) for flags in ((), ("--order", "mtime"), ("--order", "step"))] == [
+    assert [
+        steps(ls(capfd, demo, *flags, "--json")[1])
+        for flags in ((), ("--order", "mtime"), ("--order", "step"))
+    ] == [
         [10, 20],
         [10, 20],
         [20, 10],
@@ -324,11 +384,21 @@ def test_only_one_kind(capfd, kind):
 
 
 def test_a_step_that_only_contents_tell_is_filtered_too(tmp_path, capfd):
-    """A name without a global step (MindSpore's epoch and step in it): a plan reads it in the file, and so does --max-step."""
+    """A name without a global step (MindSpore's epoch and step in it): a plan reads it in the file, and so
+    does --max-step.
+    """
     for epoch, done in ((1, 5), (2, 10)):
         (tmp_path / f"net-{epoch}_5.ckpt").write_bytes(mindspore(True, 0, step_num=done, epoch_num=epoch))
-    listed = {most: json.loads(ls(capfd, tmp_path, "--max-step", most, "--json")[1])["checkpoints"] for most in (4, 5, 9, 10)}
-    assert {most: [c["epoch"] for c in found] for most, found in listed.items()} == {4: [], 5: [1], 9: [1], 10: [2, 1]}
+    listed = {
+        most: json.loads(ls(capfd, tmp_path, "--max-step", most, "--json")[1])["checkpoints"]
+        for most in (4, 5, 9, 10)
+    }
+    assert {most: [c["epoch"] for c in found] for most, found in listed.items()} == {
+        4: [],
+        5: [1],
+        9: [1],
+        10: [2, 1],
+    }
 
 
 @pytest.mark.parametrize("flag", ["--settle", "--fault-ranks", "--fault-file"])

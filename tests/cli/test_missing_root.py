@@ -1,4 +1,6 @@
-"""A ROOT that does not exist is never "none": exit 5 in every command and in the API, whatever else allows a first launch."""
+"""A ROOT that does not exist is never "none": exit 5 in every command and in the API, whatever else allows a
+first launch.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +78,13 @@ def typos(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"])
+@pytest.mark.parametrize(
+    "typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"]
+)
 @pytest.mark.parametrize("command", ASK)
-def test_every_command_ends_with_5(command: str, typo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_command_ends_with_5(
+    command: str, typo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     root = typos(tmp_path)[typo]
     words = command.split()
     sides = (str(root), str(root)) if words[0] == "diff" else (str(root),)
@@ -89,7 +95,9 @@ def test_every_command_ends_with_5(command: str, typo: str, tmp_path: Path, capf
     assert sorted(tmp_path.joinpath("runs").rglob("*")) == before
 
 
-@pytest.mark.parametrize("typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"])
+@pytest.mark.parametrize(
+    "typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"]
+)
 def test_every_function_raises_cannot_look(typo: str, tmp_path: Path) -> None:
     root = str(typos(tmp_path)[typo])
     allowed = Selection(allow_none=True)
@@ -109,7 +117,8 @@ def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture
     subprocess.run(["sh", "-c", line], check=True)
     assert execute(["plan", str(root), "--allow-none"]) == 0
     assert execute(["plan", str(tmp_path / "no" / "such"), "--allow-missing"]) == 5
-    assert "mkdir" not in capfd.readouterr().err  # it would fail, or make the mount point of a file system that is gone
+    # it would fail, or make the mount point of a file system that is gone
+    assert "mkdir" not in capfd.readouterr().err
 
 
 FIRST = ("latest", "plan", "hook", "run")
@@ -119,9 +128,16 @@ FIRST = ("latest", "plan", "hook", "run")
 @pytest.mark.parametrize("command", FIRST)
 @pytest.mark.parametrize("given", ["flag", "variable"])
 def test_a_first_launch_may_say_so(
-    command: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str,
+    given: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("ckpt_tools.job.command.become", lambda words, env: (_ for _ in ()).throw(FileNotFoundError(2, "started")))
+    monkeypatch.setattr(
+        "ckpt_tools.job.command.become",
+        lambda words, env: (_ for _ in ()).throw(FileNotFoundError(2, "started")),
+    )
     typos(tmp_path)
     root, more = str(tmp_path / "runs" / "new"), ("--", "train") if command == "run" else ()
     if given == "variable":
@@ -163,9 +179,13 @@ def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_scripts_are_told_is_the_safe_form() -> None:
-    """No ready script takes a missing ROOT for a first launch, or makes one that is missing: both would hide a misspelt path."""
+    """No ready script takes a missing ROOT for a first launch, or makes one that is missing: both would hide
+    a misspelt path.
+    """
     pages = (DOCS / "hooks.md", DOCS / "exit-codes.md", ROOT / "README.md")
-    scripts = {p: p.read_text() for p in (ROOT / "ckpt_tools" / "snippets").iterdir() if p.suffix in (".sh", ".yaml")}
+    scripts = {
+        p: p.read_text() for p in (ROOT / "ckpt_tools" / "snippets").iterdir() if p.suffix in (".sh", ".yaml")
+    }
     scripts |= {p: "\n".join(re.findall(r"```(?:ba)?sh\n(.*?)```", p.read_text(), re.DOTALL)) for p in pages}
     assert len(scripts) > 10 and sum("--allow-none" in text for text in scripts.values()) > 10
     for path, text in scripts.items():

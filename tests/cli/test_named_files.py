@@ -15,7 +15,16 @@ from ckpt_tools import Selection, Verdict, errors
 from ckpt_tools.cli import execute
 
 GOOD = LAYOUT_TREES / "megatron"
-NAMES = ["notes.txt", "empty/", "notes/", "latest_checkpointed_iteration.txt", "model-graph.meta", "a.lock", "train.log", "noname"]
+NAMES = [
+    "notes.txt",
+    "empty/",
+    "notes/",
+    "latest_checkpointed_iteration.txt",
+    "model-graph.meta",
+    "a.lock",
+    "train.log",
+    "noname",
+]
 """What may be named beside a checkpoint by mistake; those that end in / are directories."""
 
 
@@ -29,7 +38,12 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def good(tmp_path: Path) -> Path:
     """A checkpoint file that is sound."""
-    return Path(shutil.copy(next(p for p in sorted(GOOD.rglob("model_optim_rng.pt")) if p.stat().st_size and not broken(p)), tmp_path / "good.pt"))
+    return Path(
+        shutil.copy(
+            next(p for p in sorted(GOOD.rglob("model_optim_rng.pt")) if p.stat().st_size and not broken(p)),
+            tmp_path / "good.pt",
+        )
+    )
 
 
 def broken(path: Path) -> bool:
@@ -50,7 +64,9 @@ def other(tmp_path: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("first", [True, False])
-def test_verify_names_what_it_did_not_inspect(name: str, first: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_what_it_did_not_inspect(
+    name: str, first: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     named, sound = other(tmp_path, name), good(tmp_path)
     both = [str(named), str(sound)] if first else [str(sound), str(named)]
     assert execute(["verify", str(sound)]) == 0
@@ -59,7 +75,9 @@ def test_verify_names_what_it_did_not_inspect(name: str, first: bool, tmp_path: 
     assert execute(["verify", *both, "--level", "structure", "--json"]) == 5
     said = json.loads(capfd.readouterr().out)
     assert said["verdict"] == "unknown"
-    assert [(f["code"], f["path"]) for f in said["findings"] if f["code"] == "not-inspected"] == [("not-inspected", str(named))]
+    assert [(f["code"], f["path"]) for f in said["findings"] if f["code"] == "not-inspected"] == [
+        ("not-inspected", str(named))
+    ]
     assert execute(["verify", *both, "-q"]) == 5
     assert os.path.basename(named) in capfd.readouterr().out
     assert ckpt_tools.verify(both).verdict is Verdict.UNKNOWN
@@ -75,9 +93,22 @@ def test_show_and_diff_do_not_end_with_0(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("/")])
 @pytest.mark.parametrize("command", ["plan", "latest", "hook"])
-def test_a_file_for_a_root_is_no_first_launch(command: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_for_a_root_is_no_first_launch(
+    command: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     named = other(tmp_path, name)
-    assert execute([command, str(named), "--allow-none", "--allow-missing", *(["--plan-dir", "plans"] if command == "hook" else [])]) == 5
+    assert (
+        execute(
+            [
+                command,
+                str(named),
+                "--allow-none",
+                "--allow-missing",
+                *(["--plan-dir", "plans"] if command == "hook" else []),
+            ]
+        )
+        == 5
+    )
     assert str(named) in capfd.readouterr().err
     with pytest.raises(errors.CannotLook):
         ckpt_tools.plan(named, Selection(allow_none=True))

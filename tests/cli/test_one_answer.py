@@ -1,4 +1,6 @@
-"""One question, one answer: plan, latest, hook, run and the Python API choose the same and end with the same exit code."""
+"""One question, one answer: plan, latest, hook, run and the Python API choose the same and end with the same
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,13 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Asker(monkeypatch, capfd, tmp_path / "state")
 
 
-# -- what was there at an earlier start ---------------------------------------------------------------------------------------------
+# -- what was there at an earlier start ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("started", ["run", "hook"])
-def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(asker: Asker, tmp_path: Path, started: str) -> None:
+def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
+    asker: Asker, tmp_path: Path, started: str
+) -> None:
     """A file system that is not mounted looks like a first launch to whoever asks."""
     root = megatron(tmp_path / "run")
     assert asker.ask(started, root).step == 20
@@ -40,7 +44,10 @@ def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(asker: 
     root.mkdir()
     for flags in ((), ("--allow-none",)):
         assert set(asker.everywhere(root, *flags, allow_none=bool(flags)).values()) == {Answer(4)}
-        assert f"an earlier start resumed from step 20 ({root}/iter_0000020)" in asker.err and "--allow-fresh" in asker.err
+        assert (
+            f"an earlier start resumed from step 20 ({root}/iter_0000020)" in asker.err
+            and "--allow-fresh" in asker.err
+        )
     for answer in asker.everywhere(root, "--allow-fresh", allow_fresh=True).values():
         assert (answer.code, answer.step, answer.path) == (0, None, None)
 
@@ -52,7 +59,9 @@ def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
     assert not asker.state.exists()
     shutil.rmtree(root)
     root.mkdir()
-    assert {asker.ask(name, root, "--allow-none") for name in ("plan", "latest")} == {asker.ask("plan", root, "--allow-none")}
+    assert {asker.ask(name, root, "--allow-none") for name in ("plan", "latest")} == {
+        asker.ask("plan", root, "--allow-none")
+    }
 
 
 def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
@@ -71,7 +80,9 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("note", ["", "[]", "not json"])
-def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(asker: Asker, tmp_path: Path, name: str, note: str) -> None:
+def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
+    asker: Asker, tmp_path: Path, name: str, note: str
+) -> None:
     root = megatron(tmp_path / "run")
     asker.ask("run", root)
     (last,) = asker.state.glob("*/last.json")
@@ -101,7 +112,7 @@ def test_decisions_never_go_below_the_root(asker: Asker, tmp_path: Path) -> None
     assert set(asker.everywhere(root).values()) == {Answer(2)}
 
 
-# -- every layout's trees, as they are, damaged, and with times that nobody can believe ---------------------------------------------
+# -- every layout's trees, as they are, damaged, and with times that nobody can believe ----------------------
 
 
 def flags(options: dict[str, Any]) -> list[object]:
@@ -111,7 +122,9 @@ def flags(options: dict[str, Any]) -> list[object]:
         if key == "replicas_all":
             words += ["--replicas", "all"]
         elif key == "replica_groups":
-            words += [w for role, groups in value.items() for w in ("--replica-groups", _groups(role, groups))]
+            words += [
+                w for role, groups in value.items() for w in ("--replica-groups", _groups(role, groups))
+            ]
         else:
             text = [] if value is True else [",".join(map(str, value)) if isinstance(value, list) else value]
             words += [f"--{key.replace('_', '-')}", *text]
@@ -145,13 +158,19 @@ def doubt(root: Path, change: Callable[[dict[Path, int]], dict[Path, int]]) -> N
 
 
 def asked() -> Iterator[Any]:
-    """(case, question): those with an expected answer, those about damage, and those about doubtful times, of every layout."""
+    """(case, question): those with an expected answer, those about damage, and those about doubtful times, of
+    every layout.
+    """
     for case in CASES:
         expected = json.loads(case.read_text())
         name = f"{case.parent.parent.name}-{case.parent.name}"
         for key in ("plans", "verify"):
-            yield from (pytest.param(case, q, id=f"{name}-{key}-{i}") for i, q in enumerate(expected.get(key, ())))
-        yield from (pytest.param(case, {"times": change}, id=f"{name}-{change.__name__[1:]}") for change in DOUBTS)
+            yield from (
+                pytest.param(case, q, id=f"{name}-{key}-{i}") for i, q in enumerate(expected.get(key, ()))
+            )
+        yield from (
+            pytest.param(case, {"times": change}, id=f"{name}-{change.__name__[1:]}") for change in DOUBTS
+        )
 
 
 def prepared(case: Path, question: dict[str, Any], tmp_path: Path) -> Path:
@@ -168,7 +187,9 @@ ASKED = list(asked())
 def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     options = question.get("options", {})
     root = prepared(case, question, tmp_path)
-    answers = asker.everywhere(root, *flags(options), **{name: getattr(selection(options), name) for name in options})
+    answers = asker.everywhere(
+        root, *flags(options), **{name: getattr(selection(options), name) for name in options}
+    )
     assert len(set(answers.values())) == 1, answers
 
 
@@ -180,33 +201,50 @@ def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tm
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("case", "question"), [q for i, q in enumerate(ASKED) if i % 13])
-def test_all_answer_alike_to_every_question(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+def test_all_answer_alike_to_every_question(
+    asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path
+) -> None:
     alike(asker, case, question, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
 @pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])
-def test_all_answer_alike_whatever_the_tracker_says(asker: Asker, tmp_path: Path, newest: str, tracker: str | None) -> None:
-    """Times that agree with the steps, or not, or that tell nothing; a tracker that sides with either, with neither, or is not there."""
+def test_all_answer_alike_whatever_the_tracker_says(
+    asker: Asker, tmp_path: Path, newest: str, tracker: str | None
+) -> None:
+    """Times that agree with the steps, or not, or that tell nothing; a tracker that sides with either, with
+    neither, or is not there.
+    """
     root = megatron(tmp_path / "run", steps=(10, 20, 30), world=1, tracker=False)
     doubt(root, {"by-step": dict, "by-time": _reversed, "nobody-knows": _equal}[newest])
     if tracker is not None:
         (root / "latest_checkpointed_iteration.txt").write_text(tracker)
-    for words, named in (((), {}), (("--order", "step"), {"order": "step"}), (("--resume-from", "tracker"), {"resume_from": "tracker"})):
+    for words, named in (
+        ((), {}),
+        (("--order", "step"), {"order": "step"}),
+        (("--resume-from", "tracker"), {"resume_from": "tracker"}),
+    ):
         answers = asker.everywhere(root, *words, **named)
         assert len(set(answers.values())) == 1, answers
 
 
-# -- what must not matter -----------------------------------------------------------------------------------------------------------
+# -- what must not matter ------------------------------------------------------------------------------------
 
-FORMATS = {"plan": ("table", "json", "shell"), "latest": ("text", "json", "shell"), "hook": ("shell", "json", "slurm"), "run": ("text",)}
+FORMATS = {
+    "plan": ("table", "json", "shell"),
+    "latest": ("text", "json", "shell"),
+    "hook": ("shell", "json", "slurm"),
+    "run": ("text",),
+}
 TREES: dict[str, Callable[[Path], object]] = {
     "sound": lambda root: None,
     "an older one": lambda root: broken(root, 20),
     "none usable": lambda root: [broken(root, step) for step in (10, 20)],
     "in doubt": lambda root: doubt(root, _reversed),
-    "nothing": lambda root: [shutil.rmtree(entry) if entry.is_dir() else entry.unlink() for entry in root.iterdir()],
+    "nothing": lambda root: [
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink() for entry in root.iterdir()
+    ],
     "not there": shutil.rmtree,
 }
 
@@ -220,7 +258,9 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)
-def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, tmp_path: Path, tree: str, name: str) -> None:
+def test_neither_format_nor_rank_nor_quiet_decides(
+    asker: Asker, tmp_path: Path, tree: str, name: str
+) -> None:
     root = megatron(tmp_path / "run")
     TREES[tree](root)
     right = asker.ask("plan", root)
@@ -228,9 +268,20 @@ def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, tmp_path: Path,
         assert asker.ask(name, root, *more) == right, more
     for output in FORMATS[name]:
         for more in ((), ("-q", "--rank", "1")):
-            words = [name, root, "--plan-dir", asker.state, "--format", output, *more, *(["--", "train"] if name == "run" else [])]
+            words = [
+                name,
+                root,
+                "--plan-dir",
+                asker.state,
+                "--format",
+                output,
+                *more,
+                *(["--", "train"] if name == "run" else []),
+            ]
             asker.started = {}
-            code, out, _ = asker.execute(*words, *(["--rank", "0"] if name == "latest" and "--rank" not in more else []))
+            code, out, _ = asker.execute(
+                *words, *(["--rank", "0"] if name == "latest" and "--rank" not in more else [])
+            )
             assert code == right.code, words
             told = re.search(r"CKPT_STEP=(\d*)", out)
             assert told is None or told[1] == str(right.step or ""), words
@@ -240,24 +291,34 @@ def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, tmp_path: Path,
 def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     budgets = {
-        name: json.loads(asker.execute(name, root, "--plan-dir", asker.state, "--json", "--rank", "0")[1])["budget"]
+        name: json.loads(asker.execute(name, root, "--plan-dir", asker.state, "--json", "--rank", "0")[1])[
+            "budget"
+        ]
         for name in ("plan", "latest", "hook")
     }
     assert budgets == {"plan": None, "latest": None, "hook": 60}
     broken_body(root)
     for budget, code in (("0s", 20), ("1h", 10)):
-        answers = asker.everywhere(root, "--budget", budget, "--no-cache", budget=0.0 if budget == "0s" else 3600.0)
+        answers = asker.everywhere(
+            root, "--budget", budget, "--no-cache", budget=0.0 if budget == "0s" else 3600.0
+        )
         assert {a.step for a in answers.values()} == {code}, answers
         assert len(set(answers.values())) == 1
 
 
-# -- narrowed to a rank, and strict -------------------------------------------------------------------------------------------------
+# -- narrowed to a rank, and strict --------------------------------------------------------------------------
 
 
-def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CKPT_RANK is what each process of a job has: whoever writes the plan of the job there must not write that of one rank."""
+def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CKPT_RANK is what each process of a job has: whoever writes the plan of the job there must not write
+    that of one rank.
+    """
     root = megatron(tmp_path / "run")
-    whole, one = (json.loads(asker.execute("plan", root, "--json", *words)[1]) for words in ((), ("--rank", "1")))
+    whole, one = (
+        json.loads(asker.execute("plan", root, "--json", *words)[1]) for words in ((), ("--rank", "1"))
+    )
     assert [r["rank"] for r in whole["ranks"]] == [0, 1] and one == {
         **whole,
         "ranks": whole["ranks"][1:],
@@ -278,7 +339,9 @@ def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "hook"])
-def test_a_rank_outside_the_world_of_the_decision_does_not_start(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_rank_outside_the_world_of_the_decision_does_not_start(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     root = megatron(tmp_path / "run")
     for variable, value in torchrun_env(3, 4).items():
         monkeypatch.setenv(variable, value)

@@ -1,4 +1,6 @@
-"""Nobody else's orders: what every command, the Python API and a job do where others could have written what they are told by."""
+"""Nobody else's orders: what every command, the Python API and a job do where others could have written what
+they are told by.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,18 @@ def started(asker: Asker, *argv: object) -> str:
 # ---- --plan-dir
 
 
-def test_a_directory_of_decisions_that_everybody_may_write(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_decisions_that_everybody_may_write(
+    asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plans.chmod(0o777)
     asked = ("hook", root, "--plan-dir", plans)
-    refused(asker, *asked, because=f"{plans} may be written by everybody (mode 0777)", flag="--plan-dir", say=f"--trust-dir {plans}")
+    refused(
+        asker,
+        *asked,
+        because=f"{plans} may be written by everybody (mode 0777)",
+        flag="--plan-dir",
+        say=f"--trust-dir {plans}",
+    )
     assert list(plans.rglob("*.json")) == []  # nothing was decided
     started(asker, *asked, "--trust-dir", plans)
     monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
@@ -73,10 +83,19 @@ def test_a_directory_of_decisions_that_everybody_may_write(asker: Asker, root: P
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_note_that_others_could_have_taken_away_is_not_missed(asker: Asker, empty: Path, plans: Path, command: str) -> None:
+def test_a_note_that_others_could_have_taken_away_is_not_missed(
+    asker: Asker, empty: Path, plans: Path, command: str
+) -> None:
     """Without the note of an earlier start a lost mount looks like a first launch."""
     words = ("--", "train") if command == "run" else ()
-    asked = (command, empty, "--plan-dir", plans, "--allow-none", *(("--rank", "0") if command == "latest" else ()))
+    asked = (
+        command,
+        empty,
+        "--plan-dir",
+        plans,
+        "--allow-none",
+        *(("--rank", "0") if command == "latest" else ()),
+    )
     plans.chmod(0o777)
     refused(asker, *asked, *words, because="may be written by everybody", flag="--plan-dir")
     plans.chmod(0o755)
@@ -90,12 +109,21 @@ def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Pa
     note.chmod(0o644)
     owners.give(note)
     asked = ("plan", empty, "--plan-dir", plans, "--allow-none")
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+    refused(
+        asker,
+        *asked,
+        because=f"belongs to uid {SOMEBODY}",
+        flag="--plan-dir",
+        say=f"--trust-owner {SOMEBODY}",
+    )
     assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
     with pytest.raises(Untrusted):
         latest(str(empty), Selection(plan_dir=str(plans), allow_none=True))
     with pytest.raises(Exception, match="an earlier start resumed from step 20"):
-        latest(str(empty), Selection(plan_dir=str(plans), allow_none=True, trust=Trust(owners=frozenset({SOMEBODY}))))
+        latest(
+            str(empty),
+            Selection(plan_dir=str(plans), allow_none=True, trust=Trust(owners=frozenset({SOMEBODY}))),
+        )
 
 
 def decided(asker: Asker, root: Path, plans: Path) -> Path:
@@ -104,7 +132,9 @@ def decided(asker: Asker, root: Path, plans: Path) -> Path:
     return next(plans.glob("*/j.0/1.json"))
 
 
-def test_a_decision_that_somebody_planted_in_a_sticky_directory(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
+def test_a_decision_that_somebody_planted_in_a_sticky_directory(
+    asker: Asker, root: Path, plans: Path, owners: Owners
+) -> None:
     """The attack on the first release: the directory for the root is somebody else's, and so is all in it."""
     decision = decided(asker, root, plans)
     body = json.loads(decision.read_text())
@@ -113,7 +143,13 @@ def test_a_decision_that_somebody_planted_in_a_sticky_directory(asker: Asker, ro
     for path in (*plans.rglob("*"),):
         owners.give(path)
     asked = ("hook", root, "--plan-dir", plans, "--job", "j")
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+    refused(
+        asker,
+        *asked,
+        because=f"belongs to uid {SOMEBODY}",
+        flag="--plan-dir",
+        say=f"--trust-owner {SOMEBODY}",
+    )
 
 
 def test_a_sticky_directory_of_decisions_does_for_many_users(asker: Asker, root: Path, plans: Path) -> None:
@@ -139,11 +175,24 @@ def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: 
         place = plans / ("".join(flags) or "own")
         before = os.umask(0)
         try:
-            started(asker, "hook", root, "--plan-dir", place / "deep", "--view", place / "view", "--job", "j", *flags)
+            started(
+                asker,
+                "hook",
+                root,
+                "--plan-dir",
+                place / "deep",
+                "--view",
+                place / "view",
+                "--job",
+                "j",
+                *flags,
+            )
         finally:
             os.umask(before)
         found = {stat.S_IMODE(p.lstat().st_mode) for p in place.rglob("*") if not p.is_symlink()}
-        assert found <= modes | {0o755, 0o644} and not any(mode & 0o002 for mode in found), [oct(m) for m in found]
+        assert found <= modes | {0o755, 0o644} and not any(mode & 0o002 for mode in found), [
+            oct(m) for m in found
+        ]
 
 
 # ---- CKPT_PLAN
@@ -160,24 +209,36 @@ READING = (("hook", "--read"), ("latest", "--rank", "0"))
 
 
 @pytest.mark.parametrize("asked", READING, ids=["hook", "latest"])
-def test_a_decision_in_the_environment(asker: Asker, plan: Path, owners: Owners, asked: Sequence[str]) -> None:
+def test_a_decision_in_the_environment(
+    asker: Asker, plan: Path, owners: Owners, asked: Sequence[str]
+) -> None:
     started(asker, *asked)
     plan.chmod(0o666)
     refused(asker, *asked, because=f"{plan} may be written by everybody", flag="CKPT_PLAN", say="chmod o-w")
     plan.chmod(0o644)
     owners.give(plan)
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust-owner {SOMEBODY}")
+    refused(
+        asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust-owner {SOMEBODY}"
+    )
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
 
 @pytest.mark.parametrize("asked", READING, ids=["hook", "latest"])
-def test_a_decision_that_is_no_file(asker: Asker, plan: Path, monkeypatch: pytest.MonkeyPatch, asked: Sequence[str]) -> None:
+def test_a_decision_that_is_no_file(
+    asker: Asker, plan: Path, monkeypatch: pytest.MonkeyPatch, asked: Sequence[str]
+) -> None:
     plan.rename(plan.with_name("kept"))
     os.mkfifo(plan)
     refused(asker, *asked, because="no regular file", flag="CKPT_PLAN", say="file of your own")
     reading, writing = os.pipe()
     monkeypatch.setenv("CKPT_PLAN", f"/dev/fd/{reading}")
-    refused(asker, *asked, because="is a pipe or a socket", flag="CKPT_PLAN", say="write it into a file of your own")
+    refused(
+        asker,
+        *asked,
+        because="is a pipe or a socket",
+        flag="CKPT_PLAN",
+        say="write it into a file of your own",
+    )
     os.close(reading)
     os.close(writing)
 
@@ -186,7 +247,13 @@ def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
     os.truncate(plan, 8 << 30)  # most of it a hole
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ckpt_tools.settings.checked_json.MOST", 1 << 16)
-        refused(asker, *READING[0], because="larger than 65,536 bytes", flag="CKPT_PLAN", say="file that was meant")
+        refused(
+            asker,
+            *READING[0],
+            because="larger than 65,536 bytes",
+            flag="CKPT_PLAN",
+            say="file that was meant",
+        )
     plan.write_text("[" * 100_000)
     assert asker.execute(*READING[0])[0] == 5
 
@@ -194,7 +261,9 @@ def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
 # ---- --view
 
 
-def test_a_view_that_others_could_exchange(asker: Asker, root: Path, plans: Path, tmp_path: Path, owners: Owners) -> None:
+def test_a_view_that_others_could_exchange(
+    asker: Asker, root: Path, plans: Path, tmp_path: Path, owners: Owners
+) -> None:
     (tmp_path / "open").mkdir()
     asked = ("hook", root, "--plan-dir", plans, "--view", tmp_path / "open/view")
     (tmp_path / "open").chmod(0o777)
@@ -206,7 +275,9 @@ def test_a_view_that_others_could_exchange(asker: Asker, root: Path, plans: Path
     refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--view", say="--trust-owner")
 
 
-def test_a_view_that_was_exchanged_since(asker: Asker, tmp_path: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_was_exchanged_since(
+    asker: Asker, tmp_path: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = one_file_per_rank(tmp_path / "ranks")
     started(asker, "hook", root, "--plan-dir", plans, "--view", tmp_path / "view", "--job", "j")
     monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j.0/1.json"))))
@@ -252,22 +323,44 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
-def test_strategy_files_beside_the_checkpoints_and_elsewhere(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
+def test_strategy_files_beside_the_checkpoints_and_elsewhere(
+    asker: Asker, root: Path, tmp_path: Path, owners: Owners
+) -> None:
     """Those in ROOT are as good as the checkpoints; those elsewhere say whose files a rank loads."""
     (elsewhere := tmp_path / "strategy").mkdir()
     for place in (elsewhere, root):
         (place / "src_strategy_0.ckpt").write_bytes(b"no strategy")
     elsewhere.chmod(0o777)
     said = "--strategy-dir"
-    refused(asker, "plan", root, said, elsewhere, because="may be written by everybody", flag=f"{said}: ", say=f"--trust-dir {elsewhere}")
+    refused(
+        asker,
+        "plan",
+        root,
+        said,
+        elsewhere,
+        because="may be written by everybody",
+        flag=f"{said}: ",
+        say=f"--trust-dir {elsewhere}",
+    )
     elsewhere.chmod(0o755)
     owners.give(elsewhere / "src_strategy_0.ckpt")
-    refused(asker, "plan", root, said, elsewhere, because=f"belongs to uid {SOMEBODY}", flag=f"{said}: ", say="--trust-owner")
+    refused(
+        asker,
+        "plan",
+        root,
+        said,
+        elsewhere,
+        because=f"belongs to uid {SOMEBODY}",
+        flag=f"{said}: ",
+        say="--trust-owner",
+    )
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
         assert "damaged or no strategy file" in asker.execute("plan", root, said, *words)[2]
 
 
-@pytest.mark.parametrize(("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")])
+@pytest.mark.parametrize(
+    ("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")]
+)
 def test_the_variable_is_named_where_it_was_the_variable(
     asker: Asker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str
 ) -> None:
@@ -301,9 +394,20 @@ def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) ->
     key = tmp_path / "key"
     key.write_bytes(b"k" * 16)
     key.chmod(0o640)
-    for command in (("verify", root), ("plan", root), ("diff", root, root), ("show", next(root.rglob("*.pt")))):
+    for command in (
+        ("verify", root),
+        ("plan", root),
+        ("diff", root, root),
+        ("show", next(root.rglob("*.pt"))),
+    ):
         refused(
-            asker, *command, "--key-file", key, because="may be used by others than its owner (mode 0640)", flag="--key-file", say=f"chmod 600 {key}"
+            asker,
+            *command,
+            "--key-file",
+            key,
+            because="may be used by others than its owner (mode 0640)",
+            flag="--key-file",
+            say=f"chmod 600 {key}",
         )
 
 
@@ -361,7 +465,9 @@ def test_flags_of_trust_come_before_variables(tmp_path: Path) -> None:
 
 
 def searched(cwd: Path, **trusted: object) -> resolve.Settings:
-    return resolve.resolve({"world-size": None, **{k.replace("_", "-"): v for k, v in trusted.items()}}, env={}, cwd=str(cwd))
+    return resolve.resolve(
+        {"world-size": None, **{k.replace("_", "-"): v for k, v in trusted.items()}}, env={}, cwd=str(cwd)
+    )
 
 
 @pytest.fixture
@@ -380,7 +486,11 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
     (project / "b").chmod(0o777)
     found = searched(project / "b/c")
     assert found.values == {} and found.refused and "b may be written by everybody" in str(found.refused)
-    assert f"{project}/ckpt.toml is not read" in str(found.refused) and "--config" in found.refused.hint and "--trust-dir" in found.refused.hint
+    assert (
+        f"{project}/ckpt.toml is not read" in str(found.refused)
+        and "--config" in found.refused.hint
+        and "--trust-dir" in found.refused.hint
+    )
     assert searched(project / "b/c", trust_dir=[str(project / "b")]).values["world-size"] == 8
     (project / "ckpt.toml").unlink()
     assert searched(project / "b/c").refused is None  # nobody is warned of a file that is not there
@@ -407,15 +517,28 @@ def test_the_search_of_root_in_the_tree_of_a_user(project: Path, owners: Owners)
     assert found.values == {} and f"{project} belongs to uid {SOMEBODY}" in str(found.refused)
 
 
-def test_the_warning_is_on_stderr_and_the_command_goes_on(asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_is_on_stderr_and_the_command_goes_on(
+    asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "ckpt.toml").chmod(0o666)
     monkeypatch.chdir(project / "b")
     code, _, err = asker.execute("plan", root)
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
-    refused(asker, "plan", root, "--config", project / "ckpt.toml", because="may be written by everybody", flag="--config", say="chmod o-w")
+    refused(
+        asker,
+        "plan",
+        root,
+        "--config",
+        project / "ckpt.toml",
+        because="may be written by everybody",
+        flag="--config",
+        say="chmod o-w",
+    )
 
 
-def test_a_start_without_a_configuration_asks_about_no_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_a_configuration_asks_about_no_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "ckpt.toml").unlink()
     monkeypatch.setattr(trust, "check", lambda *_: pytest.fail("asked"))
     assert searched(project / "b/c").file is None
@@ -443,11 +566,22 @@ def spoiled(home: Path, how: str, owners: Owners) -> None:
         database.symlink_to("/etc/passwd") if how == "link" else os.mkfifo(database)
 
 
-SPOILED = ("directory of somebody", "directory for everybody", "file of somebody", "file for everybody", "second name", "link", "fifo", "too large")
+SPOILED = (
+    "directory of somebody",
+    "directory for everybody",
+    "file of somebody",
+    "file for everybody",
+    "second name",
+    "link",
+    "fifo",
+    "too large",
+)
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_cache_of_others_is_not_used(asker: Asker, root: Path, tmp_path: Path, owners: Owners, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_cache_of_others_is_not_used(
+    asker: Asker, root: Path, tmp_path: Path, owners: Owners, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     started(asker, "plan", root)
     home = next((tmp_path / "cache").glob("*/verdicts.sqlite"))
@@ -462,7 +596,9 @@ def test_a_cache_of_others_is_not_used(asker: Asker, root: Path, tmp_path: Path,
 
 
 def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every command of the pod."""
+    """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every
+    command of the pod.
+    """
     monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
     monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
     for mode in (0o777, 0o2775):
@@ -487,7 +623,9 @@ def test_a_server_that_calls_root_nobody(asker: Asker, root: Path, plans: Path, 
         started(asker, *READING[0])
 
 
-def test_a_group_of_everybody_in_the_container(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_everybody_in_the_container(
+    asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OpenShift: a uid without a name, gid 0, and directories that the group may write."""
 
     def unknown(uid: int) -> object:
@@ -512,7 +650,9 @@ def test_a_private_group(asker: Asker, root: Path, plans: Path, monkeypatch: pyt
 
 
 def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
-    """Links to links, all root's: a fault file of mode 0644 in a directory of mode 1777, and a key that its group may read."""
+    """Links to links, all root's: a fault file of mode 0644 in a directory of mode 1777, and a key that its
+    group may read.
+    """
     volume = tmp_path / "volume"
     (volume / "..2026_01_01").mkdir(parents=True, mode=0o755)
     for name, data in (("faults", b"[0]"), ("key", b"k" * 16)):
@@ -533,14 +673,30 @@ def test_a_directory_of_ours_in_a_sticky_one(asker: Asker, root: Path, tmp_path:
     (tmp_path / "tmp").chmod(0o1777)
     (tmp_path / "tmp/mydir").mkdir(mode=0o755)
     (tmp_path / "tmp/mydir/faults").write_text("[0]")
-    started(asker, "hook", root, "--plan-dir", tmp_path / "tmp/mydir/plans", "--fault-file", tmp_path / "tmp/mydir/faults", "--save-interval", "10")
+    started(
+        asker,
+        "hook",
+        root,
+        "--plan-dir",
+        tmp_path / "tmp/mydir/plans",
+        "--fault-file",
+        tmp_path / "tmp/mydir/faults",
+        "--save-interval",
+        "10",
+    )
 
 
 def test_root_in_the_home_of_a_user(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
     """A cron job of root with the user's directory of decisions: said once, it goes on."""
     owners.give(plans)
     asked = ("hook", root, "--plan-dir", plans)
-    refused(asker, *asked, because=f"{plans} belongs to uid {SOMEBODY}", flag="--plan-dir", say=f"--trust-owner {SOMEBODY}")
+    refused(
+        asker,
+        *asked,
+        because=f"{plans} belongs to uid {SOMEBODY}",
+        flag="--plan-dir",
+        say=f"--trust-owner {SOMEBODY}",
+    )
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
 
@@ -564,7 +720,9 @@ def told(path: Path, to: Trust, private: bool) -> str:
 
 
 def asked_by(uid: int, path: Path, to: Trust = trust.OURS, *, private: bool = False) -> str:
-    """What a process of that user reads, or why it does not: a real one, as root; else this one, which is told that it is theirs."""
+    """What a process of that user reads, or why it does not: a real one, as root; else this one, which is
+    told that it is theirs.
+    """
     if not as_root:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: uid)
@@ -587,9 +745,16 @@ def asked_by(uid: int, path: Path, to: Trust = trust.OURS, *, private: bool = Fa
 
 @pytest.mark.slow
 def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
-    """The rule between processes of different users: in /tmp, in a directory of the group 0, and for what root gives to them."""
+    """The rule between processes of different users: in /tmp, in a directory of the group 0, and for what
+    root gives to them.
+    """
     shared.chmod(0o1777)
-    for name, uid, mode in (("own", VICTIM, 0o600), ("planted", ATTACKER, 0o644), ("open", VICTIM, 0o666), ("roots", 0, 0o644)):
+    for name, uid, mode in (
+        ("own", VICTIM, 0o600),
+        ("planted", ATTACKER, 0o644),
+        ("open", VICTIM, 0o666),
+        ("roots", 0, 0o644),
+    ):
         (shared / name).write_text("go")
         (shared / name).chmod(mode)
         owners.give(shared / name, uid)
@@ -599,7 +764,8 @@ def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
     assert asked_by(ATTACKER, shared / "planted") == asked_by(VICTIM, shared / "roots") == "go"
     assert asked_by(VICTIM, shared / "planted", Trust(owners=frozenset({ATTACKER}))) == "go"
     assert "everybody" in asked_by(VICTIM, shared / "open")
-    assert asked_by(VICTIM, shared / "roots", private=True) == "go"  # a Secret, mounted for a user who is not root
+    # a Secret, mounted for a user who is not root
+    assert asked_by(VICTIM, shared / "roots", private=True) == "go"
     assert "used by others" in asked_by(ATTACKER, shared / "planted", private=True)
 
 
@@ -626,12 +792,17 @@ def test_a_random_user_of_the_group_0(shared: Path, owners: Owners) -> None:
         ({"path": "{root}/../elsewhere"}, "resume.path"),
         ({"path": "/"}, "resume.path"),
         ({"args": ["--load", "/elsewhere"]}, "resume.args: /elsewhere"),
-        ({"args": ["--load", "{root}", "--trust-remote-code"]}, "'--trust-remote-code', which no layout says"),
+        (
+            {"args": ["--load", "{root}", "--trust-remote-code"]},
+            "'--trust-remote-code', which no layout says",
+        ),
         ({"env": {"CKPT_LOAD_DIR": "/elsewhere"}}, "resume.env.CKPT_LOAD_DIR"),
         ({"env": {"LD_PRELOAD": "/elsewhere.so"}}, "resume.env"),
     ],
 )
-def test_a_decision_leads_to_what_was_planned(asker: Asker, plan: Path, root: Path, resume: dict[str, object], wrong: str) -> None:
+def test_a_decision_leads_to_what_was_planned(
+    asker: Asker, plan: Path, root: Path, resume: dict[str, object], wrong: str
+) -> None:
     body = json.loads(plan.read_text())
     text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
     plan.write_text(text)

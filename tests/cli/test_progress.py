@@ -1,4 +1,6 @@
-"""Progress is true: how much there is to read is known before it is read, and nothing is said where nobody watches."""
+"""Progress is true: how much there is to read is known before it is read, and nothing is said where nobody
+watches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.storage import Identity
 
-TREES = [next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree" for layout in sorted(LAYOUT_TREES.iterdir())]
+TREES = [
+    next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree"
+    for layout in sorted(LAYOUT_TREES.iterdir())
+]
 
 
 def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[int, int]]:
@@ -37,7 +42,9 @@ def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[
 @pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
 def test_what_is_left_is_known(tree: Path) -> None:
     """In every layout: what was read never exceeds what there is, and goes to its end."""
-    said = measured(lambda tell: plan(str(tree), Selection(jobs=1, allow_none=True, order="step"), progress=tell))
+    said = measured(
+        lambda tell: plan(str(tree), Selection(jobs=1, allow_none=True, order="step"), progress=tell)
+    )
     assert all(done <= total for done, total in said) and [d for d, _ in said] == sorted(d for d, _ in said)
     assert not said or said[-1][0] == said[-1][1]
 
@@ -52,7 +59,8 @@ def test_the_total_is_that_of_the_files_to_load(tmp_path: Path) -> None:
 
 def test_what_an_earlier_run_has_read_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(Identity, "settled", lambda *_: True)  # or its files, a moment old, would be read again
+    # or its files, a moment old, would be read again
+    monkeypatch.setattr(Identity, "settled", lambda *_: True)
     root = megatron(tmp_path / "run", world=2)
     first = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
     again = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
@@ -87,7 +95,10 @@ def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tm
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "ckpt_tools", command, str(huge), *more]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=theirs, env={**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"}
+        words,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"},
     ) as child:
         os.close(theirs)
         seen = b""

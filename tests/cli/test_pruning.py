@@ -1,4 +1,6 @@
-"""Decisions that some process may still follow are never removed, however old they are; those that nobody can follow go after a while. The clock is ours."""
+"""Decisions that some process may still follow are never removed, however old they are; those that nobody can
+follow go after a while. The clock is ours.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,15 @@ def followed_by(key: Path, **who: Any) -> None:
 
 def after(decisions: Decisions, days: float) -> set[str]:
     """The keys that are left when somebody decides so much later."""
-    later = Decisions(os.path.dirname(decisions.directory), decisions.root, now=lambda: time.time() + days * DAY)
+    later = Decisions(
+        os.path.dirname(decisions.directory), decisions.root, now=lambda: time.time() + days * DAY
+    )
     decide(later, "next")
-    return {name for name in os.listdir(decisions.directory) if os.path.isdir(os.path.join(decisions.directory, name))} - {"next"}
+    return {
+        name
+        for name in os.listdir(decisions.directory)
+        if os.path.isdir(os.path.join(decisions.directory, name))
+    } - {"next"}
 
 
 @pytest.fixture
@@ -65,14 +73,19 @@ FOLLOWERS: dict[str, tuple[dict[str, Any], bool]] = {
     "its launcher": ({**GONE, "process": HERE.identity}, True),
     "the script that asked": ({**GONE, "agent": HERE.identity}, True),
     "another machine": ({**GONE, "host": "other/boot/pid"}, True),
-    "this machine before it was started again": ({**GONE, "host": HERE.host.replace("/", "/earlier-", 1)}, True),
+    "this machine before it was started again": (
+        {**GONE, "host": HERE.host.replace("/", "/earlier-", 1)},
+        True,
+    ),
 }
 """Who follows a decision, and whether that keeps it."""
 
 
 @pytest.mark.parametrize("who", FOLLOWERS)
 @pytest.mark.parametrize("place", ["decision", "claim"])
-def test_a_decision_stays_as_long_as_somebody_may_follow_it(decisions: Decisions, who: str, place: str) -> None:
+def test_a_decision_stays_as_long_as_somebody_may_follow_it(
+    decisions: Decisions, who: str, place: str
+) -> None:
     note, kept = FOLLOWERS[who]
     key = decide(decisions, "old")
     followed_by(key, **GONE)
@@ -87,23 +100,36 @@ def test_a_decision_stays_as_long_as_somebody_may_follow_it(decisions: Decisions
 
 
 @examples(20)
-@given(st.lists(st.tuples(st.sampled_from(sorted(FOLLOWERS)), st.integers(0, 400), st.booleans()), min_size=1, max_size=6), st.integers(1, 4000))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(FOLLOWERS)), st.integers(0, 400), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 4000),
+)
 def test_law(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, bool]], later: int) -> None:
-    """Whatever the ages: what somebody may follow stays, whether or not a failed attempt lies beside it; the rest goes when it is old."""
+    """Whatever the ages: what somebody may follow stays, whether or not a failed attempt lies beside it; the
+    rest goes when it is old.
+    """
     decisions = Decisions(str(tmp_path_factory.mktemp("plans")), "/nowhere/run")
     expected = set()
     for i, (who, age, failed) in enumerate(rows):
         key = decide(decisions, f"k{i}")
         followed_by(key, **FOLLOWERS[who][0])
         if failed:
-            (key / "2.json").write_text(json.dumps({"error": {"exit_code": 4}, "decision": {"host": "elsewhere"}}))
+            (key / "2.json").write_text(
+                json.dumps({"error": {"exit_code": 4}, "decision": {"host": "elsewhere"}})
+            )
         at = time.time() - age * DAY
         for path in (*key.rglob("*"), key):
             os.utime(path, (at, at))
         if FOLLOWERS[who][1] or age + later < KEPT_DAYS:
             expected.add(f"k{i}")
     left = after(decisions, later)
-    assert expected <= left and left - expected <= {f"k{i}" for i, row in enumerate(rows) if row[1] + later <= KEPT_DAYS}
+    assert expected <= left and left - expected <= {
+        f"k{i}" for i, row in enumerate(rows) if row[1] + later <= KEPT_DAYS
+    }
 
 
 def test_a_decision_that_failed_started_nobody(decisions: Decisions) -> None:
@@ -116,7 +142,9 @@ def test_a_decision_that_failed_started_nobody(decisions: Decisions) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
-def test_what_cannot_be_read_stays(decisions: Decisions, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_what_cannot_be_read_stays(
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     followed_by(decide(decisions, "old"), **GONE)
     real = os.open
 
@@ -153,8 +181,22 @@ def test_a_job_that_runs_for_a_year(tmp_path: Path, started: list[subprocess.Pop
     say = "import time; print('on', flush=True); time.sleep(1000)"
     words = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", sys.executable, "-c", say]
     # without CKPT_PLAN in its environment, so that its identity alone keeps the decision
-    shell = ["sh", "-c", '"$@" & wait', "x", *words[: words.index("--") + 1], "env", "-u", "CKPT_PLAN", *words[words.index("--") + 1 :]]
-    started.append(job := subprocess.Popen(shell, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True))
+    shell = [
+        "sh",
+        "-c",
+        '"$@" & wait',
+        "x",
+        *words[: words.index("--") + 1],
+        "env",
+        "-u",
+        "CKPT_PLAN",
+        *words[words.index("--") + 1 :],
+    ]
+    started.append(
+        job := subprocess.Popen(
+            shell, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    )
     assert job.stdout and job.stdout.readline() == b"on\n"
     decisions = Decisions(str(plans), str(root))
     (plan,) = Path(decisions.directory).glob("*/1.json")
@@ -166,8 +208,12 @@ def test_a_job_that_runs_for_a_year(tmp_path: Path, started: list[subprocess.Pop
     assert after(decisions, 365) == set()
 
 
-def test_a_process_that_only_names_the_decision(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
-    """A script asks, starts the training in the background and ends: what is left names the decision in its environment."""
+def test_a_process_that_only_names_the_decision(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    """A script asks, starts the training in the background and ends: what is left names the decision in its
+    environment.
+    """
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     hook = subprocess.run(
         ["sh", "-c", '"$@"; exit $?', "x", *CKPT, "hook", str(root), "--plan-dir", str(plans), "--json"],
@@ -182,7 +228,9 @@ def test_a_process_that_only_names_the_decision(tmp_path: Path, started: list[su
     assert after(decisions, 365) == set()
 
 
-def test_transferred_files_stay_as_long_as_a_decision_names_them(decisions: Decisions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transferred_files_stay_as_long_as_a_decision_names_them(
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brought = Path(decisions.directory, TRANSFERRED, "node-1/iter_20")
     brought.mkdir(parents=True)
     for name in ("mine ü", "left"):
@@ -203,7 +251,9 @@ def _aged(st: os.stat_result, days: float) -> Any:
     from types import SimpleNamespace
 
     known = {name: getattr(st, name) for name in dir(st) if name.startswith("st_")}
-    return SimpleNamespace(**{**known, "st_mtime": st.st_mtime - days * DAY, "st_ctime": st.st_ctime - days * DAY})
+    return SimpleNamespace(
+        **{**known, "st_mtime": st.st_mtime - days * DAY, "st_ctime": st.st_ctime - days * DAY}
+    )
 
 
 def test_a_start_looks_at_a_few_old_ones_only(decisions: Decisions, monkeypatch: pytest.MonkeyPatch) -> None:

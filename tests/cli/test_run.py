@@ -1,4 +1,6 @@
-"""``ckpt run`` and ``ckpt hook`` as real processes: what the command sees, what keeps it from starting, and that all processes of a job get one decision."""
+"""``ckpt run`` and ``ckpt hook`` as real processes: what the command sees, what keeps it from starting, and
+that all processes of a job get one decision.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,23 @@ def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, s
     return words, env
 
 
-# -- what the command sees ---------------------------------------------------------------------------------------------------------
+# -- what the command sees -----------------------------------------------------------------------------------
 
 
 def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> None:
-    words, env = said(ckpt("run", root, "--plan-dir", plans, "--", *SAY, "--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x"))
+    words, env = said(
+        ckpt("run", root, "--plan-dir", plans, "--", *SAY, "--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x")
+    )
     assert words == ["--at=20", "--load", str(root), "--ckpt-step", "20", f"{root}/x"]
     plan = json.loads(ckpt("plan", root, "--json").stdout)
     assert env["CKPT_PATH"] == str(root) and env["CKPT_STEP"] == "20" and env["CKPT_RESUME"] == "1"
     assert env["CKPT_FINGERPRINT"] == plan["fingerprint"]
     decision = json.loads(Path(env["CKPT_PLAN"]).read_text())
-    assert decision["schema"] == "ckpt-tools/plan/v1" and decision["ranks"] == plan["ranks"] and decision["decision"]["root"] == str(root)
+    assert (
+        decision["schema"] == "ckpt-tools/plan/v1"
+        and decision["ranks"] == plan["ranks"]
+        and decision["decision"]["root"] == str(root)
+    )
     assert decision["budget"] == 60  # of a hook, unless --budget says otherwise
 
 
@@ -66,10 +74,23 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
     assert ckpt("run", tmp_path / "run", "--plan-dir", plans, "--", *SAY).returncode == 3
     inherited = {"CKPT_STEP": "99", "CKPT_PATH": "/old", "CKPT_EPOCH": "3"}
     words, env = said(
-        ckpt("run", tmp_path / "run", "--allow-none", "--plan-dir", plans, "--", *SAY, "a", "{ckpt.args}", "{ckpt.step}b", env=inherited)
+        ckpt(
+            "run",
+            tmp_path / "run",
+            "--allow-none",
+            "--plan-dir",
+            plans,
+            "--",
+            *SAY,
+            "a",
+            "{ckpt.args}",
+            "{ckpt.step}b",
+            env=inherited,
+        )
     )
     assert words == ["a", "b"]
-    assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")  # nothing shines through
+    # nothing shines through
+    assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")
 
 
 def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
@@ -88,8 +109,15 @@ def test_exit_codes_signals_and_streams_are_the_commands_own(root: Path, plans: 
     assert (done.returncode, done.stdout) == (37, "out\n") and "err" in done.stderr
     assert ckpt(*start, "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
     ignored = ckpt(*start, "sh", "-c", "grep SigIgn /proc/self/status").stdout.split()[1]
-    assert int(ignored, 16) & (1 << (signal.SIGPIPE - 1)) == 0  # Python ignores it; its child must not inherit that
-    words = [*CKPT, *map(str, start), "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]
+    # Python ignores it; its child must not inherit that
+    assert int(ignored, 16) & (1 << (signal.SIGPIPE - 1)) == 0
+    words = [
+        *CKPT,
+        *map(str, start),
+        "sh",
+        "-c",
+        "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=CLEAN) as process:
         assert process.stdout and process.stdout.readline() == b"ready\n"
         process.terminate()
@@ -106,13 +134,15 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
     assert done.returncode == 2 and "hint: write it after --" in done.stderr
 
 
-@pytest.mark.parametrize(("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "say {ckpt.path}")])
+@pytest.mark.parametrize(
+    ("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "say {ckpt.path}")]
+)
 def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
     done = ckpt("run", root, "--plan-dir", plans, "--", *SAY, word)
     assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
 
 
-# -- what keeps it from starting -----------------------------------------------------------------------------------------------------
+# -- what keeps it from starting -----------------------------------------------------------------------------
 
 
 def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
@@ -122,7 +152,8 @@ def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
     assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
     for step in (10, 20):  # which files, for who reads this at night
         assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
-    assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2  # the error and its hint
+    # the error and its hint
+    assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2
     _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-fresh", "--", *SAY))
     assert env["CKPT_RESUME"] == "0"
 
@@ -142,7 +173,9 @@ def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
 
 
 def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
-    assert ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+    assert (
+        ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+    )
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     assert ckpt("run", loop, "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
@@ -170,7 +203,9 @@ def test_a_tracker_that_sides_with_step_is_a_question(root: Path, plans: Path) -
     done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
     assert done.returncode == 2 and "--order" in done.stderr and done.stdout == ""
     assert said(ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY))[1]["CKPT_STEP"] == "20"
-    assert said(ckpt("run", root, "--plan-dir", plans, "--order", "mtime", "--", *SAY))[1]["CKPT_STEP"] == "10"
+    assert (
+        said(ckpt("run", root, "--plan-dir", plans, "--order", "mtime", "--", *SAY))[1]["CKPT_STEP"] == "10"
+    )
     (root / "latest_checkpointed_iteration.txt").write_text("10")
     assert said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))[1]["CKPT_STEP"] == "10"
 
@@ -188,7 +223,7 @@ def test_decisions_never_lie_below_the_root(root: Path) -> None:
     assert done.returncode == 2 and not (root / "plans").exists()
 
 
-# -- the file itself -------------------------------------------------------------------------------------------------------------------
+# -- the file itself -----------------------------------------------------------------------------------------
 
 
 def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
@@ -204,17 +239,23 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
-def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
+def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
+    root: Path, plans: Path, delay: float
+) -> None:
     env = {**CLEAN, **torchrun_env(0, 2, job="j")}
     process = subprocess.Popen(
-        [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"], env=env, stderr=subprocess.DEVNULL
+        [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"],
+        env=env,
+        stderr=subprocess.DEVNULL,
     )
     time.sleep(delay)
     process.kill()
     process.wait()
     for path in plans.rglob("*.json"):
         json.loads(path.read_text())
-    _, seen = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, job="j")))
+    _, seen = said(
+        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, job="j"))
+    )
     assert seen["CKPT_STEP"] == "20"
 
 
@@ -233,7 +274,8 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n    print('held', flush=True)\n    time.sleep(10**6)"
+        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n   "
+        " print('held', flush=True)\n    time.sleep(10**6)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
@@ -248,13 +290,20 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
     """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
 
     def start(rank: int) -> subprocess.CompletedProcess[str]:
-        return ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(rank, 2, job="j"))
+        return ckpt(
+            "run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(rank, 2, job="j")
+        )
 
     seen = said(start(0))[1]
     plan = Path(seen["CKPT_PLAN"])
     plan.write_text("{")
     done = start(1)
-    assert done.returncode == 5 and str(plan) in done.stderr and "rank-0 may have started by it" in done.stderr and "rm -r" in done.stderr
+    assert (
+        done.returncode == 5
+        and str(plan) in done.stderr
+        and "rank-0 may have started by it" in done.stderr
+        and "rm -r" in done.stderr
+    )
     shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
     again = said(start(1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
@@ -266,14 +315,20 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
 
 
 STATE = ("last.json", "1.json", "1.taken", "")
-"""What the second process of a job looks at below the directory of decisions; "" is the directory of the key itself."""
+"""What the second process of a job looks at below the directory of decisions; "" is the directory of the key
+itself.
+"""
 FAULTS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG)
 
 
 @pytest.mark.parametrize("number", FAULTS)
 @pytest.mark.parametrize("what", STATE)
-def test_a_state_that_cannot_be_read_is_never_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int) -> None:
-    """An earlier start, or a decision that others follow, must not be forgotten because of an error: exit 5 that names it, and nothing is decided."""
+def test_a_state_that_cannot_be_read_is_never_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+) -> None:
+    """An earlier start, or a decision that others follow, must not be forgotten because of an error: exit 5
+    that names it, and nothing is decided.
+    """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
     decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
@@ -295,7 +350,11 @@ def test_a_state_that_cannot_be_read_is_never_no_state(tmp_path: Path, monkeypat
         pytest.fail("decided anew")
 
     def ask() -> object:
-        return decisions.last() if what == "last.json" else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
+        return (
+            decisions.last()
+            if what == "last.json"
+            else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
+        )
 
     with pytest.raises(CannotLook, match=re.escape(path)):
         ask()
@@ -308,7 +367,11 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
     body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
     decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
     earlier = decisions.last()
-    assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20") and abs(earlier.decided_at - time.time()) < 600
+    assert (
+        earlier is not None
+        and (earlier.step, earlier.path) == (20, "/r/iter_20")
+        and abs(earlier.decided_at - time.time()) < 600
+    )
     note = Path(decisions.directory, "last.json")
     note.write_text(text)
     with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
@@ -324,24 +387,49 @@ def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
     note.write_text("{")
     done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
     assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
-    assert said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))[1]["CKPT_RESUME"] == "0"
+    assert (
+        said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))[1][
+            "CKPT_RESUME"
+        ]
+        == "0"
+    )
 
 
-# -- one job, one decision -----------------------------------------------------------------------------------------------------------
+# -- one job, one decision -----------------------------------------------------------------------------------
 
 
-def workers(root: Path, plans: Path, world: int, restart: int = 0, job: str = "j", *more: str) -> list[dict[str, str]]:
+def workers(
+    root: Path, plans: Path, world: int, restart: int = 0, job: str = "j", *more: str
+) -> list[dict[str, str]]:
     def one(rank: int) -> dict[str, str]:
-        return said(ckpt("run", root, "--worker", "--plan-dir", plans, *more, "--", *SAY, env=torchrun_env(rank, world, restart, job)))[1]
+        return said(
+            ckpt(
+                "run",
+                root,
+                "--worker",
+                "--plan-dir",
+                plans,
+                *more,
+                "--",
+                *SAY,
+                env=torchrun_env(rank, world, restart, job),
+            )
+        )[1]
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(one, range(world)))
 
 
-def test_workers_of_a_generation_share_a_decision_and_the_next_one_decides_anew(root: Path, plans: Path) -> None:
-    first = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j")))[1]
+def test_workers_of_a_generation_share_a_decision_and_the_next_one_decides_anew(
+    root: Path, plans: Path
+) -> None:
+    first = said(
+        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j"))
+    )[1]
     megatron(root, steps=(30,))
-    late = said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[1]
+    late = said(
+        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j"))
+    )[1]
     assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
     assert {w["CKPT_STEP"] for w in workers(root, plans, 2, restart=1)} == {"30"}
 
@@ -357,9 +445,19 @@ def test_a_rank_that_comes_twice_is_of_a_later_generation(root: Path, plans: Pat
 def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans: Path) -> None:
     """The same rendezvous id, restart count 0, and a generation that died before all of its ranks had come."""
     start = " ".join([*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "true"])
-    subprocess.run(["sh", "-c", f"{start}; true"], env={**CLEAN, **torchrun_env(0, 2, 0, "j")}, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["sh", "-c", f"{start}; true"],
+        env={**CLEAN, **torchrun_env(0, 2, 0, "j")},
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     megatron(root, steps=(30,))
-    assert said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[1]["CKPT_STEP"] == "30"
+    assert (
+        said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[
+            1
+        ]["CKPT_STEP"]
+        == "30"
+    )
 
 
 def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
@@ -367,7 +465,9 @@ def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
 
     def start(rank: int) -> dict[str, str]:
         env = {**torchrun_env(rank, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}
-        return said(ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env))[1]
+        return said(
+            ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env)
+        )[1]
 
     with ThreadPoolExecutor(64) as pool:
         seen = list(pool.map(start, range(64)))
@@ -376,7 +476,9 @@ def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
     assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
 
 
-def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = set[int]()
 
     def noted() -> float:
@@ -400,13 +502,26 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(tmp_pat
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
     assert len(tried) == 1
-    decided = decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: {"checkpoint": None}, about={})
+    decided = decisions.once(
+        "k", "rank-0", unique=True, timeout=1000, make=lambda: {"checkpoint": None}, about={}
+    )
     assert not decided.found  # a later start tries again
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:
     said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j")))
-    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--max-step", 10, "--", *SAY, env=torchrun_env(1, 2, 0, "j"))
+    done = ckpt(
+        "run",
+        root,
+        "--worker",
+        "--plan-dir",
+        plans,
+        "--max-step",
+        10,
+        "--",
+        *SAY,
+        env=torchrun_env(1, 2, 0, "j"),
+    )
     assert done.returncode == 2 and "different questions" in done.stderr
 
 
@@ -436,10 +551,14 @@ def test_several_nodes_need_a_way_to_agree(root: Path, tmp_path: Path) -> None:
 )
 def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: list[str]) -> None:
     done = ckpt("run", root, "--", *line)
-    assert done.returncode == 2 and re.search(r"hint: .* --no-python ckpt run \S+ --worker -- python -u train.py", done.stderr), done.stderr
+    assert done.returncode == 2 and re.search(
+        r"hint: .* --no-python ckpt run \S+ --worker -- python -u train.py", done.stderr
+    ), done.stderr
 
 
-def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_options(root: Path, plans: Path) -> None:
+def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_options(
+    root: Path, plans: Path
+) -> None:
     assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
     done = ckpt(
         "run",
@@ -460,7 +579,9 @@ def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_option
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> dict[str, str]:
-    """A stand-in of that name that only says what it sees: here the command line is what counts, test_run_torchrun.py starts the real one."""
+    """A stand-in of that name that only says what it sees: here the command line is what counts,
+    test_run_torchrun.py starts the real one.
+    """
     path = tmp_path / "bin/torchrun"
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
@@ -468,10 +589,14 @@ def torchrun(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
 
 
-def nodes(root: Path, plans: Path, env: dict[str, str], *more: str, rdzv: str = "--rdzv-id=same") -> list[dict[str, str]]:
+def nodes(
+    root: Path, plans: Path, env: dict[str, str], *more: str, rdzv: str = "--rdzv-id=same"
+) -> list[dict[str, str]]:
     def one(n: int) -> dict[str, str]:
         line = ["torchrun", "--nnodes=2", f"--node-rank={n}", "--nproc-per-node=1", rdzv, "train.py"]
-        return said(ckpt("run", root, "--plan-dir", plans, "--timeout", "1000", *more, "--", *line, env=env))[1]
+        return said(ckpt("run", root, "--plan-dir", plans, "--timeout", "1000", *more, "--", *line, env=env))[
+            1
+        ]
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, range(2)))
@@ -485,14 +610,25 @@ def test_two_launchers_that_share_a_directory(root: Path, plans: Path, torchrun:
     assert {n["CKPT_STEP"] for n in again} == {"30"}
 
 
-def test_an_id_of_this_start_alone_needs_no_meeting(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
+def test_an_id_of_this_start_alone_needs_no_meeting(
+    root: Path, plans: Path, torchrun: dict[str, str]
+) -> None:
     """With --job the first to come decides, and the other may come much later."""
     line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
-    first = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 0, "--", *line, env=torchrun))[1]
+    first = said(
+        ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 0, "--", *line, env=torchrun)
+    )[1]
     megatron(root, steps=(30,))
-    late = said(ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 1, "--", *line, env=torchrun))[1]
+    late = said(
+        ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 1, "--", *line, env=torchrun)
+    )[1]
     assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
-    assert said(ckpt("run", root, "--plan-dir", plans, "--job", "start-2", "--node", 1, "--", *line, env=torchrun))[1]["CKPT_STEP"] == "30"
+    assert (
+        said(
+            ckpt("run", root, "--plan-dir", plans, "--job", "start-2", "--node", 1, "--", *line, env=torchrun)
+        )[1]["CKPT_STEP"]
+        == "30"
+    )
 
 
 def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
@@ -501,14 +637,24 @@ def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchr
     assert done.returncode == 5 and "node 1 did not come" in done.stderr and done.stdout == ""
 
 
-# -- hooks, and who reads the decision ---------------------------------------------------------------------------------------------------
+# -- hooks, and who reads the decision -----------------------------------------------------------------------
 
 
 def test_scripts_with_set_e(root: Path, plans: Path) -> None:
-    script = f'set -euo pipefail\neval "$({" ".join(CKPT)} hook {root} --plan-dir {plans} "$@")"\necho "step $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'
+    script = (
+        f'set -euo pipefail\neval "$({" ".join(CKPT)} hook {root} --plan-dir {plans} "$@")"\necho "step'
+        ' $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'
+    )
 
     def bash(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", script, "x", *more], env=CLEAN, capture_output=True, text=True, timeout=1000, check=False)
+        return subprocess.run(
+            ["bash", "-c", script, "x", *more],
+            env=CLEAN,
+            capture_output=True,
+            text=True,
+            timeout=1000,
+            check=False,
+        )
 
     assert bash().stdout == f"step 20 resume 1 path {root}\n"
     for step in (10, 20):
@@ -546,8 +692,20 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
 
 def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
     ours, theirs = pty.openpty()
-    start = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "sh", "-c", "test -t 1 && test -t 2 && echo terminal"]
-    done = subprocess.run(start, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000, check=False)
+    start = [
+        *CKPT,
+        "run",
+        str(root),
+        "--plan-dir",
+        str(plans),
+        "--",
+        "sh",
+        "-c",
+        "test -t 1 && test -t 2 && echo terminal",
+    ]
+    done = subprocess.run(
+        start, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000, check=False
+    )
     os.close(theirs)
     assert done.returncode == 0
     text = os.read(ours, 100_000).decode()

@@ -1,4 +1,6 @@
-"""``ckpt verify --sample`` and ``--max-duration``: what is read, what is remembered of it, and what is said about the rest."""
+"""``ckpt verify --sample`` and ``--max-duration``: what is read, what is remembered of it, and what is said
+about the rest.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,13 @@ def one(path: Path, tensors: int = 12, size: int = MiB) -> Path:
     """A file of ``tensors`` records of ``size`` bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(tensors)
-    torch.save({"step": 3, "model": {f"layer{i}": torch.randn(size // 4, generator=generator) for i in range(tensors)}}, path)
+    torch.save(
+        {
+            "step": 3,
+            "model": {f"layer{i}": torch.randn(size // 4, generator=generator) for i in range(tensors)},
+        },
+        path,
+    )
     return path
 
 
@@ -76,18 +84,24 @@ def findings(*results: Verification) -> set[tuple[str, str, str]]:
     return {(f.report.path, x.code, x.message) for r in results for f in r.files for x in f.report.findings}
 
 
-# -- parts of the whole --------------------------------------------------------------------------------------------------------------
+# -- parts of the whole --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small: None) -> None:
-    """Good and damaged files of every format: what structure shows in every part, damage of contents in the part that has it."""
+    """Good and damaged files of every format: what structure shows in every part, damage of contents in the
+    part that has it.
+    """
     whole, parts = verify([str(root)]), [verify([str(root)], sample=f"{n}/3") for n in (1, 2, 3)]
-    copies = {row for row in findings(whole) if row[1] == "same-content"}  # whole files are compared only when all is read
+    # whole files are compared only when all is read
+    copies = {row for row in findings(whole) if row[1] == "same-content"}
     assert findings(*parts) == findings(whole) - copies
     samples = [p.sample for p in parts if p.sample]
-    assert sum(s.bytes_read for s in samples) == samples[0].bytes and sum(s.blocks_read for s in samples) <= samples[0].blocks
+    assert (
+        sum(s.bytes_read for s in samples) == samples[0].bytes
+        and sum(s.blocks_read for s in samples) <= samples[0].blocks
+    )
     broken = {f.report.path for f in whole.files if f.report.verdict is Verdict.BROKEN and not copies}
     assert {f.report.path for p in parts for f in p.files if f.report.verdict is Verdict.BROKEN} >= broken
     assert all(p.summary.below_level == whole.summary.below_level for p in parts)
@@ -100,9 +114,14 @@ def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
     for share in ("1/1", "100%", "1GiB"):
         answer = json.loads(emit.render(asked(root, sample=share)))
         sample = answer.pop("sample")
-        assert sample["bytes_read"] == sample["bytes"] > 4 * MiB and sample["files_read"] == sample["files"] == 4 and sample["never"] == 0
+        assert (
+            sample["bytes_read"] == sample["bytes"] > 4 * MiB
+            and sample["files_read"] == sample["files"] == 4
+            and sample["never"] == 0
+        )
         answer["summary"]["seconds"] = plain["summary"]["seconds"]
-        answer["summary"]["bytes_read"] = plain["summary"]["bytes_read"]  # where bytes are counted, the structure may have been read twice
+        # where bytes are counted, the structure may have been read twice
+        answer["summary"]["bytes_read"] = plain["summary"]["bytes_read"]
         assert answer == plain
     assert "sample" not in plain
 
@@ -123,7 +142,12 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
     flip(file)
 
     def hit() -> list[int]:
-        return [n for n in (1, 2, 3) if "crc-mismatch" in {row[1] for row in findings(verify([str(tmp_path / "run")], sample=f"{n}/3"))}]
+        return [
+            n
+            for n in (1, 2, 3)
+            if "crc-mismatch"
+            in {row[1] for row in findings(verify([str(tmp_path / "run")], sample=f"{n}/3"))}
+        ]
 
     first = hit()
     assert len(first) == 1
@@ -146,11 +170,16 @@ def test_bytes_without_a_checksum_are_sampled_too(tmp_path: Path) -> None:
     assert [f.report.level for f in parts[0].files] == [Level.STRUCTURE]
 
 
-# -- how much, and what comes first ----------------------------------------------------------------------------------------------------
+# -- how much, and what comes first --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [("25%", 0.25, 0.34), ("3MB", 3e6 / 12.6e6, 0.34), ("1", 0.01, 0.09), ("0.001%", 0.01, 0.09)])
-def test_at_least_what_was_asked_and_no_more_than_a_block_over(tmp_path: Path, share: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("share", "least", "most"),
+    [("25%", 0.25, 0.34), ("3MB", 3e6 / 12.6e6, 0.34), ("1", 0.01, 0.09), ("0.001%", 0.01, 0.09)],
+)
+def test_at_least_what_was_asked_and_no_more_than_a_block_over(
+    tmp_path: Path, share: str, least: float, most: float
+) -> None:
     one(tmp_path / "run/a.pt")
     s = sampled(tmp_path / "run", sample=share)
     assert least <= s.bytes_read / s.bytes <= most and s.files_read == 0
@@ -165,7 +194,8 @@ def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
     assert left == sorted(left, reverse=True) and left[0] > 0 and left[4] == 0
     assert [s.oldest_ns is None for s in runs[:2]] == [True, True]
     times = [s.oldest_ns for s in runs[4:]]
-    assert all(times) and times == sorted(set(times))  # each run takes what is oldest, so the oldest gets younger every time
+    # each run takes what is oldest, so the oldest gets younger every time
+    assert all(times) and times == sorted(set(times))
 
 
 def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
@@ -214,7 +244,7 @@ def test_half_a_look_is_no_verdict_on_the_whole(tmp_path: Path) -> None:
     assert asked(root, max_age=1000.0).summary.bytes_read < size / 2
 
 
-# -- damage ----------------------------------------------------------------------------------------------------------------------------
+# -- damage --------------------------------------------------------------------------------------------------
 
 
 def test_damage_comes_first_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +258,19 @@ def test_damage_comes_first_the_next_time(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(3):  # its own turn comes last, and a block at a time is read
         again = asked(root, sample="1")
         assert again.verdict is Verdict.BROKEN and again.sample is not None and again.sample.blocks_read == 1
-        assert [(f.report.verdict, f.report.level) for f in again.files if f.report.path.endswith("b.pt")] == [(Verdict.BROKEN, Level.STRUCTURE)]
+        assert [
+            (f.report.verdict, f.report.level) for f in again.files if f.report.path.endswith("b.pt")
+        ] == [(Verdict.BROKEN, Level.STRUCTURE)]
 
 
-def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A medium that decays: nothing about the file changes but its bytes."""
     monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
-    monkeypatch.setattr(Identity, "of", classmethod(lambda cls, s: cls(s.st_size, s.st_mtime_ns, 1, s.st_ino, s.st_dev)))
+    monkeypatch.setattr(
+        Identity, "of", classmethod(lambda cls, s: cls(s.st_size, s.st_mtime_ns, 1, s.st_ino, s.st_dev))
+    )
     file = one(tmp_path / "run/a.pt")
     asked(tmp_path / "run")
     flip(file)
@@ -243,11 +279,13 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(tmp_path: P
     assert asked(tmp_path / "run", max_age=1000.0).verdict is Verdict.BROKEN
 
 
-# -- time ------------------------------------------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_next_run_goes_on_where_the_time_was_over(tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]) -> None:
+def test_the_next_run_goes_on_where_the_time_was_over(
+    tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]
+) -> None:
     root = tmp_path / "run"
     one(root / "large.pt", 16)
     settle()
@@ -298,7 +336,9 @@ def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable
     assert result.verdict is Verdict.BROKEN and result.sample is not None and result.sample.blocks_read < 4
 
 
-def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(
+    tmp_path: Path, enough_for: Callable[[int], Any]
+) -> None:
     notes = list[str]()
     root = tmp_path / "run"
     one(root / "huge.pt", 1, 8 * MiB)
@@ -309,8 +349,11 @@ def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(tmp_path: Path,
     while sum(s.never == 1 for s in runs) < 6:
         runs.append(sampled(root, max_duration=60.0, jobs=1, progress=enough_for(3 * MiB), note=notes.append))
         assert len(runs) < 20
-    assert sum(s.blocks_read > 0 for s in runs[-5:]) > 1  # the others are checked again, although it never was
-    assert len(notes) == sum(s.blocks_read == 0 for s in runs) > 0 and all("give more time" in n for n in notes)
+    # the others are checked again, although it never was
+    assert sum(s.blocks_read > 0 for s in runs[-5:]) > 1
+    assert len(notes) == sum(s.blocks_read == 0 for s in runs) > 0 and all(
+        "give more time" in n for n in notes
+    )
 
 
 def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
@@ -324,10 +367,11 @@ def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         asked(root, max_duration=60.0, jobs=1, progress=interrupt)
-    assert sampled(root, sample="1").never == 12 - 4 - 1  # the blocks before the one in which it came, and the one that is read now
+    # the blocks before the one in which it came, and the one that is read now
+    assert sampled(root, sample="1").never == 12 - 4 - 1
 
 
-# -- the command -----------------------------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------
 
 
 def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
@@ -347,9 +391,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert set(answers) == {0, 1}
     assert answers[0]["summary"]["below_level"] == 0 and answers[0]["files"][0]["level"] == "structure"
     sample = answers[0]["sample"]
-    assert sample["asked"] in ("1/2", "2/2") and sample["max_duration"] is None and (sample["files"], sample["files_read"]) == (1, 0)
+    assert (
+        sample["asked"] in ("1/2", "2/2")
+        and sample["max_duration"] is None
+        and (sample["files"], sample["files_read"]) == (1, 0)
+    )
     code, out, _ = ckpt(str(root), CKPT_SAMPLE="50%", CKPT_MAX_DURATION="1h")
-    assert code == 1 and "(sample 50%, within 60 min), 0 files of 1 to the end; 1 block of 12 never checked so far" in out
+    assert (
+        code == 1
+        and "(sample 50%, within 60 min), 0 files of 1 to the end; 1 block of 12 never checked so far" in out
+    )
     code, out, _ = ckpt(str(root), "--format", "jsonl", "--sample", "50%")
     assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 12
 
@@ -376,7 +427,7 @@ def test_the_configuration_file(tmp_path: Path) -> None:
     assert (sample["asked"], sample["max_duration"], sample["blocks_read"]) == ("1/2", 3600.0, 1)
 
 
-# -- engines ---------------------------------------------------------------------------------------------------------------------------
+# -- engines -------------------------------------------------------------------------------------------------
 
 
 def by_engine(root: Path, **more: Any) -> Verification:
@@ -394,7 +445,9 @@ def told(result: Verification) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
-def test_an_engine_reads_the_same_part(root: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_reads_the_same_part(
+    root: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for share in ("1/2", "2/2", "100%"):
         monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "a"))
         here = told(asked(root, sample=share))
@@ -413,7 +466,12 @@ def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
     runs = []
     while not runs or runs[-1].never:
         result = by_engine(tmp_path / "run", max_duration=60.0, progress=enough_for(4 * MiB))
-        assert result.sample is not None and result.sample.stopped and 0 < result.sample.blocks_read < 30 and result.verdict is Verdict.OK
+        assert (
+            result.sample is not None
+            and result.sample.stopped
+            and 0 < result.sample.blocks_read < 30
+            and result.verdict is Verdict.OK
+        )
         runs.append(result.sample)
         assert len(runs) < 15
     assert len(runs) > 1

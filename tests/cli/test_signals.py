@@ -59,9 +59,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def sent(code: str, at: int, number: int, root: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    words = ["run", str(root), "--plan-dir", str(tmp_path / "plans"), "--", sys.executable, "-c", "print('started')"]
+    words = [
+        "run",
+        str(root),
+        "--plan-dir",
+        str(tmp_path / "plans"),
+        "--",
+        sys.executable,
+        "-c",
+        "print('started')",
+    ]
     env = {**CLEAN, "SENT": str(number), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
-    return subprocess.run([sys.executable, "-c", code, str(at), *words], capture_output=True, text=True, env=env)
+    return subprocess.run(
+        [sys.executable, "-c", code, str(at), *words], capture_output=True, text=True, env=env
+    )
 
 
 def holds(done: subprocess.CompletedProcess[str], code: int) -> bool:
@@ -95,14 +106,19 @@ def test_a_signal_at_every_import(at: int, number: int, code: int, root: Path, t
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "code"), BOTH)
 @pytest.mark.parametrize("at", random.Random(7).sample(range(1, 120_000), 100))
-def test_a_signal_at_calls_all_over_the_run(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
+def test_a_signal_at_calls_all_over_the_run(
+    at: int, number: int, code: int, root: Path, tmp_path: Path
+) -> None:
     holds(sent(AT_CALL, at, number, root, tmp_path), code)
 
 
 INHERIT = [
     sys.executable,
     "-c",
-    "import os, signal, sys; h = signal.SIG_IGN if sys.argv[1] == 'ignored' else signal.SIG_DFL; signal.signal(2, h); signal.signal(15, h); os.execv(sys.argv[2], sys.argv[2:])",
+    (
+        "import os, signal, sys; h = signal.SIG_IGN if sys.argv[1] == 'ignored' else signal.SIG_DFL;"
+        " signal.signal(2, h); signal.signal(15, h); os.execv(sys.argv[2], sys.argv[2:])"
+    ),
 ]
 """Starts a command that inherits both signals as ignored, or not."""
 SLOW = """
@@ -122,23 +138,35 @@ cli.main()
 def test_what_was_inherited_as_ignored_still_ends_it(number: int, code: int) -> None:
     """As a script's background jobs inherit SIGINT."""
 
-    with subprocess.Popen([*INHERIT, "ignored", sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN) as child:
+    with subprocess.Popen(
+        [*INHERIT, "ignored", sys.executable, "-c", SLOW],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN,
+    ) as child:
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(number)
         assert child.wait() == code and child.stderr.read() == b""
 
 
-SAYS = "import json, signal; print(json.dumps([int(signal.getsignal(s)) if not callable(signal.getsignal(s)) else 'python' for s in (2, 15)]))"
+SAYS = (
+    "import json, signal; print(json.dumps([int(signal.getsignal(s)) if not callable(signal.getsignal(s))"
+    " else 'python' for s in (2, 15)]))"
+)
 
 
 @pytest.mark.parametrize("ignored", [True, False])
 def test_what_the_command_becomes_inherits_what_ckpt_did(ignored: bool, root: Path, tmp_path: Path) -> None:
     words = ["run", str(root), "--plan-dir", str(tmp_path / "plans"), "--", sys.executable, "-c", SAYS]
     how = [*INHERIT, "ignored" if ignored else "default"]
-    done = subprocess.run([*how, sys.executable, "-m", "ckpt_tools", *words], capture_output=True, text=True, env=CLEAN)
+    done = subprocess.run(
+        [*how, sys.executable, "-m", "ckpt_tools", *words], capture_output=True, text=True, env=CLEAN
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ([int(signal.SIG_IGN)] * 2 if ignored else ["python", int(signal.SIG_DFL)])
+    assert json.loads(done.stdout) == (
+        [int(signal.SIG_IGN)] * 2 if ignored else ["python", int(signal.SIG_DFL)]
+    )
 
 
 TWICE = """
@@ -159,7 +187,9 @@ cli.main()
 
 @pytest.mark.parametrize(("number", "code"), BOTH)
 def test_a_second_signal_ends_it_where_it_stands(number: int, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", TWICE, "plan", str(int(number))], capture_output=True, text=True, env=CLEAN)
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, "plan", str(int(number))], capture_output=True, text=True, env=CLEAN
+    )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
@@ -189,5 +219,9 @@ cli.main()
 
 @pytest.mark.parametrize("how", ["destructor", "lost"])
 def test_a_signal_whose_exception_is_lost_still_ends_it(how: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SWALLOWED, "plan", how], capture_output=True, text=True, env=CLEAN)
-    assert done.returncode == 143 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWED, "plan", how], capture_output=True, text=True, env=CLEAN
+    )
+    assert (
+        done.returncode == 143 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    ), done.stderr

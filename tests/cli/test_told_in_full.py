@@ -1,4 +1,6 @@
-"""Lists of ranks, places, files and runs are told in full, in text and in JSON, and the cause comes before what follows from it."""
+"""Lists of ranks, places, files and runs are told in full, in text and in JSON, and the cause comes before
+what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,31 @@ def ranks_of(finding: dict[str, list[list[int]]]) -> set[int]:
 
 
 def save(ranks: set[int], step: int = 10) -> Checkpoint:
-    parts = [Part(f"/r/rank_{r}/net-1_{step}.ckpt", "mindspore", "model_rank", "model", "run", "/r", rank=r, step=step) for r in sorted(ranks)]
+    parts = [
+        Part(
+            f"/r/rank_{r}/net-1_{step}.ckpt",
+            "mindspore",
+            "model_rank",
+            "model",
+            "run",
+            "/r",
+            rank=r,
+            step=step,
+        )
+        for r in sorted(ranks)
+    ]
     return Checkpoint("mindspore", "run", Kind.PERIODIC, tuple(parts), "/r", step, step)
 
 
 def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
     """The ranks that every form of an answer tells."""
     made = LoadPlan("/r", None, Resume(None), rejected=(Rejected(c, tuple(findings)),), candidates=(c,))
-    for text in (table.render(made), table.render(made, width=200), table.render(made, verbose=True), story.render(made)):
+    for text in (
+        table.render(made),
+        table.render(made, width=200),
+        table.render(made, verbose=True),
+        story.render(made),
+    ):
         yield ranks_in(" ".join(text.split()))
     (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
     yield ranks_of(lost)
@@ -65,7 +84,12 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
 
 MISSING = st.one_of(
     st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
-    st.builds(lambda a, n, step: set(range(a, min(WORLD, a + n), step)), st.integers(0, 1000), st.integers(1, WORLD - 1), st.integers(1, 3)),
+    st.builds(
+        lambda a, n, step: set(range(a, min(WORLD, a + n), step)),
+        st.integers(0, 1000),
+        st.integers(1, WORLD - 1),
+        st.integers(1, 3),
+    ),
 )
 EXAMPLES = examples(20)
 
@@ -76,7 +100,9 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
     findings = completeness.missing(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 5
-    planned = assign(c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])).findings
+    planned = assign(
+        c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])
+    ).findings
     assert list(answers(c, planned)) == [missing] * 5
 
 
@@ -96,7 +122,9 @@ def unfolded(text: str) -> Iterator[str]:
         for piece in m[2].split(", ") if m else []:
             first, _, last = piece.partition("–")
             width = len(first) if first.startswith("0") and first != "0" else 0
-            yield from (f"{m[1]}{str(n).zfill(width)}{m[3]}" for n in range(int(first), int(last or first) + 1))
+            yield from (
+                f"{m[1]}{str(n).zfill(width)}{m[3]}" for n in range(int(first), int(last or first) + 1)
+            )
         if m is None:
             yield name
 
@@ -117,7 +145,10 @@ def test_folded_names_are_the_names(names: set[str]) -> None:
 def test_many_names_are_short() -> None:
     shards = [f"model-{i:05d}-of-00512.safetensors" for i in range(1, 513) if i != 7]
     assert ranges.names(shards) == "model-{00001–00006, 00008–00512}-of-00512.safetensors"
-    assert ranges.names(f"__{i}_{j}.distcp" for i in range(64) for j in range(2)) == "__{0–63}_0.distcp, __{0–63}_1.distcp"
+    assert (
+        ranges.names(f"__{i}_{j}.distcp" for i in range(64) for j in range(2))
+        == "__{0–63}_0.distcp, __{0–63}_1.distcp"
+    )
 
 
 @EXAMPLES
@@ -136,7 +167,9 @@ def test_files_that_an_index_misses_are_all_told(tmp_path: Path) -> None:
     shards = [f"model-{i:05d}-of-00100.safetensors" for i in range(1, 101)]
     index = {"metadata": {"total_size": 0}, "weight_map": {f"w{i}": name for i, name in enumerate(shards)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    said = " ".join(f.message for r in verify(str(tmp_path)).files for f in r.report.findings if f.code == "missing-part")
+    said = " ".join(
+        f.message for r in verify(str(tmp_path)).files for f in r.report.findings if f.code == "missing-part"
+    )
     quoted = set(re.findall(r"'(.*?)'", said))
     assert quoted | set(unfolded(said.rpartition(": ")[2])) == set(shards)
 
@@ -151,22 +184,34 @@ def damaged(root: Path) -> Path:
 def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path) -> None:
     made = plan(str(damaged(tmp_path)), Selection(order="step"))
     (lost,) = made.rejected
-    assert [f.code for f in lost.findings] == ["truncated"] * 4 + ["missing-rank"]  # causes first, in JSON as well
+    # causes first, in JSON as well
+    assert [f.code for f in lost.findings] == ["truncated"] * 4 + ["missing-rank"]
     lines = table.render(made).splitlines()
     rows = [i for i, line in enumerate(lines) if line.startswith("error")]
-    assert len(rows) == 4 and "for 4 of 8 ranks: 1–3, 6" in lines[rows[-1] + 1] and lines[rows[-1] + 1].startswith("so ")
+    assert (
+        len(rows) == 4
+        and "for 4 of 8 ranks: 1–3, 6" in lines[rows[-1] + 1]
+        and lines[rows[-1] + 1].startswith("so ")
+    )
     assert not any("missing-rank" in line for line in lines)
 
 
 def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
-    done = ckpt("run", damaged(tmp_path / "run"), "--plan-dir", tmp_path / "plans", "--order", "step", "--", *SAY)
+    done = ckpt(
+        "run", damaged(tmp_path / "run"), "--plan-dir", tmp_path / "plans", "--order", "step", "--", *SAY
+    )
     (line,) = [line for line in done.stderr.splitlines() if "is not usable" in line]
-    assert "4 of its files cannot be used, the first: " in line and "truncated" in line and "4 of 8 ranks: 1–3, 6" in line
+    assert (
+        "4 of its files cannot be used, the first: " in line
+        and "truncated" in line
+        and "4 of 8 ranks: 1–3, 6" in line
+    )
 
 
 @pytest.mark.parametrize("count", [2, 17, 300])
 def test_every_run_is_named(count: int) -> None:
     text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
-    assert {name.removesuffix(" (megatron)") for name in unfolded(text.partition(": ")[2].replace(" (megatron)", ""))} == {
-        f"exp/run-{i}" for i in range(count)
-    }
+    assert {
+        name.removesuffix(" (megatron)")
+        for name in unfolded(text.partition(": ")[2].replace(" (megatron)", ""))
+    } == {f"exp/run-{i}" for i in range(count)}

@@ -1,4 +1,6 @@
-"""``--view``: a tree of links in which an unmodified loader finds the chosen checkpoint and nothing else; for every plan of fixtures/layouts."""
+"""``--view``: a tree of links in which an unmodified loader finds the chosen checkpoint and nothing else; for
+every plan of fixtures/layouts.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def picture(root: Path) -> dict[str, object]:
     for path in [root, *sorted(root.rglob("*"))]:
         st = path.lstat()
         said = (
-            os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else sorted(os.listdir(path))
+            os.readlink(path)
+            if path.is_symlink()
+            else hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.is_file()
+            else sorted(os.listdir(path))
         )
         out[str(path)] = (said, st.st_mtime_ns, st.st_ctime_ns, st.st_mode, st.st_ino)
     return out
@@ -68,18 +74,31 @@ def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
-def test_a_plan_of_the_view_is_the_plan_and_its_files_load(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
+    case: Path, question: dict[str, Any], tmp_path: Path
+) -> None:
     root, made = setup(case, question, tmp_path)
     before, view = picture(root), tmp_path / "view"
     told = build(made, str(view))
     assert picture(root) == before
     assert made.checkpoint is not None
-    assert scan(str(view)).checkpoints and len({(c.step, c.epoch, c.kind) for c in scan(str(view)).checkpoints}) == 1
-    # what was ruled out or asked about other steps does not concern a view; a save interval would take a lone checkpoint for another kind
-    options = {k: v for k, v in question.get("options", {}).items() if k not in ("run", "resume_from", "max_step", "save_interval", "fault_ranks")}
+    assert (
+        scan(str(view)).checkpoints
+        and len({(c.step, c.epoch, c.kind) for c in scan(str(view)).checkpoints}) == 1
+    )
+    # what was ruled out or asked about other steps does not concern a view; a save interval would take a lone
+    # checkpoint for another kind
+    options = {
+        k: v
+        for k, v in question.get("options", {}).items()
+        if k not in ("run", "resume_from", "max_step", "save_interval", "fault_ranks")
+    }
     again = plan(str(view), selection(options | {"world_size": made.world_size} if made.ranks else options))
     assert again.checkpoint is not None
-    assert (again.checkpoint.epoch, again.checkpoint.layout) == (made.checkpoint.epoch, made.checkpoint.layout)
+    assert (again.checkpoint.epoch, again.checkpoint.layout) == (
+        made.checkpoint.epoch,
+        made.checkpoint.layout,
+    )
     # only its siblings tell the step of a breakpoint file, and a view has none
     lone = made.checkpoint.layout == "mindspore" and made.checkpoint.kind is Kind.DYING_GASP
     assert again.resume_step in ((made.resume_step, None) if lone else (made.resume_step,))
@@ -94,25 +113,32 @@ def test_a_plan_of_the_view_is_the_plan_and_its_files_load(case: Path, question:
             assert word.startswith(f"{view}"), word
             assert os.path.exists(word) or os.path.exists(f"{word}.index")
     flags = [w for w in told["resume"]["args"] if not w.startswith("/")]
-    assert flags == [w for w in made.resume.args if not w.startswith("/")] or (told["resume"]["path"] is None and not flags)
+    assert flags == [w for w in made.resume.args if not w.startswith("/")] or (
+        told["resume"]["path"] is None and not flags
+    )
     assert os.path.exists(told["view"]["checkpoint"]) or os.path.exists(f"{told['view']['checkpoint']}.index")
     assert all(os.path.isabs(target) and os.path.exists(target) for target in links(view).values())
     loaders_read(view, made, told)
 
 
 def loaders_read(view: Path, made: LoadPlan, told: dict[str, Any]) -> None:
-    """The tracker names the checkpoint, and the real loaders of torch and safetensors read what lies in the view."""
+    """The tracker names the checkpoint, and the real loaders of torch and safetensors read what lies in the
+    view.
+    """
     result = verify([str(view)])
     alarms = {
         (f.code, p)
-        for p, f in [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+        for p, f in [(r.report.path, f) for r in result.files for f in r.report.findings]
+        + [(f.path, f) for f in result.findings]
         if f.severity is Severity.ERROR
     }
     codes = {code for code, _ in alarms}
     # content that names its writer contradicts the name under which another rank loads it
     stood_in = any(f.substituted for r in made.ranks for f in r.files)
     assert codes <= ({"rank-mismatch"} if stood_in else set()) | {f.code for f in made.warnings}, alarms
-    assert not {"stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"} & {f.code for f in result.findings}
+    assert not {"stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"} & {
+        f.code for f in result.findings
+    }
     files = [*told["view"]["shared"], *(p for paths in told["view"]["ranks"].values() for p in paths)]
     formats = {r.report.path: r.report.format for r in result.files}
     for home in {os.path.dirname(p) for p in files if formats[p] == "dcp"}:
@@ -134,7 +160,12 @@ def test_every_view_has_all_layouts() -> None:
 OWN = user.load(
     [
         {"name": "own", "tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]},
-        {"name": "named", "tracker": "newest", "tracker_holds": "name", "piece": [{"template": "s{step}/r{rank}.pt"}]},
+        {
+            "name": "named",
+            "tracker": "newest",
+            "tracker_holds": "name",
+            "piece": [{"template": "s{step}/r{rank}.pt"}],
+        },
     ]
 ).own
 user.use(())  # for the tests of other modules
@@ -146,11 +177,22 @@ def test_a_written_tracker_is_read_as_what_it_was(layout: Any) -> None:
         return
     assert layout.read_tracker is not None
     for name in ("model.ckpt-7", 'a"b\\c-7', "modèle-7", "x y-7"):
-        part = Part(f"/r/{name}/{name}.index", layout.name, layout.pieces[0].name, "model", ".", f"/r/{name}", f"/r/{name}", step=7)
+        part = Part(
+            f"/r/{name}/{name}.index",
+            layout.name,
+            layout.pieces[0].name,
+            "model",
+            ".",
+            f"/r/{name}",
+            f"/r/{name}",
+            step=7,
+        )
         for kind in Kind:
             c = Checkpoint(layout.name, ".", kind, (part,), part.home, 0, 7)
             said = layout.tracked(c)
-            assert layout.read_tracker(layout.write_tracker(said)) == (said if said != "release" or layout.name.startswith("megatron") else None)
+            assert layout.read_tracker(layout.write_tracker(said)) == (
+                said if said != "release" or layout.name.startswith("megatron") else None
+            )
 
 
 NAMES = [
@@ -170,10 +212,19 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "piece", "path", "rank", "more", "expected"), NAMES)
-def test_the_name_of_another_rank(name: str, piece: str, path: str, rank: int, more: dict[str, Any], expected: str | None) -> None:
+def test_the_name_of_another_rank(
+    name: str, piece: str, path: str, rank: int, more: dict[str, Any], expected: str | None
+) -> None:
     layout = next(one for one in LAYOUTS if one.name == name)
     part = Part(
-        path, name, piece, "model", ".", "/r", prefix=more.get("prefix", ""), rank=int(m[1]) if (m := re.search(r"/rank_(\d+)/", path)) else 3
+        path,
+        name,
+        piece,
+        "model",
+        ".",
+        "/r",
+        prefix=more.get("prefix", ""),
+        rank=int(m[1]) if (m := re.search(r"/rank_(\d+)/", path)) else 3,
     )
     assert named_for(layout.piece(piece), part, rank, more.get("at")) == expected
 
@@ -183,14 +234,20 @@ def test_a_substituted_rank_has_its_own_name(tmp_path: Path) -> None:
     told = build(made, str(tmp_path / "v"))
     home = "tft_saved_checkpoints-step_11"
     assert links(tmp_path / "v") == {
-        f"{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt": str(root / home / f"rank_{of}" / f"ttp_rank_{of}-3_1.ckpt") for r, of in enumerate((2, 1, 2, 1))
+        f"{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt": str(root / home / f"rank_{of}" / f"ttp_rank_{of}-3_1.ckpt")
+        for r, of in enumerate((2, 1, 2, 1))
     }
     assert told["resume"]["path"] is None and told["view"]["checkpoint"] == str(tmp_path / "v" / home)
     body = {**body_of(made), **told}
     decision = Decision("/plan.json", body)
-    assert Taken(decision, 3).paths == [str(tmp_path / "v" / home / "rank_3" / "ttp_rank_3-3_1.ckpt")] == [decision.path_of(3)]
+    assert (
+        Taken(decision, 3).paths
+        == [str(tmp_path / "v" / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]
+        == [decision.path_of(3)]
+    )
     assert decision.path_of(None) == str(tmp_path / "v" / home)
-    assert [f["path"] for f in decision.files(3)] == [str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")]  # what is re-checked
+    # what is re-checked
+    assert [f["path"] for f in decision.files(3)] == [str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")]
 
 
 def test_what_goes_with_a_checkpoint_is_there(tmp_path: Path) -> None:
@@ -204,10 +261,16 @@ def test_what_goes_with_a_checkpoint_is_there(tmp_path: Path) -> None:
     (home / "away").symlink_to(tmp_path)
     (home / "dangling").symlink_to(tmp_path / "nowhere")
     build(made, str(tmp_path / "v"))
-    names = {str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() or p.name == "away"} - {"half.tmp"}
+    names = {str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() or p.name == "away"} - {
+        "half.tmp"
+    }
     names = {n for n in names if not n.startswith("away/")}
-    assert set(links(tmp_path / "v")) == {f"checkpoint-20/{n}" for n in names} and {"latest", "config.json"} <= names
-    assert sorted(p.name for p in (tmp_path / "v").iterdir()) == [MARKER, "checkpoint-20"]  # no tracker: this framework has none
+    assert (
+        set(links(tmp_path / "v")) == {f"checkpoint-20/{n}" for n in names}
+        and {"latest", "config.json"} <= names
+    )
+    # no tracker: this framework has none
+    assert sorted(p.name for p in (tmp_path / "v").iterdir()) == [MARKER, "checkpoint-20"]
 
 
 def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) -> None:
@@ -222,7 +285,9 @@ def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("layout", "case"), [("hf-trainer", "trainer"), ("megatron", "distopt")])
-def test_what_could_not_be_looked_at_is_never_left_out(layout: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_looked_at_is_never_left_out(
+    layout: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each stat and each listing that a builder asks for fails once: the view is the whole one, or none."""
     root, made = tree(layout, case, tmp_path / "in")
     assert made.checkpoint is not None
@@ -263,7 +328,9 @@ def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
     root, made = tree("tensorflow", "sharded", tmp_path)
     (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
     build(made, str(tmp_path / "v"))
-    assert (tmp_path / "v" / "checkpoint").read_text() == 'model_checkpoint_path: "model.ckpt-300"\nall_model_checkpoint_paths: "model.ckpt-300"\n'
+    assert (
+        tmp_path / "v" / "checkpoint"
+    ).read_text() == 'model_checkpoint_path: "model.ckpt-300"\nall_model_checkpoint_paths: "model.ckpt-300"\n'
     assert "model.ckpt-300.meta" in links(tmp_path / "v")
     root, made = tree("mindspore", "pangu", tmp_path / "m")
     for r in range(4):
@@ -281,8 +348,13 @@ def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     assert made.checkpoint is not None
     mine = tuple(p for p in made.checkpoint.parts if p.rank == 1)
     next(Path(p.path) for p in made.checkpoint.parts if p.rank == 2).unlink()
-    ranks = tuple(replace(r, files=tuple(replace(f, node="here" if f.source_rank == 1 else "there") for f in r.files)) for r in made.ranks)
-    told = build(replace(made, checkpoint=replace(made.checkpoint, parts=mine), ranks=ranks), str(tmp_path / "v"))
+    ranks = tuple(
+        replace(r, files=tuple(replace(f, node="here" if f.source_rank == 1 else "there") for f in r.files))
+        for r in made.ranks
+    )
+    told = build(
+        replace(made, checkpoint=replace(made.checkpoint, parts=mine), ranks=ranks), str(tmp_path / "v")
+    )
     assert sorted(told["view"]["ranks"]) == ["1", "3"] and len(links(tmp_path / "v")) == 2
     decision = Decision("/plan.json", {**body_of(replace(made, ranks=ranks)), **told})
     decision.check([1, 3])
@@ -326,7 +398,11 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="was not put there by ckpt"):
             build(made, str(view))
     assert (view / "iter_0000040" / "saved.pt").read_text() and (view / "iter_0000030").is_dir()
-    for name, content in (("full/x", "mine"), ("marked/" + MARKER, "{}"), ("listed/" + MARKER, '{"schema": "ckpt-tools/view/v1"}')):
+    for name, content in (
+        ("full/x", "mine"),
+        ("marked/" + MARKER, "{}"),
+        ("listed/" + MARKER, '{"schema": "ckpt-tools/view/v1"}'),
+    ):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(content)
         with pytest.raises(UsageError, match="no view that ckpt has built"):
@@ -351,7 +427,10 @@ def test_what_was_put_there_meanwhile_is_put_back(tmp_path: Path, monkeypatch: p
         (view / "precious").write_text("x")
         with pytest.raises(UsageError, match="no view that ckpt has built"):
             build(made, str(view))
-        assert (view / "precious").read_text() == "x" and sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
+        assert (view / "precious").read_text() == "x" and sorted(p.name for p in tmp_path.iterdir()) == [
+            "r",
+            "v",
+        ]
         (view / "precious").unlink()
         view.rmdir()
         view.write_text("a file")
@@ -362,7 +441,9 @@ def test_what_was_put_there_meanwhile_is_put_back(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_another_choice_replaces_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+def test_another_choice_replaces_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
     """Also where directories cannot be exchanged in one step, as on NFS."""
     from ckpt_tools.job import view_swap
 
@@ -378,7 +459,9 @@ def test_another_choice_replaces_it_whole(tmp_path: Path, monkeypatch: pytest.Mo
     decision.check()
     older = plan(str(root), selection({"max_step": 20}))
     build(older, str(view))
-    assert {n.split("/")[0] for n in links(view)} == {"iter_0000020"} and (view / "latest_checkpointed_iteration.txt").read_text() == "20"
+    assert {n.split("/")[0] for n in links(view)} == {"iter_0000020"} and (
+        view / "latest_checkpointed_iteration.txt"
+    ).read_text() == "20"
     with pytest.raises(CannotLook, match="cannot be looked at"):
         decision.check()
     (view / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt").unlink()
@@ -405,7 +488,9 @@ for i in range(int(sys.argv[3])):
 
 def builder(root: Path, view: Path, times: int, which: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", BUILDER, str(root), str(view), str(times), which]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN)
+    return subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN
+    )
 
 
 @pytest.mark.slow
@@ -441,7 +526,9 @@ def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
         one.communicate(timeout=1000)
         seen += len(list(tmp_path.glob("v.*.tmp")))
         if (tmp_path / "v").exists():
-            assert len({n.split("/")[0] for n in links(tmp_path / "v")}) == 1 and len(links(tmp_path / "v")) == 2
+            assert (
+                len({n.split("/")[0] for n in links(tmp_path / "v")}) == 1 and len(links(tmp_path / "v")) == 2
+            )
     build(made, str(tmp_path / "v"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tree", "v"] and picture(root) == before
     assert seen, "no builder was killed while it built: what is cleaned up was not tested"
@@ -475,7 +562,10 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return ckpt("run", *words, env=env)
 
 
-SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"
+SHOW = (
+    "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if"
+    " k.startswith('CKPT_')}]))"
+)
 
 
 @pytest.mark.slow
@@ -491,10 +581,21 @@ def test_the_command_is_told_the_view(tmp_path: Path) -> None:
     done = run(*options, "--", sys.executable, "-c", SHOW, "{ckpt.args}", "at={ckpt.path}")
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
-    assert words == ["--load", str(view), "--ckpt-step", "20", f"at={view}"] and env["CKPT_PATH"] == str(view) and env["CKPT_STEP"] == "20"
-    assert sorted(p.name for p in view.iterdir()) == [MARKER, "iter_0000020", "latest_checkpointed_iteration.txt"]
+    assert (
+        words == ["--load", str(view), "--ckpt-step", "20", f"at={view}"]
+        and env["CKPT_PATH"] == str(view)
+        and env["CKPT_STEP"] == "20"
+    )
+    assert sorted(p.name for p in view.iterdir()) == [
+        MARKER,
+        "iter_0000020",
+        "latest_checkpointed_iteration.txt",
+    ]
     assert (view / "latest_checkpointed_iteration.txt").read_text() == "20" and picture(root) == before
-    code = "import torch, sys; print(torch.load(sys.argv[1] + '/iter_0000020/mp_rank_00/model_optim_rng.pt', weights_only=False)['iteration'])"
+    code = (
+        "import torch, sys; print(torch.load(sys.argv[1] + '/iter_0000020/mp_rank_00/model_optim_rng.pt',"
+        " weights_only=False)['iteration'])"
+    )
     loaded = run(*options, "--", sys.executable, "-W", "ignore", "-c", code, "{ckpt.path}")
     assert loaded.returncode == 0 or "No module named" in loaded.stderr, loaded.stderr
     inside = run(str(root), "--view", str(root / "v"), "--plan-dir", str(tmp_path / "plans"), "--", "true")
@@ -521,10 +622,14 @@ def test_a_failed_rank_finds_its_replica_under_its_own_name(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
     assert words == [str(view / home)] and env["CKPT_RESUME"] == "1"
-    assert os.readlink(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt") == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")
+    assert os.readlink(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt") == str(
+        root / home / "rank_1" / "ttp_rank_1-3_1.ckpt"
+    )
     decided = {"CKPT_PLAN": env["CKPT_PLAN"]}
     latest = [ckpt("latest", "--rank", r, env=decided) for r in range(4)]
-    assert [r.stdout for r in latest] == [f"{view}/{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt\n" for r in range(4)], latest
+    assert [r.stdout for r in latest] == [
+        f"{view}/{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt\n" for r in range(4)
+    ], latest
     body = json.loads(ckpt("latest", "--rank", 3, "--json", env=decided).stdout)
     assert body["view"]["ranks"] == {"3": [str(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]}
     assert body["ranks"][0]["files"][0]["path"] == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")

@@ -30,7 +30,9 @@ STEPS = (100, 200)
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """80 ranks with two checkpoints each, of which some files are damaged in ways of their own, and bare files beside them."""
+    """80 ranks with two checkpoints each, of which some files are damaged in ways of their own, and bare
+    files beside them.
+    """
     for rank in range(80):
         for step in STEPS:
             path = tmp_path / f"rank_{rank}" / f"net-1_{step}.ckpt"
@@ -55,12 +57,16 @@ def told(found: Verification) -> Verification:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(files, those answered by a copy) of every run in the test. The thread by which pytest watches for hangs does not count."""
+    """(files, those answered by a copy) of every run in the test. The thread by which pytest watches for
+    hangs does not count.
+    """
     monkeypatch.setattr(worker_processes, "alone", lambda: threading.active_count() == 1)
     seen: list[tuple[int, int]] = []
     real = processes.run
 
-    def counting(count: int, jobs: int, answer: processes.Work, beat: Callable[[], object]) -> Iterator[tuple[int, bytes]]:
+    def counting(
+        count: int, jobs: int, answer: processes.Work, beat: Callable[[], object]
+    ) -> Iterator[tuple[int, bytes]]:
         n = 0
         for one in real(count, jobs, answer, beat):
             n += 1
@@ -72,7 +78,11 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def children() -> set[int]:
-    return {int(pid) for task in os.listdir("/proc/self/task") for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+    return {
+        int(pid)
+        for task in os.listdir("/proc/self/task")
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+    }
 
 
 @pytest.mark.slow
@@ -97,13 +107,17 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     damaged.write_bytes(damaged.read_bytes()[:-1])
     alone = told(verify_paths([str(tmp_path)], jobs=1))
     assert told(verify_paths([str(tmp_path)], jobs=2)) == alone
-    assert "truncated" in {f.code for r in alone.files if r.report.path == str(damaged) for f in r.report.findings}
+    assert "truncated" in {
+        f.code for r in alone.files if r.report.path == str(damaged) for f in r.report.findings
+    }
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
 @pytest.mark.parametrize("root", ["formats", "layouts"])
 def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
-    """What a check adds up over several files, such as the total size of sharded safetensors, is not torn apart."""
+    """What a check adds up over several files, such as the total size of sharded safetensors, is not torn
+    apart.
+    """
     alone = told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=1))
     for _ in range(3):
         assert told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=4)) == alone
@@ -111,13 +125,18 @@ def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None
 
 
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
-def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
+def test_plans_are_the_same_and_fall_back_the_same(
+    many: Path, level: Level, copies: list[tuple[int, int]]
+) -> None:
     question = Selection(level=level, settle=0.0)
     alone = plan(str(many), replace(question, jobs=1))
     made = plan(str(many), replace(question, jobs=2))
     assert copies
     assert made == alone
-    assert made.checkpoint is not None and [p.path.endswith("net-1_100.ckpt") for p in made.checkpoint.parts] == [True] * 80
+    assert (
+        made.checkpoint is not None
+        and [p.path.endswith("net-1_100.ckpt") for p in made.checkpoint.parts] == [True] * 80
+    )
     for rank in range(80):
         (many / f"rank_{rank}" / "net-1_100.ckpt").write_bytes(b"\0")
     with pytest.raises(NoneUsable):
@@ -125,7 +144,9 @@ def test_plans_are_the_same_and_fall_back_the_same(many: Path, level: Level, cop
 
 
 @pytest.mark.slow
-def test_what_a_dead_copy_leaves_is_read_here(many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]) -> None:
+def test_what_a_dead_copy_leaves_is_read_here(
+    many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]
+) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
     here, real = os.getpid(), request.look
@@ -232,7 +253,11 @@ processes._serve = told
 sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, "verify", str(many), "--jobs", "2", "--json"], capture_output=True, text=True, check=False, timeout=1000
+        [sys.executable, "-c", script, "verify", str(many), "--jobs", "2", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1000,
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("a copy is done") == 2

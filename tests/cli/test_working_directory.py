@@ -1,4 +1,6 @@
-"""Nothing is imported from the working directory, by ckpt or by what it starts; docs and snippets do not invite it; the training is not told how to import."""
+"""Nothing is imported from the working directory, by ckpt or by what it starts; docs and snippets do not
+invite it; the training is not told how to import.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def hostile(tmp_path: Path) -> Path:
     place = tmp_path / "hostile"
     place.mkdir()
     for name in MODULES:
-        (place / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r} + ' ')\nraise ImportError('planted')\n")
+        (place / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r} + ' ')\nraise ImportError('planted')\n"
+        )
     return place
 
 
@@ -55,9 +59,15 @@ def test_the_mark_is_made_where_somebody_imports(hostile: Path) -> None:
     assert planted(hostile) == "torch "
 
 
-@pytest.mark.parametrize("words", [("verify", "demo"), ("plan", "demo", "--order", "step", "--json"), ("explain", "truncated")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("verify", "demo"), ("plan", "demo", "--order", "step", "--json"), ("explain", "truncated")],
+    ids=" ".join,
+)
 def test_python_m_imports_nothing_from_where_it_was_started(hostile: Path, words: tuple[str, ...]) -> None:
-    """What -m itself imports before any line of ours is a limit that SECURITY.md names; whatever ckpt imports is not."""
+    """What -m itself imports before any line of ours is a limit that SECURITY.md names; whatever ckpt imports
+    is not.
+    """
     made = [str(ROOT / "fixtures/demo") if word == "demo" else word for word in words]
     done = subprocess.run([*CKPT, *made], cwd=hostile, env=CLEAN, capture_output=True, text=True)
     assert (planted(hostile), done.returncode) == ("", 1 if words[0] == "verify" else 0), done.stderr
@@ -65,18 +75,31 @@ def test_python_m_imports_nothing_from_where_it_was_started(hostile: Path, words
 
 def test_python_m_keeps_other_places(tmp_path: Path) -> None:
     """Only the first place is taken away, which -m has put there: PYTHONPATH is the user's."""
-    code = f"import sys; sys.path[:0] = ['first']; import ckpt_tools.__main__; print(sys.path[0], {str(tmp_path)!r} in sys.path)"
-    done = subprocess.run([sys.executable, "-c", code], cwd="/", env={**CLEAN, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    code = (
+        "import sys; sys.path[:0] = ['first']; import ckpt_tools.__main__; print(sys.path[0],"
+        f" {str(tmp_path)!r} in sys.path)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd="/",
+        env={**CLEAN, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout == "first True\n", done.stderr
 
 
-def test_the_load_child_imports_nothing_from_the_working_directory(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_child_imports_nothing_from_the_working_directory(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(hostile)
     heard, found = load("mindspore", "model.ckpt", 1)
     assert planted(hostile) == "" and not heard and found[0].code in ("needs-extra", "not-loaded")
 
 
-def test_a_mapping_helper_imports_from_named_places_alone(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_helper_imports_from_named_places_alone(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "posix_spawn", lambda path, command, *_, **__: started.append(command) or 1)
     monkeypatch.chdir(hostile)
@@ -92,15 +115,26 @@ def test_a_mapping_helper_imports_from_named_places_alone(hostile: Path, monkeyp
 def test_the_training_is_not_told_how_to_import(tmp_path: Path) -> None:
     """PYTHONSAFEPATH is meant for ckpt: with it `python train.py` would not find the modules beside train.py."""
     root = megatron(tmp_path / "runs")
-    show = [sys.executable, "-c", "import os, sys; print(os.environ.get('PYTHONSAFEPATH'), os.environ.get('PYTHONUNBUFFERED'))"]
+    show = [
+        sys.executable,
+        "-c",
+        "import os, sys; print(os.environ.get('PYTHONSAFEPATH'), os.environ.get('PYTHONUNBUFFERED'))",
+    ]
     env = {**CLEAN, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
     for before, seen in (([], "None 1"), (["env", "PYTHONSAFEPATH=1"], "1 1")):
-        done = subprocess.run([*CKPT, "run", str(root), "--", *before, *show], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [*CKPT, "run", str(root), "--", *before, *show], env=env, capture_output=True, text=True
+        )
         assert done.stdout == f"{seen}\n", done.stderr
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((DOCS).glob("*.md")), *sorted((ROOT / "ckpt_tools/snippets").iterdir())]
+    return [
+        ROOT / "README.md",
+        ROOT / "SECURITY.md",
+        *sorted((DOCS).glob("*.md")),
+        *sorted((ROOT / "ckpt_tools/snippets").iterdir()),
+    ]
 
 
 INVITES = re.compile(r"python3? (?!-P)[^`|\n]*-m (?:mpi4py\.futures -m )?ckpt_tools")
@@ -113,5 +147,9 @@ def test_pages_start_ckpt_where_nobody_can_plant_a_module(page: Path) -> None:
 
 
 def test_the_search_finds_what_it_should() -> None:
-    assert INVITES.search("msrun -- python -m ckpt_tools run") and INVITES.search("mpirun python -m mpi4py.futures -m ckpt_tools")
-    assert not INVITES.search("python -P -m ckpt_tools run") and not INVITES.search("python -P -m mpi4py.futures -m ckpt_tools")
+    assert INVITES.search("msrun -- python -m ckpt_tools run") and INVITES.search(
+        "mpirun python -m mpi4py.futures -m ckpt_tools"
+    )
+    assert not INVITES.search("python -P -m ckpt_tools run") and not INVITES.search(
+        "python -P -m mpi4py.futures -m ckpt_tools"
+    )

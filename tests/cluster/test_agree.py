@@ -1,4 +1,6 @@
-"""``--agree``: nodes with disks of their own come to one checkpoint, or all fail. Two real processes, each with a directory as its disk."""
+"""``--agree``: nodes with disks of their own come to one checkpoint, or all fail. Two real processes, each
+with a directory as its disk.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_both_disks_are_sound(nodes: Nodes) -> None:
     assert together(answers)["CKPT_STEP"] == "20"
     for n, (_, env, _) in enumerate(answers):
         plan = json.loads(Path(env["CKPT_PLAN"]).read_text())
-        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(nodes.disks[n])
+        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(
+            nodes.disks[n]
+        )
         assert len({f["node"] for r in plan["ranks"] for f in r["files"]}) == 2
         assert plan["ranks"][3]["files"][0]["path"].startswith(str(nodes.disks[1]))
 
@@ -50,7 +54,8 @@ def test_through_torch(nodes: Nodes) -> None:
     broken(nodes.disks[1], 20, 3)
     answers = nodes.run(meet=f"127.0.0.1:{free_port()}")
     assert together(answers)["CKPT_STEP"] == "10"
-    assert all("step 20" in err and "truncated" in err for _, _, err in answers)  # also on the node whose own disk is fine
+    # also on the node whose own disk is fine
+    assert all("step 20" in err and "truncated" in err for _, _, err in answers)
 
 
 def test_what_is_broken_on_one_node_is_given_up_by_all(nodes: Nodes) -> None:
@@ -61,10 +66,16 @@ def test_what_is_broken_on_one_node_is_given_up_by_all(nodes: Nodes) -> None:
 
 
 def outcomes(answer: tuple[int, dict[str, str], str]) -> tuple[list[tuple[int, str]], list[dict[str, Any]]]:
-    """(step, outcome) of every candidate, and the findings of those that were rejected, as one node's decision records them."""
+    """(step, outcome) of every candidate, and the findings of those that were rejected, as one node's
+    decision records them.
+    """
     plan = json.loads(Path(answer[1]["CKPT_PLAN"]).read_text())
-    assert [(r["step"], r["path"]) for r in plan["rejected"]] == [(c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"]
-    return [(c["step"], c["outcome"]) for c in plan["candidates"]], [f for r in plan["rejected"] for f in r["findings"]]
+    assert [(r["step"], r["path"]) for r in plan["rejected"]] == [
+        (c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"
+    ]
+    return [(c["step"], c["outcome"]) for c in plan["candidates"]], [
+        f for r in plan["rejected"] for f in r["findings"]
+    ]
 
 
 def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes) -> None:
@@ -74,13 +85,20 @@ def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes)
     for n, answer in enumerate(answers):
         steps, findings = outcomes(answer)
         assert steps == [(20, "rejected"), (10, "chosen")]
-        assert [f["code"] for f in findings] == ["missing-part"] and "#1 has no part of it" in findings[0]["message"]
-        assert findings[0]["path"] == str(nodes.disks[n] / "iter_0000020") and "iter_0000020 (periodic, step 20) is not usable" in answer[2]
+        assert [f["code"] for f in findings] == ["missing-part"] and "#1 has no part of it" in findings[0][
+            "message"
+        ]
+        assert (
+            findings[0]["path"] == str(nodes.disks[n] / "iter_0000020")
+            and "iter_0000020 (periodic, step 20) is not usable" in answer[2]
+        )
     assert [code for code, _, _ in nodes.run("--no-fallback")] == [6, 6]
 
 
 def test_outcomes_are_recorded_as_they_were(tmp_path: Path) -> None:
-    """Each node finds another candidate broken; the decision of both has both, with the file and the node of each."""
+    """Each node finds another candidate broken; the decision of both has both, with the file and the node of
+    each.
+    """
     nodes = Nodes(tmp_path, steps=(10, 20, 30, 40))
     broken(nodes.disks[0], 40, 1)
     broken(nodes.disks[1], 30, 2)
@@ -102,7 +120,10 @@ def test_a_failed_decision_names_every_candidate(nodes: Nodes) -> None:
     assert [code for code, _, _ in nodes.run()] == [4, 4]
     written = [json.loads(p.read_text()) for p in nodes.shared.rglob("1.json")]
     assert len(written) == 2
-    assert all([(c["step"], c["outcome"]) for c in plan["candidates"]] == [(20, "rejected"), (10, "rejected")] for plan in written)
+    assert all(
+        [(c["step"], c["outcome"]) for c in plan["candidates"]] == [(20, "rejected"), (10, "rejected")]
+        for plan in written
+    )
 
 
 def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
@@ -119,7 +140,9 @@ def test_one_disk_is_empty(nodes: Nodes) -> None:
     shutil.rmtree(nodes.disks[1])
     nodes.disks[1].mkdir()
     answers = nodes.run("--allow-none")
-    assert [code for code, _, _ in answers] == [4, 4] and all("no checkpoint at all" in err for _, _, err in answers)
+    assert [code for code, _, _ in answers] == [4, 4] and all(
+        "no checkpoint at all" in err for _, _, err in answers
+    )
 
 
 def test_all_disks_are_empty(tmp_path: Path) -> None:
@@ -201,7 +224,8 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path
     brought = plan["ranks"][2]["files"][0]["path"]
     assert (
         not brought.startswith(str(nodes.disks[1]))
-        and Path(brought).read_bytes() == (nodes.disks[0] / "iter_0000020/mp_rank_02/model_optim_rng.pt").read_bytes()
+        and Path(brought).read_bytes()
+        == (nodes.disks[0] / "iter_0000020/mp_rank_02/model_optim_rng.pt").read_bytes()
     )
     assert (tmp_path / "brought").read_text().count("\n") == 1
     assert not lost.exists()  # the disk itself is not written
@@ -210,7 +234,12 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path
 def test_a_transfer_that_brings_garbage_or_fails(nodes: Nodes, tmp_path: Path) -> None:
     shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
     bad = tmp_path / "bad.sh"
-    for body, why in {"head -c 100 $2 > $3": "", "exit 3": "bad.sh ended with 3", "kill -9 $$": "killed by signal 9", "true": "No such file"}.items():
+    for body, why in {
+        "head -c 100 $2 > $3": "",
+        "exit 3": "bad.sh ended with 3",
+        "kill -9 $$": "killed by signal 9",
+        "true": "No such file",
+    }.items():
         bad.write_text(f"#!/bin/sh\n{body}\n")
         bad.chmod(0o755)
         answers = nodes.run("--transfer", str(bad))
@@ -228,8 +257,12 @@ def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
     assert together(nodes.run("--transfer", carrier))["CKPT_STEP"] == "20"
 
 
-def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(nodes: Nodes, carrier: str) -> None:
-    """A file that is not there any more on the node that had it may be of another attempt: what was brought of it before is not used."""
+def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(
+    nodes: Nodes, carrier: str
+) -> None:
+    """A file that is not there any more on the node that had it may be of another attempt: what was brought
+    of it before is not used.
+    """
     test_a_new_node_gets_everything(nodes, carrier)
     shutil.rmtree(nodes.disks[0] / "iter_0000020/mp_rank_03")
     answers = nodes.run("--transfer", carrier)
@@ -238,19 +271,31 @@ def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(nodes
 
 
 def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
-    """As it is in real life: every node mounts its own disk in the same place, here in mount namespaces of their own."""
+    """As it is in real life: every node mounts its own disk in the same place, here in mount namespaces of
+    their own.
+    """
     root = tmp_path / "scratch"
     root.mkdir()
     real = list(nodes.disks)
     nodes.disks = [root, root]
-    inside = [["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", f'mount --bind {disk} {root} && exec "$@"', "x"] for disk in real]
+    inside = [
+        [
+            "unshare",
+            "-m" if os.geteuid() == 0 else "-rm",
+            "sh",
+            "-c",
+            f'mount --bind {disk} {root} && exec "$@"',
+            "x",
+        ]
+        for disk in real
+    ]
     running = [nodes.start(n, inside=inside[n]) for n in range(2)]
     out = [(p.communicate(timeout=1000), p.returncode) for p in running]
     seen = together([(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out])
     assert seen["CKPT_STEP"] == "20"
 
 
-# -- the meeting itself ------------------------------------------------------------------------------------------------------------------
+# -- the meeting itself --------------------------------------------------------------------------------------
 
 MEET = """
 import sys
@@ -272,11 +317,17 @@ except CkptError as e:
 
 def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
     running = [
-        subprocess.Popen([sys.executable, "-c", MEET, str(tmp_path / "m"), str(i), "9", "60", "5"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", MEET, str(tmp_path / "m"), str(i), "9", "60", "5"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for i in range(9)
     ]
     assert {p.communicate(timeout=1000)[0] for p in running} == {f"{9 * 400 + 36}\n"}
-    left = [name for name in os.listdir(tmp_path / "m") if "." in name and not name.startswith(("join.", "offer"))]
+    left = [
+        name for name in os.listdir(tmp_path / "m") if "." in name and not name.startswith(("join.", "offer"))
+    ]
     assert len(left) <= 20  # a session does not stay behind
 
 

@@ -1,4 +1,6 @@
-"""The snippets of ``ckpt hook install``, run as they stand: with a checkpoint, with none, and with none that is usable."""
+"""The snippets of ``ckpt hook install``, run as they stand: with a checkpoint, with none, and with none that
+is usable.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def test_help_says_that_nothing_is_edited() -> None:
 
 def test_an_unknown_one_is_a_usage_error_with_the_nearest() -> None:
     done = run_helpers.ckpt("hook", "install", "torchrn")
-    assert (done.returncode, done.stdout) == (2, "")  # what is redirected into a file must not look like a script
+    # what is redirected into a file must not look like a script
+    assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean torchrun?" in done.stderr
     assert "one of: " in run_helpers.ckpt("hook", "install", "x").stderr
 
@@ -74,7 +77,9 @@ def test_the_shell_accepts_it_and_shellcheck_has_nothing_to_say(name: str, root:
 # ---- Slurm: srun is a stand-in here; with the real Slurm the same script runs in test_run_slurm.py
 
 
-def slurm(job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str) -> subprocess.CompletedProcess[str]:
+def slurm(
+    job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str
+) -> subprocess.CompletedProcess[str]:
     port = free_port()
     env = job.env(
         "srun",
@@ -124,12 +129,18 @@ def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> No
     job.holds("found")
     script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
     done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
-    assert done.returncode == 1 and "task prolog failed with 5" in done.stderr and "has changed since it was chosen" in done.stderr
+    assert (
+        done.returncode == 1
+        and "task prolog failed with 5" in done.stderr
+        and "has changed since it was chosen" in done.stderr
+    )
     assert job.told == []
 
 
 def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
-    """Real torchruns, one per node. Every worker fails once: the next generation has a decision of its own, common to both nodes."""
+    """Real torchruns, one per node. Every worker fails once: the next generation has a decision of its own,
+    common to both nodes.
+    """
     job.holds("older")
     done = slurm(job, "slurm-torchrun", nodes=2, FAIL_FIRST="1")
     assert done.returncode == 0, done.stderr
@@ -140,7 +151,9 @@ def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_slurm_nodes_with_disks_of_their_own_agree(job: Job, damaged: bool) -> None:
-    """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not used by the other one."""
+    """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not
+    used by the other one.
+    """
     for node in range(2):
         run_helpers.megatron(job.cwd / f"node-{node}/ckpt", ranks=[node])
         shutil.copy(job.cwd / "train.py", job.cwd / f"node-{node}")
@@ -177,8 +190,20 @@ def test_torchrun_is_not_started_when_none_is_usable(job: Job) -> None:
 def both_nodes(job: Job, name: str, **more: str) -> list[int]:
     script = job.tmp / "script.sh"
     script.write_text(printed(name, job.root))
-    common = dict(NNODES="2", WORKERS="1", MASTER_PORT=str(free_port()), PLANS=str(job.tmp / "plans"), JOB_ID="start-1", **more)
-    nodes = [subprocess.Popen(["bash", script], cwd=job.cwd, env=job.env(NODE_RANK=str(i), **common), stderr=subprocess.DEVNULL) for i in range(2)]
+    common = dict(
+        NNODES="2",
+        WORKERS="1",
+        MASTER_PORT=str(free_port()),
+        PLANS=str(job.tmp / "plans"),
+        JOB_ID="start-1",
+        **more,
+    )
+    nodes = [
+        subprocess.Popen(
+            ["bash", script], cwd=job.cwd, env=job.env(NODE_RANK=str(i), **common), stderr=subprocess.DEVNULL
+        )
+        for i in range(2)
+    ]
     return [p.wait(timeout=1000) for p in nodes]
 
 
@@ -203,7 +228,10 @@ def test_more_than_one_node_needs_a_shared_directory(job: Job, name: str) -> Non
 
 def test_torchrun_restarts_decide_anew(job: Job) -> None:
     job.holds("found")
-    done = job.bash(printed("torchrun-restarts", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port()), FAIL_FIRST="1"))
+    done = job.bash(
+        printed("torchrun-restarts", job.root),
+        job.env(WORKERS="2", MASTER_PORT=str(free_port()), FAIL_FIRST="1"),
+    )
     assert done.returncode == 0, done.stderr
     first, second = job.resumed(2, "20", generation=0), job.resumed(2, "20", generation=1)
     assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
@@ -211,7 +239,10 @@ def test_torchrun_restarts_decide_anew(job: Job) -> None:
 
 def test_torchrun_restarts_ends_with_torchruns_own_code_when_none_is_usable(job: Job) -> None:
     job.holds("unusable")
-    done = job.bash(printed("torchrun-restarts", job.root), job.env(WORKERS="2", MASTER_PORT=str(free_port()), RESTARTS="0"))
+    done = job.bash(
+        printed("torchrun-restarts", job.root),
+        job.env(WORKERS="2", MASTER_PORT=str(free_port()), RESTARTS="0"),
+    )
     assert done.returncode == 1 and job.told == []
     assert "exitcode  : 4" in done.stderr and "none is usable" in done.stderr
 
@@ -219,11 +250,15 @@ def test_torchrun_restarts_ends_with_torchruns_own_code_when_none_is_usable(job:
 # ---- msrun and MPI
 
 
-@pytest.mark.parametrize(("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 1, None)])
+@pytest.mark.parametrize(
+    ("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 1, None)]
+)
 def test_msrun(job: Job, holds: str, code: int, step: str | None) -> None:
     """The real msrun where it is installed (it was run with mindspore 2.10.0), else what its source says."""
     job.holds(holds)
-    env = job.env(*([] if shutil.which("msrun") else ["msrun"]), MS_WORKER_NUM="2", MASTER_PORT=str(free_port()))
+    env = job.env(
+        *([] if shutil.which("msrun") else ["msrun"]), MS_WORKER_NUM="2", MASTER_PORT=str(free_port())
+    )
     done = job.bash(printed("msrun", job.root), env)
     assert done.returncode == code, done.stderr + done.stdout
     if step is None:
@@ -231,14 +266,23 @@ def test_msrun(job: Job, holds: str, code: int, step: str | None) -> None:
         assert "none is usable" in (job.cwd / "msrun_log/worker_1.log").read_text()
     else:
         told = job.resumed(3, step)
-        assert sorted((t["role"], t["rank"]) for t in told if t["role"] == "MS_WORKER") == [("MS_WORKER", "0"), ("MS_WORKER", "1")]
+        assert sorted((t["role"], t["rank"]) for t in told if t["role"] == "MS_WORKER") == [
+            ("MS_WORKER", "0"),
+            ("MS_WORKER", "1"),
+        ]
 
 
-@pytest.mark.parametrize(("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 4, None)])
+@pytest.mark.parametrize(
+    ("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 4, None)]
+)
 def test_mpi(job: Job, holds: str, code: int, step: str | None) -> None:
     needs("mpirun")
     job.holds(holds)
-    options = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    options = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
     done = job.bash(printed("mpi", job.root), job.env(RANKS="2", **options))
     assert done.returncode == code, done.stderr
     if step is None:
@@ -253,8 +297,17 @@ def test_mpi(job: Job, holds: str, code: int, step: str | None) -> None:
 @pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
 def test_mindcluster(job: Job, holds: str, step: str) -> None:
     job.holds(holds)
-    (job.cwd / "manager.py").write_text("import os; open('manager-was-started', 'w').write(os.environ['TASKD_PROCESS_ENABLE'])")
-    pod = {"MINDX_TASK_ID": "6f1c", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0,1", "POD_IP": "127.0.0.1"}
+    (job.cwd / "manager.py").write_text(
+        "import os; open('manager-was-started', 'w').write(os.environ['TASKD_PROCESS_ENABLE'])"
+    )
+    pod = {
+        "MINDX_TASK_ID": "6f1c",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "LOCAL_RANK": "0,1",
+        "POD_IP": "127.0.0.1",
+    }
     own = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -268,4 +321,7 @@ def test_mindcluster(job: Job, holds: str, step: str) -> None:
     first, second = job.resumed(2, step, generation=0), job.resumed(2, step, generation=1)
     assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
     resume = ["--load", str(job.root), "--ckpt-step", "10"] if step else []
-    assert all(t["args"] == ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root), *resume] for t in first + second)
+    assert all(
+        t["args"] == ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root), *resume]
+        for t in first + second
+    )

@@ -1,7 +1,8 @@
-"""The Kubernetes manifests of ``ckpt hook install``: valid against published schemas, and their shell run as it stands, with a pod's environment.
+"""The Kubernetes manifests of ``ckpt hook install``: valid against published schemas, and their shell run as
+it stands, with a pod's environment.
 
-No cluster: a pod's mounts are directories put in place of /plans and /decision, and torchrun is a stand-in, because only a cluster
-resolves the names of its pods (the real one runs in test_hook_install.py).
+No cluster: a pod's mounts are directories put in place of /plans and /decision, and torchrun is a stand-in,
+because only a cluster resolves the names of its pods (the real one runs in test_hook_install.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ POLICIES = {
         "additionalProperties": False,
         "required": ["action"],
         "properties": {
-            "action": {"enum": ["AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob"]},
+            "action": {
+                "enum": ["AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob"]
+            },
             "event": {
                 "enum": [
                     "*",
@@ -84,8 +87,9 @@ VOLCANO = {
         },
     },
 }  # fmt: skip
-"""The fields of Volcano's Job that we use, written down from its CRD (volcano-sh/volcano, config/crd/volcano/bases/batch.volcano.sh_jobs.yaml), which no
-package on PyPI has; stricter than the CRD, which lets unknown fields pass. The pods within are checked against Kubernetes' own schema."""
+"""The fields of Volcano's Job that we use, written down from its CRD (volcano-sh/volcano,
+config/crd/volcano/bases/batch.volcano.sh_jobs.yaml), which no package on PyPI has; stricter than the CRD,
+which lets unknown fields pass. The pods within are checked against Kubernetes' own schema."""
 
 
 def manifests(name: str, root: object = "/data/run-7") -> list[Manifest]:
@@ -93,7 +97,12 @@ def manifests(name: str, root: object = "/data/run-7") -> list[Manifest]:
 
 
 def pod(template: Manifest) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", **template.get("metadata", {})}, "spec": template["spec"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x", **template.get("metadata", {})},
+        "spec": template["spec"],
+    }
 
 
 def kubernetes(manifest: Manifest) -> None:
@@ -101,7 +110,9 @@ def kubernetes(manifest: Manifest) -> None:
 
 
 def whole(manifest: Manifest) -> None:
-    """Kubeflow's own models (PyPI: kubeflow-trainer-api) drop what they do not know, so nothing may be missing when they give it back."""
+    """Kubeflow's own models (PyPI: kubeflow-trainer-api) drop what they do not know, so nothing may be
+    missing when they give it back.
+    """
     assert TrainerV1alpha1TrainJob.from_dict(manifest).to_dict() == manifest
 
 
@@ -113,7 +124,10 @@ def test_the_indexed_job_is_valid(root: str) -> None:
     spec = job["spec"]["template"]["spec"]
     assert [c["env"][0]["value"] for c in spec["initContainers"] + spec["containers"]] == [root, root]
     assert service["metadata"]["name"] == spec["subdomain"]  # or train-0.train is no name
-    assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == spec["initContainers"][0]["name"]
+    assert (
+        job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"]
+        == spec["initContainers"][0]["name"]
+    )
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -134,20 +148,30 @@ def test_the_train_job_is_valid(root: str) -> None:
             {
                 "spec": {
                     **spec,
-                    "containers": [{**spec["containers"][0], **{k: job["spec"]["trainer"][k] for k in ("env", "command", "args", "image")}}],
+                    "containers": [
+                        {
+                            **spec["containers"][0],
+                            **{k: job["spec"]["trainer"][k] for k in ("env", "command", "args", "image")},
+                        }
+                    ],
                 }
             }
         )
     )
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("kubernetes", "parallelsm: 2"), ("volcano", "minAvailabel: 2"), ("kubeflow", "runtimReff: {}")])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("kubernetes", "parallelsm: 2"), ("volcano", "minAvailabel: 2"), ("kubeflow", "runtimReff: {}")],
+)
 def test_a_misspelt_field_is_seen(name: str, wrong: str) -> None:
     """The checks above can fail."""
     job = manifests(name)[-1]
     job["spec"] |= yaml.safe_load(wrong)
     with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError, AssertionError)):
-        {"kubernetes": kubernetes, "volcano": lambda j: jsonschema.validate(j, VOLCANO), "kubeflow": whole}[name](job)
+        {"kubernetes": kubernetes, "volcano": lambda j: jsonschema.validate(j, VOLCANO), "kubeflow": whole}[
+            name
+        ](job)
 
 
 # ---- the shell inside
@@ -164,23 +188,47 @@ def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subpr
     decision = job.tmp / f"pod-{index}"
     decision.mkdir(exist_ok=True)
     own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
-    words = [w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision)) for w in (*container["command"], *container["args"])]
+    words = [
+        w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision))
+        for w in (*container["command"], *container["args"])
+    ]
     for word in words[2:]:
         subprocess.run(["bash", "-n"], input=word, text=True, check=True)
-    return subprocess.run(words, cwd=job.cwd, env=job.env("torchrun", **own, **env), capture_output=True, text=True, timeout=1000)
+    return subprocess.run(
+        words,
+        cwd=job.cwd,
+        env=job.env("torchrun", **own, **env),
+        capture_output=True,
+        text=True,
+        timeout=1000,
+    )
 
 
 def pods(job: Job, name: str) -> list[list[int]]:
-    """The exit codes of the containers of two pods, one after the other; none is started after one that fails."""
-    (*_, manifest) = manifests(name, job.root)
+    """The exit codes of the containers of two pods, one after the other; none is started after one that
+    fails.
+    """
+    *_, manifest = manifests(name, job.root)
     codes: list[list[int]] = [[], []]
     for i in range(2):
         if name == "kubernetes":
             spec = manifest["spec"]["template"]["spec"]
-            containers, env = spec["initContainers"] + spec["containers"], {"JOB_UID": "1c6e", "JOB_COMPLETION_INDEX": str(i)}
+            containers, env = (
+                spec["initContainers"] + spec["containers"],
+                {
+                    "JOB_UID": "1c6e",
+                    "JOB_COMPLETION_INDEX": str(i),
+                },
+            )
         elif name == "volcano":
             containers = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"]
-            env = {"GROUP": "train-1c6e", "VERSION": "0", "VC_TASK_INDEX": str(i), "VK_TASK_INDEX": str(i), "VC_WORKER_NUM": "2"}
+            env = {
+                "GROUP": "train-1c6e",
+                "VERSION": "0",
+                "VC_TASK_INDEX": str(i),
+                "VK_TASK_INDEX": str(i),
+                "VC_WORKER_NUM": "2",
+            }
             env["VC_WORKER_HOSTS"] = "train-worker-0.train,train-worker-1.train"
         else:
             containers, env = (
@@ -207,9 +255,14 @@ def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step
     told = job.resumed(2, step)
     assert len({t["CKPT_PLAN"] for t in told}) == 1  # the second pod read what the first one wrote
     if name != "kubernetes":
-        assert all(t["args"] == (["--load", str(job.root), "--ckpt-step", "10"] if step else []) for t in told)
+        assert all(
+            t["args"] == (["--load", str(job.root), "--ckpt-step", "10"] if step else []) for t in told
+        )
     if name == "volcano":
-        assert "--master-addr=train-worker-0.train" in told[0]["TORCHRUN_OPTIONS"] and "--nnodes=2 --node-rank=1" in told[1]["TORCHRUN_OPTIONS"]
+        assert (
+            "--master-addr=train-worker-0.train" in told[0]["TORCHRUN_OPTIONS"]
+            and "--nnodes=2 --node-rank=1" in told[1]["TORCHRUN_OPTIONS"]
+        )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -221,7 +274,7 @@ def test_no_pod_starts_when_none_is_usable(job: Job, name: str) -> None:
 
 def test_a_file_replaced_between_the_containers_stops_the_pod(job: Job) -> None:
     job.holds("found")
-    (*_, manifest) = manifests("kubernetes", job.root)
+    *_, manifest = manifests("kubernetes", job.root)
     spec = manifest["spec"]["template"]["spec"]
     env = {"JOB_UID": "1c6e", "JOB_COMPLETION_INDEX": "0"}
     assert run(job, spec["initContainers"][0], 0, env).returncode == 0

@@ -1,4 +1,6 @@
-"""Every block of shell in docs/hooks.md, taken out and run as it stands; and what the page says about options, snippets and exit codes."""
+"""Every block of shell in docs/hooks.md, taken out and run as it stands; and what the page says about
+options, snippets and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def job(tmp_path: Path) -> Job:
 def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
     if name == "mpi":
         needs("mpirun")
-    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    mpi = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
     stand_ins = ["srun"] if shutil.which("msrun") else ["srun", "msrun"]
     env = {
         "ROOT": str(job.root),
@@ -89,7 +95,9 @@ def test_nodes_agree(job: Job) -> None:
         run_helpers.megatron(disk / "ckpt", ranks=[i])
         shutil.copy(job.cwd / "train.py", disk)
         env = job.env(NODE=str(i), **common)
-        nodes.append(subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL))
+        nodes.append(
+            subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL)
+        )
     assert [p.wait(timeout=1000) for p in nodes] == [0, 0]
     job.resumed(2, "20", plans=2)
 
@@ -107,7 +115,9 @@ def test_the_transfer_command_gets_node_path_and_target(job: Job) -> None:
     (job.tmp / "stand-ins/scp").write_text('#!/bin/sh\n[ "$1" = -q ] && exec cp "${2#host:}" "$3"\n')
     (job.tmp / "stand-ins/scp").chmod(0o755)
     (job.tmp / "there").write_text("part")
-    subprocess.run([job.tmp / "home/bring", "host", job.tmp / "there", job.tmp / "here"], env=job.env(), check=True)
+    subprocess.run(
+        [job.tmp / "home/bring", "host", job.tmp / "there", job.tmp / "here"], env=job.env(), check=True
+    )
     assert (job.tmp / "here").read_text() == "part"
 
 
@@ -131,7 +141,12 @@ def test_the_decision_can_be_looked_at(job: Job) -> None:
 
 
 def test_what_the_page_names_is_there() -> None:
-    known = set(re.findall(r"--[a-z][a-z-]+", "".join(run_helpers.ckpt(*c, "--help").stdout for c in (("run",), ("hook",), ("plan",)))))
+    known = set(
+        re.findall(
+            r"--[a-z][a-z-]+",
+            "".join(run_helpers.ckpt(*c, "--help").stdout for c in (("run",), ("hook",), ("plan",))),
+        )
+    )
     others = {
         "--max-restarts",
         "--max_restarts",
@@ -149,9 +164,13 @@ def test_what_the_page_names_is_there() -> None:
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
     assert used - others <= known, used - others - known
     table = PAGE.partition("## Which form")[2].partition("\n**")[0]
-    assert set(snippets()) == {w for row in re.findall(r"\|([^|]*)\|$", table, re.MULTILINE) for w in re.findall(r"`([\w-]+)`", row)}
+    assert set(snippets()) == {
+        w for row in re.findall(r"\|([^|]*)\|$", table, re.MULTILINE) for w in re.findall(r"`([\w-]+)`", row)
+    }
     for code in (*BY_EXIT_CODE, 0, 70, 126, 127, 130, 143):
-        assert re.search(rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE), code
+        assert re.search(
+            rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE
+        ), code
     assert f"After {KEPT_DAYS} days" in PAGE
     assert all(
         v.name in PAGE or v.flag in PAGE

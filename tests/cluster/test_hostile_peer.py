@@ -1,4 +1,6 @@
-"""A node that is broken, of another version or taken over: whatever it says, the others ask (exit 2) and follow nothing of it."""
+"""A node that is broken, of another version or taken over: whatever it says, the others ask (exit 2) and
+follow nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Two:
         """What each of them came to: the decision, or its error."""
 
         def one(n: int) -> Any:
-            mine = job.Terms(agree=True, plan_dir=str(self.nodes.shared), job="j", node=n, nodes=2, timeout=600, **terms)
+            mine = job.Terms(
+                agree=True, plan_dir=str(self.nodes.shared), job="j", node=n, nodes=2, timeout=600, **terms
+            )
             try:
                 return job.decide(str(self.nodes.disks[n]), Selection(world_size=WORLD), mine)
             except Exception as error:
@@ -63,7 +67,9 @@ def two(tmp_path: Path) -> Two:
 
 def moved(two: Two) -> str:
     """Rank 2 has its file on the other node's disk; the command that brings it."""
-    shutil.move(two.nodes.disks[1] / "iter_0000020/mp_rank_02", two.nodes.disks[0] / "iter_0000020/mp_rank_02")
+    shutil.move(
+        two.nodes.disks[1] / "iter_0000020/mp_rank_02", two.nodes.disks[0] / "iter_0000020/mp_rank_02"
+    )
     script = two.tmp / "bring.sh"
     script.write_text(f'#!/bin/sh\necho "$1 $2" >>{two.tmp}/asked\nexec cp "$2" "$3"\n')
     script.chmod(0o755)
@@ -74,7 +80,9 @@ def test_two_honest_nodes(two: Two) -> None:
     first, second = two.decide(transfer=moved(two))
     assert first.decision.step == second.decision.step == 20
     brought = second.decision.files(2)[0]["path"]
-    assert brought.startswith(str(two.nodes.shared)) and brought.endswith("iter_0000020/mp_rank_02/model_optim_rng.pt")
+    assert brought.startswith(str(two.nodes.shared)) and brought.endswith(
+        "iter_0000020/mp_rank_02/model_optim_rng.pt"
+    )
     assert os.stat(brought).st_mtime_ns == second.decision.files(2)[0]["mtime_ns"]
 
 
@@ -88,8 +96,16 @@ SAYS: dict[str, tuple[int, Sequence[str | int], Any]] = {
     "ranks without end": (LISTING, ["ranks"], [2, 1 << 62]),
     "ranks of the other node": (LISTING, ["ranks"], [0, 2]),
     "ranks that are none": (LISTING, ["ranks"], [2]),
-    "a candidate above the root": (LISTING, ["candidates", 0, "id"], '["megatron", "../..", "", 20, null, null, null]'),
-    "a candidate elsewhere": (LISTING, ["candidates", 0, "id"], '["megatron", "/etc", "", 20, null, null, null]'),
+    "a candidate above the root": (
+        LISTING,
+        ["candidates", 0, "id"],
+        '["megatron", "../..", "", 20, null, null, null]',
+    ),
+    "a candidate elsewhere": (
+        LISTING,
+        ["candidates", 0, "id"],
+        '["megatron", "/etc", "", 20, null, null, null]',
+    ),
     "a candidate that is code": (LISTING, ["candidates", 0, "id"], "__import__('os').system('reboot')"),
     "a candidate that is nested": (LISTING, ["candidates", 0, "id"], "[" * 4000),
     "a path above the root": (LISTING, ["candidates", 0, "path"], "../../etc"),
@@ -139,7 +155,9 @@ LATE: dict[str, tuple[int, Sequence[str | int], Any]] = {
 
 @pytest.mark.parametrize("case", [*SAYS, *LATE])
 def test_what_a_node_says_is_not_followed(two: Two, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Node 1, or node 0 where it has the file that is wanted, lies to the other one: both end with 2 and the reason, and nothing is written anywhere."""
+    """Node 1, or node 0 where it has the file that is wanted, lies to the other one: both end with 2 and the
+    reason, and nothing is written anywhere.
+    """
     number, at, value = {**SAYS, **LATE}[case]
     transfer = moved(two) if case in SAYS else ""
     liar = 0 if number == OFFERS and case in SAYS else 1
@@ -147,7 +165,9 @@ def test_what_a_node_says_is_not_followed(two: Two, monkeypatch: pytest.MonkeyPa
     before = {p for p in two.tmp.rglob("*") if two.nodes.shared not in p.parents}
     errors = two.decide(transfer=transfer)
     honest = errors[1 - liar]
-    assert isinstance(honest, UsageError) and (REFUSED in str(honest) or "not all ranks once" in str(honest)), honest
+    assert isinstance(honest, UsageError) and (
+        REFUSED in str(honest) or "not all ranks once" in str(honest)
+    ), honest
     assert isinstance(errors[liar], Exception)
     assert {p for p in two.tmp.rglob("*") if two.nodes.shared not in p.parents} <= {*before, two.nodes.shared}
     assert not list(two.tmp.rglob("*evil*")) and not (two.tmp / "asked").exists()
@@ -178,7 +198,9 @@ TELLS: dict[str, tuple[int, Sequence[str | int], Any]] = {
 
 
 @pytest.mark.parametrize("case", TELLS)
-def test_what_the_first_node_tells_is_not_followed(two: Two, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_what_the_first_node_tells_is_not_followed(
+    two: Two, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     number, at, value = TELLS[case]
     hostile_peer.tell(Lie(0, number, at, value, told=True), monkeypatch.setattr)
     error = two.decide()[1]
@@ -190,7 +212,10 @@ def test_a_first_node_that_calls_sound_what_is_broken_here(two: Two, monkeypatch
     real = Meeting._conclude
 
     def concluding(self: Meeting, answer: Any) -> None:
-        real(self, {"ok": True, "read": True, "findings": [], "lacking": []} if self.round == JUDGED else answer)
+        real(
+            self,
+            {"ok": True, "read": True, "findings": [], "lacking": []} if self.round == JUDGED else answer,
+        )
 
     monkeypatch.setattr(Meeting, "_conclude", concluding)
     error = two.decide()[1]
@@ -198,16 +223,24 @@ def test_a_first_node_that_calls_sound_what_is_broken_here(two: Two, monkeypatch
 
 
 def test_what_our_ranks_load_is_what_we_have_found(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    hostile_peer.tell(Lie(0, LOADED, ["ranks", 2, "files", 0, "path"], "/etc/passwd", told=True), monkeypatch.setattr)
+    hostile_peer.tell(
+        Lie(0, LOADED, ["ranks", 2, "files", 0, "path"], "/etc/passwd", told=True), monkeypatch.setattr
+    )
     mine = two.decide()[1]
-    assert [f["path"] for f in mine.decision.files(2)] == [str(two.nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")]
+    assert [f["path"] for f in mine.decision.files(2)] == [
+        str(two.nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
+    ]
 
 
-# -- a decision that one node makes for all ------------------------------------------------------------------------------------------------
+# -- a decision that one node makes for all ------------------------------------------------------------------
 
 
-def test_a_decision_of_the_first_node_sets_no_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes that share ROOT, and meet because their id may come back: the first one decides, the others check what they are told."""
+def test_a_decision_of_the_first_node_sets_no_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that share ROOT, and meet because their id may come back: the first one decides, the others check
+    what they are told.
+    """
     root = megatron(tmp_path / "run")
 
     def decide(lie: Lie | None) -> list[Any]:
@@ -215,9 +248,18 @@ def test_a_decision_of_the_first_node_sets_no_variables(tmp_path: Path, monkeypa
             hostile_peer.tell(lie, monkeypatch.setattr)
 
         def one(n: int) -> Any:
-            line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=same", f"--node-rank={n}", "train.py"]
+            line = [
+                "torchrun",
+                "--nnodes=2",
+                "--nproc-per-node=1",
+                "--rdzv-id=same",
+                f"--node-rank={n}",
+                "train.py",
+            ]
             try:
-                return job.decide(str(root), Selection(), job.Terms(plan_dir=str(tmp_path / "plans"), timeout=600), line)
+                return job.decide(
+                    str(root), Selection(), job.Terms(plan_dir=str(tmp_path / "plans"), timeout=600), line
+                )
             except CkptError as error:
                 return error
 
@@ -245,7 +287,7 @@ def test_a_decision_of_the_first_node_sets_no_variables(tmp_path: Path, monkeypa
             assert isinstance(error, UsageError) and REFUSED in str(error), (at, error)
 
 
-# -- two real processes -------------------------------------------------------------------------------------------------------------------
+# -- two real processes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("meet", ["files", pytest.param("torch", marks=pytest.mark.exhaustive)])
@@ -255,7 +297,11 @@ def test_a_real_node_that_lies(tmp_path: Path, meet: str) -> None:
         pytest.importorskip("torch")
     two = Two(tmp_path)
     transfer = moved(two)
-    where = ["--rendezvous", f"127.0.0.1:{free_port()}", "--job", "j"] if meet == "torch" else ["--plan-dir", str(two.nodes.shared), "--job", "j"]
+    where = (
+        ["--rendezvous", f"127.0.0.1:{free_port()}", "--job", "j"]
+        if meet == "torch"
+        else ["--plan-dir", str(two.nodes.shared), "--job", "j"]
+    )
     lie = json.dumps({"who": 0, "round": OFFERS, "at": ["rows", 0, "below"], "value": "../../../evil"})
     running = []
     for n in range(2):
@@ -275,14 +321,22 @@ def test_a_real_node_that_lies(tmp_path: Path, meet: str) -> None:
         ]
         start = [sys.executable, *(["-m", "ckpt_tools"] if n else [hostile_peer.__file__, lie])]
         env = {**CLEAN, "XDG_STATE_HOME": str(tmp_path / f"state-{n}"), "OMP_NUM_THREADS": "1"}
-        running.append(subprocess.Popen([*start, *words, "--", *SAY], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        running.append(
+            subprocess.Popen(
+                [*start, *words, "--", *SAY],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
     honest = running[1].communicate()
     running[0].communicate()
     assert running[1].returncode == 2 and honest[0] == "" and REFUSED in honest[1], honest
     assert not list(tmp_path.rglob("*evil*")) and not (tmp_path / "asked").exists()
 
 
-# -- every field --------------------------------------------------------------------------------------------------------------------------
+# -- every field ---------------------------------------------------------------------------------------------
 
 ROOT = str(TESTS / "cluster")
 HERE = str(TESTS)
@@ -299,7 +353,11 @@ PART = Part(
     step=20,
     size=5,
 )
-FOUND = finding("truncated", "cut off", path="/r/x", ranks=((0, 3),)) if "ranks" in finding.__code__.co_varnames else finding("truncated", "cut off")
+FOUND = (
+    finding("truncated", "cut off", path="/r/x", ranks=((0, 3),))
+    if "ranks" in finding.__code__.co_varnames
+    else finding("truncated", "cut off")
+)
 LOAD = RankLoad(1, (FileLoad("model", "/r/x", 5, 6, Level.CONTENT, 0.5, 1),))
 IDENTITY = json.dumps(["megatron", ".", "", 20, None, None, None])
 WATCH = {"port": 5, "hosts": ["127.0.0.1", "::1"]}
@@ -319,12 +377,17 @@ MESSAGES: dict[str, tuple[reported.Check, dict[str, Any]]] = {
             "host": "n1",
             "asked": "ab12",
             "ranks": [0, 2],
-            "candidates": [{"id": IDENTITY, "mtime": 5, "kind": "periodic", "step": 20, "path": "iter_0000020"}],
+            "candidates": [
+                {"id": IDENTITY, "mtime": 5, "kind": "periodic", "step": 20, "path": "iter_0000020"}
+            ],
             "more": False,
             "earlier": [20, "/r", 1.5, 2.5, [["/r/x", 1.0]]],
         },
     ),
-    "an order": (reported.LISTING.told, {"order": [ENTRY], "hosts": ["n1", "n1#1"], "ranks": [[0, 2], [2, 4]]}),
+    "an order": (
+        reported.LISTING.told,
+        {"order": [ENTRY], "hosts": ["n1", "n1#1"], "ranks": [[0, 2], [2, 4]]},
+    ),
     "a judgement": (reported.JUDGEMENT.said, JUDGEMENT),
     "all judgements": (reported.JUDGEMENT.told, {**JUDGEMENT, "lacking": [1]}),
     "a wish": (reported.WANTED.said, {"want": [0, 1]}),
@@ -392,7 +455,9 @@ def test_every_field_is_needed_and_no_other_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_whatever_stands_in_a_field_is_followed_only_where_it_can_be(name: str) -> None:
-    """No value in any place leads to anything but a refusal or to what can be worked with; what passes can be printed."""
+    """No value in any place leads to anything but a refusal or to what can be worked with; what passes can be
+    printed.
+    """
     check, message = MESSAGES[name]
     for at in leaves(message):
         for value in WORSE:
@@ -409,8 +474,14 @@ def _used(name: str, message: dict[str, Any]) -> None:
     if name == "an offer of files":
         for row in message["rows"]:
             part = wire.unpacked(row["part"], HERE)
-            assert part.base.startswith(HERE) and (not part.home or part.home.startswith(HERE)) and isinstance(part.kind, Kind)
-            assert os.path.normpath(os.path.join("/t", row["below"])).startswith("/t/") and part.path.startswith("/")
+            assert (
+                part.base.startswith(HERE)
+                and (not part.home or part.home.startswith(HERE))
+                and isinstance(part.kind, Kind)
+            )
+            assert os.path.normpath(os.path.join("/t", row["below"])).startswith(
+                "/t/"
+            ) and part.path.startswith("/")
     if name == "all loads":
         assert all(isinstance(wire.load_of(row), RankLoad) for row in message["ranks"])
     if name == "a listing":
@@ -418,7 +489,20 @@ def _used(name: str, message: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[", b"[" * 200_000, b"null", b"[]", b"1", b'"x"', b"\xff", b'{"a": NaN}', b'{"a": 1e999}', b"{" + b" " * 100]
+    "data",
+    [
+        b"",
+        b"[",
+        b"[" * 200_000,
+        b"null",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"\xff",
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b"{" + b" " * 100,
+    ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(UsageError, match=REFUSED):
@@ -434,18 +518,26 @@ def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> Non
     def member(n: int) -> object:
         try:
             with meeting(Files(str(tmp_path / "m")), n, 2, 600) as m:
-                return m.exchange({"error": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5} if n else {}, lambda _: {})
+                return m.exchange(
+                    {"error": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5} if n else {}, lambda _: {}
+                )
         except CkptError as error:
             return error
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(member, range(2))
-    assert isinstance(first, CannotLook) and str(first) == "node 1: \\x1b[2Jgone\\x0d" and first.hint == "\\x07ring"
+    assert (
+        isinstance(first, CannotLook)
+        and str(first) == "node 1: \\x1b[2Jgone\\x0d"
+        and first.hint == "\\x07ring"
+    )
     assert isinstance(second, CannotLook)
 
 
 def test_an_offer_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) -> None:
-    """A directory of decisions outlives starts and versions: what lies there and does not name this process is none of its business."""
+    """A directory of decisions outlives starts and versions: what lies there and does not name this process
+    is none of its business.
+    """
     board = Files(str(tmp_path / "m"))
     board.put("offer", b'{"session": 5, "members": ["0123456789abcdef"]}')
     board.put("join.0", b"0123456789abcdef")
@@ -459,7 +551,7 @@ def test_an_offer_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) 
         assert list(pool.map(member, range(2))) == [{}, {}]
 
 
-# -- where files are brought to -------------------------------------------------------------------------------------------------------------
+# -- where files are brought to ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -478,16 +570,26 @@ def carry(tmp_path: Path) -> Callable[[str], list[str]]:
 BELOW = "iter_0000020/mp_rank_00/m.pt"
 
 
-def test_a_file_is_brought_with_the_time_of_its_save(tmp_path: Path, carry: Callable[[str], list[str]]) -> None:
+def test_a_file_is_brought_with_the_time_of_its_save(
+    tmp_path: Path, carry: Callable[[str], list[str]]
+) -> None:
     (tmp_path / "there").write_text("part")
     part = PART._replace(path=str(tmp_path / "there"), mtime_ns=1_600_000_000_123_456_789)
-    st = bring(carry(f'echo "$1" >{tmp_path}/host; cp "$2" "$3"'), "n1", part, str(tmp_path / "to"), BELOW, 600)
-    assert (tmp_path / "to" / BELOW).read_text() == "part" and st.st_mtime_ns == part.mtime_ns and (tmp_path / "host").read_text() == "n1\n"
+    st = bring(
+        carry(f'echo "$1" >{tmp_path}/host; cp "$2" "$3"'), "n1", part, str(tmp_path / "to"), BELOW, 600
+    )
+    assert (
+        (tmp_path / "to" / BELOW).read_text() == "part"
+        and st.st_mtime_ns == part.mtime_ns
+        and (tmp_path / "host").read_text() == "n1\n"
+    )
     assert sorted(os.listdir(tmp_path / "to")) == ["iter_0000020"]  # nothing of the way there is left
 
 
 @pytest.mark.parametrize("planted", ["iter_0000020", "iter_0000020/mp_rank_00"])
-def test_a_link_below_the_target_leads_nowhere(tmp_path: Path, carry: Callable[[str], list[str]], planted: str) -> None:
+def test_a_link_below_the_target_leads_nowhere(
+    tmp_path: Path, carry: Callable[[str], list[str]], planted: str
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     link = tmp_path / "to" / planted
@@ -498,13 +600,19 @@ def test_a_link_below_the_target_leads_nowhere(tmp_path: Path, carry: Callable[[
     assert not list(outside.iterdir())
 
 
-def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path, carry: Callable[[str], list[str]]) -> None:
+def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(
+    tmp_path: Path, carry: Callable[[str], list[str]]
+) -> None:
     target = tmp_path / "to" / BELOW
     target.parent.mkdir(parents=True)
     (tmp_path / "precious").write_text("mine")
     target.symlink_to(tmp_path / "precious")
     bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, 600)
-    assert (tmp_path / "precious").read_text() == "mine" and not target.is_symlink() and target.read_text() == "x\n"
+    assert (
+        (tmp_path / "precious").read_text() == "mine"
+        and not target.is_symlink()
+        and target.read_text() == "x\n"
+    )
 
 
 def test_a_target_that_is_a_link_is_refused(tmp_path: Path, carry: Callable[[str], list[str]]) -> None:
@@ -515,21 +623,27 @@ def test_a_target_that_is_a_link_is_refused(tmp_path: Path, carry: Callable[[str
     assert not list((tmp_path / "outside").iterdir())
 
 
-@pytest.mark.parametrize("body", ['ln -s /etc/passwd "$3"', 'mkfifo "$3"', 'mkdir "$3"', "true", "exit 3", "kill -9 $$"])
-def test_what_a_command_makes_and_is_no_file_is_not_taken(tmp_path: Path, carry: Callable[[str], list[str]], body: str) -> None:
+@pytest.mark.parametrize(
+    "body", ['ln -s /etc/passwd "$3"', 'mkfifo "$3"', 'mkdir "$3"', "true", "exit 3", "kill -9 $$"]
+)
+def test_what_a_command_makes_and_is_no_file_is_not_taken(
+    tmp_path: Path, carry: Callable[[str], list[str]], body: str
+) -> None:
     with pytest.raises(NotBrought):
         bring(carry(body), "n1", PART, str(tmp_path / "to"), BELOW, 600)
     assert not (tmp_path / "to" / BELOW).exists()
 
 
-# -- names that are the same on every node ----------------------------------------------------------------------------------------------------
+# -- names that are the same on every node -------------------------------------------------------------------
 
 
 def test_names_lie_below_the_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     assert wire.name_of(str(root / "a/b"), str(root)) == "a/b" and wire.name_of(str(root), str(root)) == "."
-    assert wire.name_of("/elsewhere/x", str(root)).endswith("^/elsewhere/x") and not wire.inside("/elsewhere/x", str(root))
+    assert wire.name_of("/elsewhere/x", str(root)).endswith("^/elsewhere/x") and not wire.inside(
+        "/elsewhere/x", str(root)
+    )
     reported.here_or_below(wire.name_of("/elsewhere/x", str(root)), "")
     prefix = str(tmp_path / "ckpt")  # for ckpt_0 and ckpt_1
     assert wire.name_of(f"{prefix}_0/a", prefix) == "ckpt_0/a" and wire.inside(f"{prefix}_0/a", prefix)
@@ -541,7 +655,9 @@ def test_a_part_comes_back_with_the_directories_of_this_node(tmp_path: Path) -> 
     assert part == PART._replace(base=root, home=f"{root}/iter_0000020")
 
 
-def test_what_is_made_on_the_way_is_not_for_others_to_write(tmp_path: Path, carry: Callable[[str], list[str]]) -> None:
+def test_what_is_made_on_the_way_is_not_for_others_to_write(
+    tmp_path: Path, carry: Callable[[str], list[str]]
+) -> None:
     old = os.umask(0)
     try:
         bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "a/to"), BELOW, 600)

@@ -1,4 +1,6 @@
-"""Nodes that meet: who fails, or dies by whatever signal, ends the others at once; waiting costs few calls; all start or none does."""
+"""Nodes that meet: who fails, or dies by whatever signal, ends the others at once; waiting costs few calls;
+all start or none does.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,14 @@ class Members:
         self.where, self.started = where, list[subprocess.Popen[str]]()
 
     def start(self, *does: str, size: int = 0) -> list[subprocess.Popen[str]]:
-        words = [[sys.executable, "-c", MEMBER, self.where, str(i), str(size or len(does)), what] for i, what in enumerate(does)]
-        self.started = [subprocess.Popen(w, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN) for w in words]
+        words = [
+            [sys.executable, "-c", MEMBER, self.where, str(i), str(size or len(does)), what]
+            for i, what in enumerate(does)
+        ]
+        self.started = [
+            subprocess.Popen(w, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN)
+            for w in words
+        ]
         return self.started
 
     def said(self, n: int) -> str:
@@ -90,17 +98,28 @@ SIGNALS = [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pyt
 
 
 def ways(*hows: Any) -> list[Any]:
-    """(board, which node, how it ends): all of them for files; torch takes seconds to import, so only the first way by default."""
+    """(board, which node, how it ends): all of them for files; torch takes seconds to import, so only the
+    first way by default.
+    """
     rows = [(where, who, how) for where in ("files", "torch") for who in (0, 1) for how in hows]
     slow = [row for row in rows if row[2] is signal.SIGINT or (row[0] == "torch" and row[2] is not hows[0])]
     return [
-        pytest.param(*row, marks=pytest.mark.exhaustive if row in slow else (), id="-".join(str(getattr(w, "name", w)) for w in row)) for row in rows
+        pytest.param(
+            *row,
+            marks=pytest.mark.exhaustive if row in slow else (),
+            id="-".join(str(getattr(w, "name", w)) for w in row),
+        )
+        for row in rows
     ]
 
 
-@pytest.mark.parametrize(("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"])
+@pytest.mark.parametrize(
+    ("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"]
+)
 def test_a_node_that_dies_ends_the_others_at_once(members: Members, who: int, number: signal.Signals) -> None:
-    """All are there, and one is busy with its disk when it is killed. Nobody waits the ten minutes that they have."""
+    """All are there, and one is busy with its disk when it is killed. Nobody waits the ten minutes that they
+    have.
+    """
     does = ["hang" if i == who else "" for i in range(3 if members.where.startswith("/") else 2)]
     members.start(*does)
     doomed = members.started[who]
@@ -109,7 +128,9 @@ def test_a_node_that_dies_ends_the_others_at_once(members: Members, who: int, nu
     for i in range(len(does)):
         if i != who:
             text = members.said(i)
-            assert text.startswith("CannotLook") and (f"node {who}" in text or "signal" in text or "first node does not answer" in text), text
+            assert text.startswith("CannotLook") and (
+                f"node {who}" in text or "signal" in text or "first node does not answer" in text
+            ), text
 
 
 @pytest.mark.parametrize(("members", "who", "does"), ways("fail", "raise"), indirect=["members"])
@@ -118,17 +139,26 @@ def test_a_node_that_fails_ends_the_others_at_once(members: Members, who: int, d
     third = ["hang"] if members.where.startswith("/") and who else []
     members.start(*[does if i == who else "" for i in range(2)], *third)
     text = members.said(1 - who)
-    assert text.startswith("NoneUsable node" if does == "fail" else "CannotLook") and ("nothing here" in text or "a bug" in text), text
+    assert text.startswith("NoneUsable node" if does == "fail" else "CannotLook") and (
+        "nothing here" in text or "a bug" in text
+    ), text
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda s: s.name)
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_node_that_dies_while_others_are_still_to_come(tmp_path: Path, who: int, number: signal.Signals) -> None:
+def test_a_node_that_dies_while_others_are_still_to_come(
+    tmp_path: Path, who: int, number: signal.Signals
+) -> None:
     members = Members(str(tmp_path / "meeting"))
     started = members.start("wait", "wait", size=3)
     doomed, other = started[who], started[1 - who]
     try:
-        assert doomed.stdout and doomed.stdout.readline() == "on\n" and other.stdout and other.stdout.readline() == "on\n"
+        assert (
+            doomed.stdout
+            and doomed.stdout.readline() == "on\n"
+            and other.stdout
+            and other.stdout.readline() == "on\n"
+        )
         _until_seen(other, tmp_path / "meeting", who)
         doomed.send_signal(number)
         text = members.said(1 - who)
@@ -144,7 +174,11 @@ def _until_seen(other: subprocess.Popen[str], board: Path, who: int) -> None:
     while True:
         names = [(board / f"join.{i}") for i in range(2)]
         if all(n.exists() for n in names):
-            held = {os.readlink(f"/proc/{other.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{other.pid}/fd") if _links(other.pid, fd)}
+            held = {
+                os.readlink(f"/proc/{other.pid}/fd/{fd}")
+                for fd in os.listdir(f"/proc/{other.pid}/fd")
+                if _links(other.pid, fd)
+            }
             if str(board / f"alive.{names[who].read_text()}") in held:
                 return
         time.sleep(0.02)
@@ -168,7 +202,7 @@ def test_what_a_killed_start_left_keeps_nobody_from_meeting(tmp_path: Path) -> N
     assert [members.said(i) for i in range(2)] == ["started\n"] * 2
 
 
-# -- through the command ----------------------------------------------------------------------------------------------------------------
+# -- through the command -------------------------------------------------------------------------------------
 
 
 def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
@@ -177,7 +211,11 @@ def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
     nodes.shared.mkdir()
     Path(decision_log.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
     answers = nodes.run("--timeout", LONG)
-    assert [code for code, _, _ in answers] == [5, 5] and "node 1: " in answers[0][2] and "cannot be made" in answers[0][2]
+    assert (
+        [code for code, _, _ in answers] == [5, 5]
+        and "node 1: " in answers[0][2]
+        and "cannot be made" in answers[0][2]
+    )
 
 
 def test_a_node_that_cannot_start_after_all_keeps_the_others_from_starting(tmp_path: Path) -> None:
@@ -197,8 +235,11 @@ def test_a_decision_that_cannot_be_written_on_one_node(tmp_path: Path) -> None:
     nodes, torch = Nodes(tmp_path), pytest.importorskip("torch")
     assert torch
     meet = f"127.0.0.1:{free_port()}"
-    full = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "x"]  # blocks of 512 bytes: less than a decision
-    running = [nodes.start(n, "--timeout", LONG, "--no-cache", meet=meet, inside=full if n else ()) for n in range(2)]
+    # blocks of 512 bytes: less than a decision
+    full = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "x"]
+    running = [
+        nodes.start(n, "--timeout", LONG, "--no-cache", meet=meet, inside=full if n else ()) for n in range(2)
+    ]
     answers = [(p.communicate(timeout=PATIENCE), p.returncode) for p in running]
     assert [code for _, code in answers] == [5, 5] and all(out == "" for (out, _), _ in answers), answers
     assert "could not be written" in answers[1][0][1] and "node 1: " in answers[0][0][1]
@@ -210,7 +251,12 @@ def test_a_launcher_that_is_killed_while_it_waits(tmp_path: Path, number: signal
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     line = ["torchrun", "--nnodes=3", "--nproc-per-node=1", "--rdzv-id=same"]
     words = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--timeout", LONG, "--"]
-    start = [subprocess.Popen([*words, *line, f"--node-rank={n}", *SAY], env=CLEAN, stderr=subprocess.PIPE, text=True) for n in range(2)]
+    start = [
+        subprocess.Popen(
+            [*words, *line, f"--node-rank={n}", *SAY], env=CLEAN, stderr=subprocess.PIPE, text=True
+        )
+        for n in range(2)
+    ]
     try:
         board = plans / "same.meeting"
         while not (board / "join.0").exists() or not (board / "join.1").exists():
@@ -228,7 +274,7 @@ def test_a_launcher_that_is_killed_while_it_waits(tmp_path: Path, number: signal
             process.communicate()
 
 
-# -- few calls ----------------------------------------------------------------------------------------------------------------------------
+# -- few calls -----------------------------------------------------------------------------------------------
 
 
 class Simulated:
@@ -255,17 +301,24 @@ def test_pauses_grow_with_what_is_waited_already(seconds: float, most: int) -> N
     assert len(simulated.pauses) <= most and simulated.at == pytest.approx(seconds)
     waited = 0.0
     for pause in simulated.pauses[:-1]:
-        assert pause <= max(0.01, waited / 8) + 1e-9 and pause <= MOST  # what has come is seen at most an eighth later
+        # what has come is seen at most an eighth later
+        assert pause <= max(0.01, waited / 8) + 1e-9 and pause <= MOST
         waited += pause
 
 
 @pytest.mark.parametrize("me", [0, 1])
-def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me: int) -> None:
-    """It was 500 times for every file that is waited for; calls on a directory that a whole cluster shares are what its server does nothing else for."""
+def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me: int
+) -> None:
+    """It was 500 times for every file that is waited for; calls on a directory that a whole cluster shares
+    are what its server does nothing else for.
+    """
     calls = Counter[str]()
     real = {name: getattr(os, name) for name in ("open", "stat", "listdir", "scandir")}
     for name, call in real.items():
-        monkeypatch.setattr(os, name, lambda *a, call=call, name=name, **k: (calls.update([name]), call(*a, **k))[1])
+        monkeypatch.setattr(
+            os, name, lambda *a, call=call, name=name, **k: (calls.update([name]), call(*a, **k))[1]
+        )
     opened = open
     monkeypatch.setattr("builtins.open", lambda *a, **k: (calls.update(["open"]), opened(*a, **k))[1])
     simulated = Simulated()
@@ -286,12 +339,15 @@ def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.M
 
     with locked(str(tmp_path / "lock"), 1):
         monkeypatch.setattr(fcntl, "flock", flock)
-        with pytest.raises(CannotLook, match="deciding for more than 10 s"), locked(str(tmp_path / "lock"), 10, simulated.clock):
+        with (
+            pytest.raises(CannotLook, match="deciding for more than 10 s"),
+            locked(str(tmp_path / "lock"), 10, simulated.clock),
+        ):
             pass
     assert 10 <= len(tried) <= 60
 
 
-# -- what the kernel tells ---------------------------------------------------------------------------------------------------------------
+# -- what the kernel tells -----------------------------------------------------------------------------------
 
 HOLD = """
 import sys
@@ -306,7 +362,9 @@ sys.stdin.read()
 def test_a_lock_is_missed_only_by_who_has_seen_it(tmp_path: Path) -> None:
     seen, late = Locks(str(tmp_path)), Locks(str(tmp_path))
     assert not seen.gone("them")  # not there yet
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN
+    ) as other:
         assert other.stdout and other.stdout.readline() == b"on\n"
         assert not seen.gone("them") and seen.alive("them")
         other.kill()
@@ -317,7 +375,9 @@ def test_a_lock_is_missed_only_by_who_has_seen_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ESTALE])
-def test_where_locks_do_not_work_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_where_locks_do_not_work_nothing_is_concluded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     import fcntl
 
     mine, other = Locks(str(tmp_path)), Locks(str(tmp_path))
@@ -331,7 +391,9 @@ def test_where_locks_do_not_work_nothing_is_concluded(tmp_path: Path, monkeypatc
     assert not other.gone("me") and not other.alive("me") and not other.gone("again")
 
 
-def test_a_board_reads_again_what_was_replaced_while_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_reads_again_what_was_replaced_while_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     board: Board = Files(str(tmp_path))
     board.put("k", b"v")
     real, tries = os.open, list[int]()
@@ -344,6 +406,8 @@ def test_a_board_reads_again_what_was_replaced_while_it_read(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "open", stale)
     assert board.get("k") == b"v"
-    monkeypatch.setattr(os, "open", lambda *_a, **_k: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(
+        os, "open", lambda *_a, **_k: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error"))
+    )
     with pytest.raises(CannotLook, match="Input/output error"):
         board.get("k")

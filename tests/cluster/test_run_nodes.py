@@ -1,4 +1,6 @@
-"""``ckpt run --worker`` under two real torchrun agents on loopback: nodes that share a directory, nodes with disks of their own, pods that count differently."""
+"""``ckpt run --worker`` under two real torchrun agents on loopback: nodes that share a directory, nodes with
+disks of their own, pods that count differently.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,38 @@ class Agents:
         self.out.mkdir()
 
     def start(self, name: str, *ckpt: str, **env: str) -> subprocess.Popen[bytes]:
-        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=pods", "--local-addr=127.0.0.1"]
-        conf = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,is_host=" + ("1" if name == "a" else "0")
-        line = [str(BIN / "torchrun"), "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3", *rendezvous, conf, "--no-python"]
-        worker = [*CKPT, "run", "--worker", "--timeout", "1000", *ckpt, "--", sys.executable, "-c", WORKER, str(self.out), name]
+        rendezvous = [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{self.port}",
+            "--rdzv-id=pods",
+            "--local-addr=127.0.0.1",
+        ]
+        conf = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,is_host=" + (
+            "1" if name == "a" else "0"
+        )
+        line = [
+            str(BIN / "torchrun"),
+            "--nnodes=2",
+            "--nproc-per-node=1",
+            "--max-restarts=3",
+            *rendezvous,
+            conf,
+            "--no-python",
+        ]
+        worker = [
+            *CKPT,
+            "run",
+            "--worker",
+            "--timeout",
+            "1000",
+            *ckpt,
+            "--",
+            sys.executable,
+            "-c",
+            WORKER,
+            str(self.out),
+            name,
+        ]
         # With a shared store, torch 2.13 does not tell a node that joins later where the first one is.
         full = {**CLEAN, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **env}
         with (self.out / f"log-{name}").open("ab") as log:
@@ -90,7 +120,9 @@ def same(*workers: dict[str, Any]) -> str:
 
 
 def test_pods_that_count_their_restarts_differently(agents: Agents, tmp_path: Path) -> None:
-    """Pod b is replaced: the new one counts from 0 while a counts on. Both must get one decision, and a new one."""
+    """Pod b is replaced: the new one counts from 0 while a counts on. Both must get one decision, and a new
+    one.
+    """
     root, options = megatron(tmp_path / "run"), ["--plan-dir", str(tmp_path / "plans")]
     agents.start("a", str(root), *options)
     b = agents.start("b", str(root), *options)
@@ -108,12 +140,20 @@ def test_pods_that_count_their_restarts_differently(agents: Agents, tmp_path: Pa
 
 @pytest.mark.parametrize("meet", ["torch", "files"])
 def test_disks_of_their_own(agents: Agents, tmp_path: Path, meet: str) -> None:
-    """Each agent has a disk with its rank's files; what one lacks none resumes from. Through torchrun's own store, or a shared directory."""
+    """Each agent has a disk with its rank's files; what one lacks none resumes from. Through torchrun's own
+    store, or a shared directory.
+    """
     disks = {name: megatron(tmp_path / name, ranks=(0, 1), steps=(10, 20)) for name in "ab"}
     (disks["b"] / "iter_0000020/mp_rank_01/model_optim_rng.pt").unlink()
     (disks["b"] / "iter_0000020/mp_rank_00/model_optim_rng.pt").unlink()
     options = ["--agree", *(["--plan-dir", str(tmp_path / "plans")] if meet == "files" else [])]
     for name, disk in disks.items():
-        agents.start(name, str(disk), *options, XDG_STATE_HOME=str(tmp_path / f"state-{name}"), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="0")
+        agents.start(
+            name,
+            str(disk),
+            *options,
+            XDG_STATE_HOME=str(tmp_path / f"state-{name}"),
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="0",
+        )
     assert same(*agents.seen("a"), *agents.seen("b")) == "10"
     assert agents.end() == [0, 0]

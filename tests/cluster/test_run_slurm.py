@@ -1,4 +1,6 @@
-"""``ckpt run`` and ``ckpt hook`` inside a real Slurm: sbatch, srun, TaskProlog, requeue, and two nodes (two slurmds on this machine)."""
+"""``ckpt run`` and ``ckpt hook`` inside a real Slurm: sbatch, srun, TaskProlog, requeue, and two nodes (two
+slurmds on this machine).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from training_script import uninterrupted
 
 from ckpt_tools.job.rendezvous import first_host
 
-# One process of training: it writes down what it sees. With a second word it also asks for its files, as a script does that knows only the command line.
+# One process of training: it writes down what it sees. With a second word it also asks for its files, as a
+# script does that knows only the command line.
 TRAIN = """\
 import json, os, subprocess, sys, time
 seen = {k: v for k, v in os.environ.items() if k.startswith("CKPT_")}
@@ -53,7 +56,9 @@ def job(tmp_path: Path) -> Job:
 def batch(slurm: Slurm, job: Job, script: str, *options: str, **env: str) -> Batch:
     """The script as users write them, in a job of one node and two tasks unless ``options`` say otherwise."""
     given = {"ROOT": str(job.root), "PLANS": str(job.tmp / "plans"), **env}
-    return slurm.submit(f"#!/bin/bash\nset -euo pipefail\n{script}", job.cwd, job.env(**given), options or ("-N1", "-n2"))
+    return slurm.submit(
+        f"#!/bin/bash\nset -euo pipefail\n{script}", job.cwd, job.env(**given), options or ("-N1", "-n2")
+    )
 
 
 # ---- decided in the batch script, read in the tasks
@@ -63,25 +68,43 @@ PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog
 
 def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
-    script = f'eval "$(ckpt hook "$ROOT" --allow-none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun -n2 --task-prolog="$PWD/prolog" python train.py'
+    script = (
+        f'eval "$(ckpt hook "$ROOT" --allow-none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
+        ' -n2 --task-prolog="$PWD/prolog" python train.py'
+    )
     run = batch(slurm, job, script)
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
     assert len({t["CKPT_PLAN"] for t in told}) == 1
-    assert {t["rank"]: t["CKPT_PATH"] for t in told} == {str(r): f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)}
+    assert {t["rank"]: t["CKPT_PATH"] for t in told} == {
+        str(r): f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)
+    }
 
 
 @pytest.mark.parametrize("snippet", [False, True])
 def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Job, snippet: bool) -> None:
-    """Slurm starts no task whose prolog fails, and shows its stderr to nobody. The snippet does not leave the other task alone, which would wait for it."""
+    """Slurm starts no task whose prolog fails, and shows its stderr to nobody. The snippet does not leave the
+    other task alone, which would wait for it.
+    """
     one_file_per_rank(job.root)
     replace = f"touch {shlex.quote(str(job.root))}/rank_1/net-1_20.ckpt"
     if snippet:
         printed = run_helpers.ckpt("hook", "install", "slurm", "--root", job.root).stdout
-        run = slurm.submit(printed.replace("\nsrun ", f"\n{replace}\nsrun "), job.cwd, job.env(SECONDS_LONG="600"), ("-N1", "--ntasks-per-node=2"))
+        run = slurm.submit(
+            printed.replace("\nsrun ", f"\n{replace}\nsrun "),
+            job.cwd,
+            job.env(SECONDS_LONG="600"),
+            ("-N1", "--ntasks-per-node=2"),
+        )
     else:
-        run = batch(slurm, job, f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python train.py')
-    assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said  # the highest code of the tasks
+        run = batch(
+            slurm,
+            job,
+            f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python'
+            " train.py",
+        )
+    # the highest code of the tasks
+    assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said
     assert "ckpt: error: " in run.said and "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
     assert "hint: start again: a new start decides anew" in run.said
     assert {t["rank"] for t in job.told} <= {"0"}
@@ -129,14 +152,19 @@ def test_the_snippet_as_it_is_printed(slurm: Slurm, job: Job) -> None:
 
 @pytest.mark.parametrize("name", ["slurm-torchrun", "slurm-agree"])
 def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
-    """A real torchrun on each node. Only what translates the nodes' names is a stand-in, because n1 and n2 are in no DNS; and what gives each its own disk."""
+    """A real torchrun on each node. Only what translates the nodes' names is a stand-in, because n1 and n2
+    are in no DNS; and what gives each its own disk.
+    """
     (job.cwd / "train.py").write_text(hook_job.TRAIN)
     snippet = run_helpers.ckpt("hook", "install", name, "--root", job.root).stdout
     if name == "slurm-agree":
         for node in range(2):
             megatron(job.tmp / f"node-{node}{job.root}", ranks=[node])
         broken(job.tmp / f"node-1{job.root}", 20, rank=1)
-        snippet = snippet.replace('srun ckpt run "$ROOT"', f'srun bash -c \'exec ckpt run "{job.tmp}/node-$SLURM_NODEID$0" "$@"\' "$ROOT"')
+        snippet = snippet.replace(
+            'srun ckpt run "$ROOT"',
+            f'srun bash -c \'exec ckpt run "{job.tmp}/node-$SLURM_NODEID$0" "$@"\' "$ROOT"',
+        )
     else:
         job.holds("older")
     fails = "1" if name == "slurm-torchrun" else "0"
@@ -151,13 +179,20 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
 
 def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
-    more = "import os, sys; sys.path.insert(0, os.environ['HELPERS']); import pathlib, run_helpers as h; h.one_file_per_rank(pathlib.Path(sys.argv[1]), [30])"
+    more = (
+        "import os, sys; sys.path.insert(0, os.environ['HELPERS']); import pathlib, run_helpers as h;"
+        " h.one_file_per_rank(pathlib.Path(sys.argv[1]), [30])"
+    )
     step = 'srun -n2 ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py latest'
-    run = batch(slurm, job, f'{step}\npython -c {shlex.quote(more)} "$ROOT"\nFAIL=7 {step}', HELPERS=str(SUPPORT))
+    run = batch(
+        slurm, job, f'{step}\npython -c {shlex.quote(more)} "$ROOT"\nFAIL=7 {step}', HELPERS=str(SUPPORT)
+    )
     assert run.wait() == "7:0", run.said
     first, second = ([t for t in job.told if t["step_id"] == s] for s in "01")
     for told, step in ((first, "20"), (second, "30")):
-        assert {t["rank"]: t["latest"] for t in told} == {str(r): [f"{job.root}/rank_{r}/net-1_{step}.ckpt"] for r in range(2)}
+        assert {t["rank"]: t["latest"] for t in told} == {
+            str(r): [f"{job.root}/rank_{r}/net-1_{step}.ckpt"] for r in range(2)
+        }
         assert {t["CKPT_STEP"] for t in told} == {step} and len({t["CKPT_PLAN"] for t in told}) == 1
         assert [t["CKPT_PATH"] for t in told] == [t["latest"][0] for t in told]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (first, second)]
@@ -167,7 +202,11 @@ def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(sl
 
 def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
     job.holds("older")
-    run = batch(slurm, job, 'ckpt run "$ROOT" --plan-dir "$PLANS" -- srun -n2 python train.py --at={ckpt.step} {ckpt.args}')
+    run = batch(
+        slurm,
+        job,
+        'ckpt run "$ROOT" --plan-dir "$PLANS" -- srun -n2 python train.py --at={ckpt.step} {ckpt.args}',
+    )
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "10")
     assert all(t["args"] == ["--at=10", "--load", str(job.root), "--ckpt-step", "10"] for t in told)
@@ -175,17 +214,25 @@ def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
 
 
 def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None:
-    """mpirun has srun start a daemon on each node: Slurm's numbers there are those of the daemons, not of the ranks."""
+    """mpirun has srun start a daemon on each node: Slurm's numbers there are those of the daemons, not of the
+    ranks.
+    """
     needs("mpirun")
     megatron(job.root, world=4)
-    mpirun = f'mpirun {"--allow-run-as-root" if os.geteuid() == 0 else ""} --oversubscribe --map-by node -n 4 ckpt run "$ROOT" --worker'
+    mpirun = (
+        f"mpirun {'--allow-run-as-root' if os.geteuid() == 0 else ''} --oversubscribe --map-by node -n 4 ckpt"
+        ' run "$ROOT" --worker'
+    )
     step = f'{mpirun} --plan-dir "$PLANS" -- python train.py latest'
     script = f'{step}\n{step}\n{mpirun} -- python train.py || exit "$?"'
     run = batch(slurm, job, script, "-N2", "--ntasks-per-node=1", SLURM_GPUS_ON_NODE="1")
     assert run.wait() == "2:0" and "each would decide alone" in run.said, run.said
     told = job.resumed(8, "20", plans=2)  # one of each mpirun
     files = {(t["rank"], t["node"], *t["latest"]) for t in told}
-    assert files == {(str(r), f"n{r % 2 + 1}", f"{job.root}/iter_0000020/mp_rank_{r:02d}/model_optim_rng.pt") for r in range(4)}
+    assert files == {
+        (str(r), f"n{r % 2 + 1}", f"{job.root}/iter_0000020/mp_rank_{r:02d}/model_optim_rng.pt")
+        for r in range(4)
+    }
     assert len({Path(t["CKPT_PLAN"]).parent for t in told}) == 2
 
 
@@ -193,7 +240,12 @@ def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None
     """``scancel`` on the step: ckpt run has become the command, and is not in between."""
     megatron(job.root, world=1)
     script = "trap 'touch saved-before-the-end; exit 3' TERM; touch ready; while :; do sleep 0.1; done"
-    run = batch(slurm, job, f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}', SLURM_GPUS_ON_NODE="1")
+    run = batch(
+        slurm,
+        job,
+        f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}',
+        SLURM_GPUS_ON_NODE="1",
+    )
     run.wait(until=job.cwd / "ready")
     slurm.run("scancel", "--signal=TERM", f"{run.number}.0")
     assert run.wait() == "3:0", run.said
@@ -205,16 +257,28 @@ def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None
 
 def test_the_batch_script_is_no_rank(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
-    said = 'ckpt latest "$ROOT" && exit 1 || echo "exit $?"\nckpt launchers\nckpt run "$ROOT" --worker -- true && exit 1 || echo "exit $?"\n'
+    said = (
+        'ckpt latest "$ROOT" && exit 1 || echo "exit $?"\nckpt launchers\nckpt run "$ROOT" --worker -- true'
+        ' && exit 1 || echo "exit $?"\n'
+    )
     run = batch(slurm, job, said)
     assert run.wait() == "0:0", run.said
     assert run.said.count("exit 2\n") == 2
-    assert run.said.count("SLURM_PROCID=0, SLURM_NTASKS=2: the script of sbatch, and none of the job's tasks") == 3, run.said
+    assert (
+        run.said.count("SLURM_PROCID=0, SLURM_NTASKS=2: the script of sbatch, and none of the job's tasks")
+        == 3
+    ), run.said
 
 
 def test_one_task_per_node_is_a_question(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
-    run = batch(slurm, job, 'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py', "-N2", "--ntasks-per-node=1")
+    run = batch(
+        slurm,
+        job,
+        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py',
+        "-N2",
+        "--ntasks-per-node=1",
+    )
     assert run.wait() == "2:0"
     assert "one task per node" in run.said and '--rank "$SLURM_PROCID"' in run.said and job.told == []
 
@@ -229,11 +293,18 @@ def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
     run = batch(slurm, job, step, "-N2", "--ntasks-per-node=1")
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
-    assert {t["node"]: t["CKPT_PATH"] for t in told} == {f"n{r + 1}": f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)}
+    assert {t["node"]: t["CKPT_PATH"] for t in told} == {
+        f"n{r + 1}": f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)
+    }
     assert len({t["CKPT_PLAN"] for t in told}) == 1
     job.notes.unlink()
     run = batch(slurm, job, step.replace('--plan-dir "$PLANS"', ""), "-N2", "--ntasks-per-node=1")
-    assert run.wait() == "2:0" and "each would decide alone" in run.said and "--agree" in run.said and job.told == []
+    assert (
+        run.wait() == "2:0"
+        and "each would decide alone" in run.said
+        and "--agree" in run.said
+        and job.told == []
+    )
 
 
 def disks(job: Job, steps: tuple[int, ...] = (10, 20)) -> None:
@@ -246,14 +317,29 @@ AGREE = "srun bash -c 'ckpt run \"$DISKS/$SLURMD_NODENAME\" --agree --timeout 10
 
 
 @pytest.mark.parametrize(
-    ("tasks", "options"), [(1, '--world-size 4 --rendezvous "$MEET"'), (1, '--world-size 4 --plan-dir "$PLANS"'), (2, '--worker --plan-dir "$PLANS"')]
+    ("tasks", "options"),
+    [
+        (1, '--world-size 4 --rendezvous "$MEET"'),
+        (1, '--world-size 4 --plan-dir "$PLANS"'),
+        (2, '--worker --plan-dir "$PLANS"'),
+    ],
 )
 def test_nodes_with_disks_of_their_own_agree(slurm: Slurm, job: Job, tasks: int, options: str) -> None:
-    """By a starter on each node (through torch, and through files), and by the ranks themselves. Rank 3's newest file is damaged, which only n2 can see."""
+    """By a starter on each node (through torch, and through files), and by the ranks themselves. Rank 3's
+    newest file is damaged, which only n2 can see.
+    """
     disks(job)
     broken(job.tmp / "disks/n2", 20, rank=3)
     meet = f"127.0.0.1:{free_ports(1)[0]}"
-    run = batch(slurm, job, AGREE.format(options), "-N2", f"--ntasks-per-node={tasks}", DISKS=str(job.tmp / "disks"), MEET=meet)
+    run = batch(
+        slurm,
+        job,
+        AGREE.format(options),
+        "-N2",
+        f"--ntasks-per-node={tasks}",
+        DISKS=str(job.tmp / "disks"),
+        MEET=meet,
+    )
     assert run.wait() == "0:0", run.said
     told = job.resumed(2 * tasks, "10", plans=2)
     assert {t["CKPT_PATH"] for t in told if t["node"] == "n2"} == {str(job.tmp / "disks/n2")}
@@ -266,7 +352,12 @@ def test_one_nodes_disk_is_lost(slurm: Slurm, job: Job) -> None:
     lost.rename(job.tmp / "lost")
     lost.mkdir()
     run = batch(
-        slurm, job, AGREE.format('--world-size 4 --allow-none --plan-dir "$PLANS"'), "-N2", "--ntasks-per-node=1", DISKS=str(job.tmp / "disks")
+        slurm,
+        job,
+        AGREE.format('--world-size 4 --allow-none --plan-dir "$PLANS"'),
+        "-N2",
+        "--ntasks-per-node=1",
+        DISKS=str(job.tmp / "disks"),
     )
     assert run.wait() == "4:0", run.said
     assert run.said.count("no checkpoint has parts on every node") == 2 and job.told == []
@@ -280,7 +371,8 @@ def test_the_first_host_is_slurms_own(slurm: Slurm) -> None:
 # ---- requeue
 
 
-# Saves step 30 and, in place, the first half of step 40, and then hangs: until Slurm kills it, or until another start finds what it left.
+# Saves step 30 and, in place, the first half of step 40, and then hangs: until Slurm kills it, or until
+# another start finds what it left.
 SAVES = """\
 import os, sys, time
 from pathlib import Path
@@ -300,13 +392,16 @@ if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
 
 
 def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
-    """``scontrol requeue`` kills the tasks. The second run has the same job id and begins with the same step id, and must not take the first one's decision."""
+    """``scontrol requeue`` kills the tasks. The second run has the same job id and begins with the same step
+    id, and must not take the first one's decision.
+    """
     job.holds("found")
     (job.cwd / "saves.py").write_text(SAVES)
     run = batch(
         slurm,
         job,
-        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec python saves.py"',
+        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec'
+        ' python saves.py"',
         HELPERS=str(SUPPORT),
     )
     run.wait(until=job.cwd / "in-save")
@@ -314,31 +409,53 @@ def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
     assert run.wait() == "0:0", run.said
     assert run.show()["Restarts"] == "1"
     before, after = ([t for t in job.told if t["restart"] == n] for n in "01")
-    assert [t["CKPT_STEP"] for t in before] == ["20", "20"] and [t["CKPT_STEP"] for t in after] == ["30", "30"]
+    assert [t["CKPT_STEP"] for t in before] == ["20", "20"] and [t["CKPT_STEP"] for t in after] == [
+        "30",
+        "30",
+    ]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (before, after)]
     assert [p.parent.name for p in plans] == [f"slurm.ckpt-{run.number}.0.{n}" for n in "01"]
     assert "iter_0000040" in run.said  # what was passed over is said
 
 
 def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(slurm: Slurm, job: Job) -> None:
-    """Each task is a rank of a real training with torch. Rank 1 dies in the save of step 6, the script has itself requeued, and goes on from step 4."""
+    """Each task is a rank of a real training with torch. Rank 1 dies in the save of step 6, the script has
+    itself requeued, and goes on from step 4.
+    """
     root, notes = job.tmp / "killed", job.tmp / "notes-killed"
     root.mkdir()
     notes.mkdir()
-    train = shlex.join([str(SUPPORT / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes)])
-    step = f"srun --kill-on-bad-exit=1 ckpt run {shlex.quote(str(root))} --worker --allow-none -- python {train} '{{ckpt.args}}'"
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "FAULT": "0:6:kill-in-save", "FAULT_RANK": "1"}
+    train = shlex.join(
+        [str(SUPPORT / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes)]
+    )
+    step = (
+        f"srun --kill-on-bad-exit=1 ckpt run {shlex.quote(str(root))} --worker --allow-none -- python {train}"
+        " '{ckpt.args}'"
+    )
+    env = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_ports(1)[0]),
+        "FAULT": "0:6:kill-in-save",
+        "FAULT_RANK": "1",
+    }
     run = batch(slurm, job, f'{step} || scontrol requeue "$SLURM_JOB_ID"', **env)
     assert run.wait() == "0:0", run.said
     assert run.show()["Restarts"] == "1"
     for rank in range(2):
         starts = [json.loads(line) for line in (notes / f"rank-{rank}.jsonl").read_text().splitlines()]
-        assert [(s["generation"], s["resumed"], s["CKPT_RESUME"]) for s in starts] == [(0, 0, "0"), (1, 4, "1")]
-    assert [json.loads((notes / f"final-{rank}.json").read_text()) for rank in range(2)] == uninterrupted(2, 8)
+        assert [(s["generation"], s["resumed"], s["CKPT_RESUME"]) for s in starts] == [
+            (0, 0, "0"),
+            (1, 4, "1"),
+        ]
+    assert [json.loads((notes / f"final-{rank}.json").read_text()) for rank in range(2)] == uninterrupted(
+        2, 8
+    )
 
 
 def test_what_is_said_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("slurm_cluster.PATH", str(tmp_path))
-    with pytest.raises(pytest.fail.Exception, match=r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"
+    ):
         Slurm()
     assert f"packages=({PACKAGES})" in (ROOT / ".ci/packages").read_text()

@@ -1,4 +1,6 @@
-"""``ckpt run`` with the real torchrun: a job that is killed while it saves, whose newest checkpoint rots, and that comes back with the same weights."""
+"""``ckpt run`` with the real torchrun: a job that is killed while it saves, whose newest checkpoint rots, and
+that comes back with the same weights.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ class Job:
         self.root, self.log, self.plans, self.processes = tmp / "ckpt", tmp / "log", tmp / "plans", processes
         self.root.mkdir()
         self.log.mkdir()
-        self.script = [str(SUPPORT / "training_script.py"), "--save", str(self.root), "--steps", str(STEPS), "--notes", str(self.log)]
+        self.script = [
+            str(SUPPORT / "training_script.py"),
+            "--save",
+            str(self.root),
+            "--steps",
+            str(STEPS),
+            "--notes",
+            str(self.log),
+        ]
 
     def torchrun(self, *options: str) -> list[str]:
         return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={self.processes}", *options]
@@ -33,13 +43,22 @@ class Job:
         return [str(BIN / "ckpt"), "run", str(self.root), "--plan-dir", str(self.plans), *options]
 
     def start(self, *words: str, fault: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        full = {**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault, "FAULT_RANK": str(self.processes - 1), **env}
+        full = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "FAULT": fault,
+            "FAULT_RANK": str(self.processes - 1),
+            **env,
+        }
         return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
 
     @property
     def starts(self) -> list[dict[str, Any]]:
         """What every start of rank 0 wrote; all ranks must have written the same steps and the same decision."""
-        told = [[json.loads(line) for line in (self.log / f"rank-{r}.jsonl").read_text().splitlines()] for r in range(self.processes)]
+        told = [
+            [json.loads(line) for line in (self.log / f"rank-{r}.jsonl").read_text().splitlines()]
+            for r in range(self.processes)
+        ]
         shared = ("generation", "resumed", "CKPT_PLAN", "CKPT_STEP", "CKPT_FINGERPRINT")
         for rank in told[1:]:
             assert [[s.get(k) for k in shared] for s in rank] == [[s.get(k) for k in shared] for s in told[0]]
@@ -62,12 +81,22 @@ def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes
 
 
 @PROCESSES
-def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
-    """Killed in the save of step 6, while step 4 rots: torchrun restarts the workers, and they go on from step 2."""
+def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
+    processes: int, tmp_path: Path
+) -> None:
+    """Killed in the save of step 6, while step 4 rots: torchrun restarts the workers, and they go on from
+    step 2.
+    """
     job = Job(tmp_path, processes)
     worker = job.ckpt("--worker", "--allow-none", "--settle", "0")
     done = job.start(
-        *job.torchrun("--max-restarts=2", "--no-python"), *worker, "--", sys.executable, *job.script, "{ckpt.args}", fault="0:6:corrupt-and-kill"
+        *job.torchrun("--max-restarts=2", "--no-python"),
+        *worker,
+        "--",
+        sys.executable,
+        *job.script,
+        "{ckpt.args}",
+        fault="0:6:corrupt-and-kill",
     )
     assert done.returncode == 0, done.stderr
     assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
@@ -114,5 +143,13 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
     assert done.returncode == 2 and done.stdout == ""
     hint = done.stderr.rpartition("anew with: ")[2].strip()
     path = f"{BIN}:{os.environ['PATH']}"
-    assert subprocess.run(["bash", "-c", hint], env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, timeout=1000, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            ["bash", "-c", hint],
+            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+            timeout=1000,
+            check=False,
+        ).returncode
+        == 0
+    )
     assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]

@@ -1,4 +1,6 @@
-"""``ckpt verify --scheduler``: the answer is that of one machine, whoever reads; workers die, engines go, file systems are not mounted."""
+"""``ckpt verify --scheduler``: the answer is that of one machine, whoever reads; workers die, engines go,
+file systems are not mounted.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ MiB = 1 << 20
 
 
 class Threads(ThreadPoolExecutor):
-    """An engine whose workers are threads here. ``before`` is called with the files of a unit before it is worked on; what was sent is kept as a pickle."""
+    """An engine whose workers are threads here. ``before`` is called with the files of a unit before it is
+    worked on; what was sent is kept as a pickle.
+    """
 
     def __init__(self, before: Callable[[Any], object] = lambda _: None) -> None:
         super().__init__(3)
@@ -45,9 +49,13 @@ class Threads(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-def asked(root: Path, level: Level = Level.CONTENT, before: Callable[[Any], object] = lambda _: None, **more: Any) -> str:
+def asked(
+    root: Path, level: Level = Level.CONTENT, before: Callable[[Any], object] = lambda _: None, **more: Any
+) -> str:
     with Threads(before) as threads:
-        return without_time(emit.render(api.verify([str(root)], level, engine=Engine(threads, "threads"), **more)))
+        return without_time(
+            emit.render(api.verify([str(root)], level, engine=Engine(threads, "threads"), **more))
+        )
 
 
 def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
@@ -74,7 +82,9 @@ def flip(path: Path, at: int) -> None:
 @pytest.mark.parametrize("unit", [200, work_units.UNIT])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_every_fixture_has_the_same_report(root: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and looked at whole."""
+    """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and
+    looked at whole.
+    """
     monkeypatch.setattr(work_units, "UNIT", unit)
     assert asked(root) == alike(root)
 
@@ -87,7 +97,9 @@ def test_other_levels(name: str, level: Level) -> None:
 
 @pytest.mark.parametrize("megabytes", [1, 3])
 def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no checksum covers."""
+    """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no
+    checksum covers.
+    """
     from safetensors.torch import save_file
 
     monkeypatch.setattr(work_units, "UNIT", megabytes * MiB)
@@ -113,15 +125,21 @@ def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: 
     sent = []
     for _ in range(2):
         with Threads() as threads:
-            result = api.verify([str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0)
-        sent.append((len(threads.sent), result.summary.bytes_read > file.stat().st_size // 2, result.summary.ok))
+            result = api.verify(
+                [str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0
+            )
+        sent.append(
+            (len(threads.sent), result.summary.bytes_read > file.stat().st_size // 2, result.summary.ok)
+        )
     assert sent == [(1, True, 1), (0, False, 1)]
 
 
 # ---- what is sent
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("dcp", ".distcp"), ("tf_bundle", ".data-00000-of-00001"), ("ocdbt", "")])
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("dcp", ".distcp"), ("tf_bundle", ".data-00000-of-00001"), ("ocdbt", "")]
+)
 def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, suffix: str) -> None:
     """What the index says of them goes with them; only what adds up over files stays here."""
     looks: dict[str, int] = {}
@@ -149,7 +167,8 @@ def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> 
             api.verify([str(root)], engine=Engine(threads, "threads"))
         sent += threads.sent
     assert len(sent) > 2 and all(_plain(pickle.loads(data)) for data in sent)
-    assert not any(b"Crc32c" in data for data in sent)  # which one thread would have to feed; its ranges are sent
+    # which one thread would have to feed; its ranges are sent
+    assert not any(b"Crc32c" in data for data in sent)
     assert unit > 200 or any(b"CRC32C" in data for data in sent)
 
 
@@ -160,7 +179,10 @@ def test_a_key_is_never_sent(tmp_path: Path, key: Path) -> None:
     (key := tmp_path / "key").chmod(0o600)
     with Threads() as threads:
         result = api.verify([str(file)], engine=Engine(threads, "threads"), key_file=str(key))
-    assert without_time(emit.render(result)) == alike(file, key_file=str(key)) and result.verdict.value in ("ok", "suspect")
+    assert without_time(emit.render(result)) == alike(file, key_file=str(key)) and result.verdict.value in (
+        "ok",
+        "suspect",
+    )
     assert not any(key.read_bytes() in data for data in threads.sent)
 
 
@@ -190,7 +212,10 @@ def codes(text: str) -> tuple[str, list[str]]:
 
 def test_changed_after_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ranges(monkeypatch, tmp_path)
-    assert codes(asked(tmp_path, before=once(lambda: os.truncate(file, file.stat().st_size - 100)))) == ("unknown", ["in-use"])
+    assert codes(asked(tmp_path, before=once(lambda: os.truncate(file, file.stat().st_size - 100)))) == (
+        "unknown",
+        ["in-use"],
+    )
 
 
 def test_replaced_by_another_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +287,10 @@ def test_dask_gives_the_same_bytes(cluster: Cluster, tmp_path: Path) -> None:
             words = ("verify", str(FIXTURES / root), "--json", "--quiet", "--no-cache")
             here = alone(*words, cache=str(tmp_path))
             there = cluster.run(*words, unit=unit)
-            assert there[0] == here[0] and without_time(there[1]).splitlines() == without_time(here[1]).splitlines(), there[2]
+            assert (
+                there[0] == here[0]
+                and without_time(there[1]).splitlines() == without_time(here[1]).splitlines()
+            ), there[2]
     assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
@@ -276,7 +304,8 @@ def test_one_file_is_read_by_several_workers_and_every_byte_once(tmp_path: Path)
         assert (there[0], without_time(there[1])) == (here[0], without_time(here[1]))
         shares = [sum(n for _, _, n in reads) for reads in cluster.reads().values()]
         size = file.stat().st_size
-        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MiB  # the rest is structure
+        # the rest is structure
+        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MiB
     finally:
         cluster.close()
 
@@ -295,11 +324,15 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
         victim.send_signal(signal.SIGKILL)
         out, err = process.communicate(timeout=1000)
         reads = cluster.reads()
-        assert 0 < sum(n for _, _, n in reads[victim.pid]) < file.stat().st_size // 2, "it was not in the middle"
+        assert 0 < sum(n for _, _, n in reads[victim.pid]) < file.stat().st_size // 2, (
+            "it was not in the middle"
+        )
         assert (process.returncode, without_time(out)) == (1, without_time(here[1])), err
         assert '"crc-mismatch"' in out
         # it had begun what the other then read from the start: only the answer counts it once
-        assert sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MiB
+        assert (
+            sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MiB
+        )
     finally:
         cluster.close()
 
@@ -312,12 +345,27 @@ def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Pa
             (tmp_path / "run" / name).mkdir(parents=True)
             big(tmp_path / "run" / name / "model.pt", 3)  # larger than what is read at once
         for unit in (256 << 20, 1_560_000):  # whole, and in units of which each ends a worker
-            code, out, err = cluster.run("verify", str(tmp_path / "run/poison"), str(tmp_path / "run/elsewhere"), "--json", "--no-cache", unit=unit)
+            code, out, err = cluster.run(
+                "verify",
+                str(tmp_path / "run/poison"),
+                str(tmp_path / "run/elsewhere"),
+                "--json",
+                "--no-cache",
+                unit=unit,
+            )
             assert code == 5 and "files" in out, err + out
-            said = {Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]]) for f in json.loads(out)["files"]}
-            assert said["poison"][0] == "unknown" and "every worker that read it died" in said["poison"][1][-1]
+            said = {
+                Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]])
+                for f in json.loads(out)["files"]
+            }
+            assert (
+                said["poison"][0] == "unknown" and "every worker that read it died" in said["poison"][1][-1]
+            )
             host = os.uname().nodename
-            assert said["elsewhere"][0] == "unknown" and f"No such file or directory on {host}" in said["elsewhere"][1][-1]
+            assert (
+                said["elsewhere"][0] == "unknown"
+                and f"No such file or directory on {host}" in said["elsewhere"][1][-1]
+            )
             assert 0 < sum(w.poll() is None for w in cluster.workers) < 5
         code, out, err = cluster.run("verify", str(tmp_path / "run/good"), "--json", "--no-cache")
         assert code == 0, err
@@ -359,15 +407,39 @@ def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
 def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProcess[str]:
     needs("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    env = {**CLEAN, "PATH": os.environ["PATH"], "PYTHONPATH": str(FIXTURES.parent), "CKPT_CACHE_DIR": str(tmp), "OMP_NUM_THREADS": "1"}
-    line = ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "mpi4py.futures", "-m", "ckpt_tools", *words]
-    return subprocess.run([*line, "--scheduler", "mpi"], env=env, capture_output=True, text=True, timeout=1000)
+    env = {
+        **CLEAN,
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(FIXTURES.parent),
+        "CKPT_CACHE_DIR": str(tmp),
+        "OMP_NUM_THREADS": "1",
+    }
+    line = [
+        "mpirun",
+        *as_root,
+        "--oversubscribe",
+        "-n",
+        str(ranks),
+        sys.executable,
+        "-m",
+        "mpi4py.futures",
+        "-m",
+        "ckpt_tools",
+        *words,
+    ]
+    return subprocess.run(
+        [*line, "--scheduler", "mpi"], env=env, capture_output=True, text=True, timeout=1000
+    )
 
 
 def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     big(tmp_path / "run/good.pt", 16)
-    for root, code in ((FIXTURES / "formats/torch_zip", 1), (FIXTURES / "layouts/dcp", 0), (tmp_path / "run", 0)):
+    for root, code in (
+        (FIXTURES / "formats/torch_zip", 1),
+        (FIXTURES / "layouts/dcp", 0),
+        (tmp_path / "run", 0),
+    ):
         words = ("verify", str(root), "--json", "--quiet", "--no-cache")
         here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
         assert here[0] == code
@@ -382,29 +454,42 @@ def test_mpi_outside_mpirun_says_how() -> None:
 # ---- what is not there
 
 
-@pytest.mark.parametrize(("name", "scheduler", "extra"), [("distributed", "tcp://127.0.0.1:1", "dask"), ("mpi4py", "mpi", "mpi")])
+@pytest.mark.parametrize(
+    ("name", "scheduler", "extra"), [("distributed", "tcp://127.0.0.1:1", "dask"), ("mpi4py", "mpi", "mpi")]
+)
 def test_a_missing_package_is_named(name: str, scheduler: str, extra: str) -> None:
     script = f"import sys; sys.modules[{name!r}] = None; from ckpt_tools.cli import main; main()"
     words = [sys.executable, "-c", script, "verify", str(FIXTURES), "--scheduler", scheduler]
-    done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
+    done = subprocess.run(
+        words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000
+    )
     assert done.returncode == 2 and f"pip install 'ckpt-tools[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("scheduler", ["nonsense", "tcp://", "file:{tmp}/none.json", "file:{tmp}/bad.json"])
 def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
-    code, _, err = alone("verify", str(FIXTURES), "--scheduler", scheduler.format(tmp=tmp_path), cache=str(tmp_path))
+    code, _, err = alone(
+        "verify", str(FIXTURES), "--scheduler", scheduler.format(tmp=tmp_path), cache=str(tmp_path)
+    )
     assert code == (5 if "none" in scheduler else 2) and "hint:" in err and "Traceback" not in err
 
 
 def test_threads_are_the_default_and_load_nothing() -> None:
     script = (
-        "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q', *sys.argv[2:]])\n"
-        "print([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py', 'resource', 'ckpt_tools.reading.scheduler')], file=sys.stderr)"
+        "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q',"
+        " *sys.argv[2:]])\nprint([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py',"
+        " 'resource', 'ckpt_tools.reading.scheduler')], file=sys.stderr)"
     )
     for more in ([], ["--scheduler", "threads"]):
         words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
-        done = subprocess.run(words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000)
+        done = subprocess.run(
+            words,
+            env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)},
+            capture_output=True,
+            text=True,
+            timeout=1000,
+        )
         assert done.stderr.endswith("[]\n"), done.stderr
 
 
@@ -412,8 +497,14 @@ def test_the_setting_may_come_from_the_environment_and_from_a_file(tmp_path: Pat
     from ckpt_tools.settings import resolve
 
     (tmp_path / "ckpt.toml").write_text('scheduler = "file:cluster.json"\n')
-    assert resolve.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"] == f"file:{tmp_path}/cluster.json"
+    assert (
+        resolve.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"]
+        == f"file:{tmp_path}/cluster.json"
+    )
     env = {"CKPT_SCHEDULER": "tcp://10.0.0.1:8786"}
-    assert resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"] == env["CKPT_SCHEDULER"]
+    assert (
+        resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"]
+        == env["CKPT_SCHEDULER"]
+    )
     with engines.engine("threads") as none:
         assert none is None

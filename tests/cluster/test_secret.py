@@ -1,4 +1,6 @@
-"""Nodes that meet over TCP know each other by a secret: without one they meet on this machine alone, and what others say is never used."""
+"""Nodes that meet over TCP know each other by a secret: without one they meet on this machine alone, and what
+others say is never used.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def secret_file(path: Path, text: str = RANDOM, mode: int = 0o600) -> Path:
     return path
 
 
-# -- the file ----------------------------------------------------------------------------------------------------------------------------
+# -- the file ------------------------------------------------------------------------------------------------
 
 
 def test_a_secret_is_read_without_the_end_of_its_line(tmp_path: Path) -> None:
@@ -80,9 +82,19 @@ def test_a_file_that_keeps_no_secret_is_refused(tmp_path: Path, case: str) -> No
     assert "--secret-file" in str(raised.value) and why in f"{raised.value} {raised.value.hint}"
 
 
-# -- where one is needed ------------------------------------------------------------------------------------------------------------------
+# -- where one is needed -------------------------------------------------------------------------------------
 
-BEYOND = ["192.0.2.1", "node-1", "0.0.0.0", "2001:db8::1", "::", "127.1", socket.gethostname(), "localhost.example.com", "fe80::1%eth0"]
+BEYOND = [
+    "192.0.2.1",
+    "node-1",
+    "0.0.0.0",
+    "2001:db8::1",
+    "::",
+    "127.1",
+    socket.gethostname(),
+    "localhost.example.com",
+    "fe80::1%eth0",
+]
 HERE = ["127.0.0.1", "127.0.0.53", "::1", "localhost"]
 
 
@@ -94,7 +106,9 @@ def place(host: str, how: str, **terms: Any) -> Rendezvous:
     if how == "flag":
         terms["rendezvous"] = f"{said}:29500"
     elif how == "torchrun":
-        line = torchrun_line.parse(["torchrun", "--nnodes=2", f"--rdzv-endpoint={said}:29500", "train.py"], {})
+        line = torchrun_line.parse(
+            ["torchrun", "--nnodes=2", f"--rdzv-endpoint={said}:29500", "train.py"], {}
+        )
     elif how == "agent":
         env = {"MASTER_ADDR": host, "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         terms["worker"] = True
@@ -124,7 +138,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_beyond_this_machine_every_node_asks_for_a_secret(host: str, how: str, node: int) -> None:
     with pytest.raises(UsageError) as raised, place(host, how, node=node) as meeting:
         meeting.join()
-    assert raised.value.exit_code == 2 and "--secret-file FILE" in raised.value.hint and host in str(raised.value)
+    assert (
+        raised.value.exit_code == 2
+        and "--secret-file FILE" in raised.value.hint
+        and host in str(raised.value)
+    )
 
 
 class Made(Exception):
@@ -161,7 +179,10 @@ def test_a_secret_that_is_given_counts_everywhere(tmp_path: Path, host: str, sto
 
 @pytest.mark.usefixtures("no_network")
 def test_a_directory_that_all_see_needs_none(tmp_path: Path) -> None:
-    with pytest.raises(CannotLook, match="node 1 did not come"), place("192.0.2.1", "flag", plan_dir=str(tmp_path), timeout=0) as meeting:
+    with (
+        pytest.raises(CannotLook, match="node 1 did not come"),
+        place("192.0.2.1", "flag", plan_dir=str(tmp_path), timeout=0) as meeting,
+    ):
         meeting.join()
 
 
@@ -173,7 +194,25 @@ def test_names_that_resolve_elsewhere_are_not_this_machine(monkeypatch: pytest.M
     assert not hosts.loopback("localhost")
 
 
-@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a;b", "$(x)", "a\nb", "", "a" * 300, "-", "é", "a..b", ".a", "::x", "[", "fe80::1%a b"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "-oProxyCommand=x",
+        "a b",
+        "a;b",
+        "$(x)",
+        "a\nb",
+        "",
+        "a" * 300,
+        "-",
+        "é",
+        "a..b",
+        ".a",
+        "::x",
+        "[",
+        "fe80::1%a b",
+    ],
+)
 def test_what_is_no_host_is_refused_wherever_it_is_said(host: str) -> None:
     assert not hosts.valid(host)
     for how in ("flag", "agent"):
@@ -186,7 +225,9 @@ def test_what_is_no_text_is_no_host(value: object) -> None:
     assert not hosts.valid(value)
 
 
-@pytest.mark.parametrize("host", ["node-1", "node_1", "n1.cluster.example", "10.0.0.1", "::1", "fe80::1%eth0", "a.", "x" * 63])
+@pytest.mark.parametrize(
+    "host", ["node-1", "node_1", "n1.cluster.example", "10.0.0.1", "::1", "fe80::1%eth0", "a.", "x" * 63]
+)
 def test_real_hosts_pass(host: str) -> None:
     assert hosts.valid(host)
 
@@ -194,7 +235,21 @@ def test_real_hosts_pass(host: str) -> None:
 def test_the_command_asks_for_a_secret(tmp_path: Path) -> None:
     """The flag, its variable and ckpt.toml reach the rendezvous."""
     root = megatron(tmp_path / "run")
-    words = ["run", root, "--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500", "--", "true"]
+    words = [
+        "run",
+        root,
+        "--agree",
+        "--nodes",
+        "2",
+        "--node",
+        "0",
+        "--world-size",
+        "2",
+        "--rendezvous",
+        "192.0.2.1:29500",
+        "--",
+        "true",
+    ]
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     done = ckpt(*words, env=env)
     assert done.returncode == 2 and "--secret-file FILE" in done.stderr and done.stdout == ""
@@ -203,7 +258,7 @@ def test_the_command_asks_for_a_secret(tmp_path: Path) -> None:
     assert done.returncode == 2 and f"chmod 600 {bad}" in done.stderr
 
 
-# -- what a seal shows --------------------------------------------------------------------------------------------------------------------
+# -- what a seal shows ---------------------------------------------------------------------------------------
 
 SEAL = Seal.of(b"secret" * 8, "job")
 
@@ -243,15 +298,28 @@ def test_every_bit_counts() -> None:
 
 
 def test_words_do_not_run_into_each_other() -> None:
-    assert len({SEAL.proof("a", "bc"), SEAL.proof("ab", "c"), SEAL.proof("abc"), SEAL.proof("a", "b", "c"), SEAL.proof("", "abc")}) == 5
+    assert (
+        len(
+            {
+                SEAL.proof("a", "bc"),
+                SEAL.proof("ab", "c"),
+                SEAL.proof("abc"),
+                SEAL.proof("a", "b", "c"),
+                SEAL.proof("", "abc"),
+            }
+        )
+        == 5
+    )
     assert "secret" not in repr(SEAL) and SEAL.key.hex() not in repr(SEAL)
 
 
-# -- a store that others write to ---------------------------------------------------------------------------------------------------------
+# -- a store that others write to ----------------------------------------------------------------------------
 
 
 class Outsider:
-    """A store in which somebody exchanges values. ``changed`` gets each key and value that is put up, and all that were, and says what is there instead."""
+    """A store in which somebody exchanges values. ``changed`` gets each key and value that is put up, and all
+    that were, and says what is there instead.
+    """
 
     def __init__(self, store: Any, changed: Callable[[str, bytes, Mapping[str, bytes]], bytes]) -> None:
         self.store, self.changed, self.seen = store, changed, dict[str, bytes]()
@@ -278,8 +346,12 @@ class Board(Store):
         return lines.Lines("127.0.0.1", 1, self.seal, listen=False)
 
 
-def meet(store: Any, seals: tuple[Seal, Seal], timeout: float = 600, numbers: tuple[int, int] = (10, 11)) -> list[object]:
-    """What two nodes come to who tell each other their numbers and add them, twice: the sums, or the error of each."""
+def meet(
+    store: Any, seals: tuple[Seal, Seal], timeout: float = 600, numbers: tuple[int, int] = (10, 11)
+) -> list[object]:
+    """What two nodes come to who tell each other their numbers and add them, twice: the sums, or the error of
+    each.
+    """
 
     def member(me: int) -> object:
         try:
@@ -315,15 +387,27 @@ def test_two_nodes_with_one_secret_meet(hash_store: Any) -> None:
 def test_two_secrets_are_said_on_both_nodes(hash_store: Any) -> None:
     found = meet(hash_store, (SEAL, Seal.of(b"other" * 8, "job")))
     for error in found:
-        assert isinstance(error, UsageError) and "another secret, or not of this job" in str(error) and "--secret-file" in error.hint
+        assert (
+            isinstance(error, UsageError)
+            and "another secret, or not of this job" in str(error)
+            and "--secret-file" in error.hint
+        )
 
 
-KEYS = {"the offer": "offer", "an answer": ".1.1", "a conclusion": ".1.all", "a go": ".go", "an ack": ".ack.1"}
+KEYS = {
+    "the offer": "offer",
+    "an answer": ".1.1",
+    "a conclusion": ".1.all",
+    "a go": ".go",
+    "an ack": ".ack.1",
+}
 NAMES = {"join.1": 0, "join.0": 1}
 """The key of each node's name, and the node that reads it."""
 LIES: dict[str, Callable[[str, bytes, Mapping[str, bytes]], bytes]] = {
     "unsigned": lambda _key, value, _seen: value[len(secret._MARK) + secret._TAG :],
-    "signed by an outsider": lambda key, value, _seen: Seal.of(b"", "job").closed(key, value[len(secret._MARK) + secret._TAG :]),
+    "signed by an outsider": (
+        lambda key, value, _seen: Seal.of(b"", "job").closed(key, value[len(secret._MARK) + secret._TAG :])
+    ),
     "changed": lambda _key, value, _seen: value[:-2] + b"9}",
     "empty": lambda _key, _value, _seen: b"",
     "garbage": lambda _key, _value, _seen: b"\xff" * 100,
@@ -349,14 +433,21 @@ def test_what_an_outsider_puts_up_is_never_used(hash_store: Any, what: str, lie:
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("key", NAMES)
 def test_a_name_that_an_outsider_puts_up_is_never_used(hash_store: Any, key: str, lie: str) -> None:
-    hash_store.set(key, LIES[lie](key, SEAL.closed(key, b"a" * lines.NAME), {"k": SEAL.closed("k", b"b" * lines.NAME)}))
-    with pytest.raises(UsageError, match="of another secret"), meeting(Board(hash_store, SEAL), NAMES[key], 2, 600):
+    hash_store.set(
+        key, LIES[lie](key, SEAL.closed(key, b"a" * lines.NAME), {"k": SEAL.closed("k", b"b" * lines.NAME)})
+    )
+    with (
+        pytest.raises(UsageError, match="of another secret"),
+        meeting(Board(hash_store, SEAL), NAMES[key], 2, 600),
+    ):
         pass
 
 
 @pytest.mark.parametrize("what", [*KEYS, *NAMES])
 def test_what_was_said_in_an_earlier_meeting_is_never_used(hash_store: Any, what: str) -> None:
-    """An outsider who has heard a whole meeting of this job, with other numbers, plays it again: the offer, names and answers are signed, and of that meeting."""
+    """An outsider who has heard a whole meeting of this job, with other numbers, plays it again: the offer,
+    names and answers are signed, and of that meeting.
+    """
     heard: dict[str, bytes] = {}
 
     def listen(key: str, value: bytes, _seen: Mapping[str, bytes]) -> bytes:
@@ -371,7 +462,8 @@ def test_what_was_said_in_an_earlier_meeting_is_never_used(hash_store: Any, what
         return heard[key.partition(".")[2] if len(key.partition(".")[0]) == lines.NAME else key]
 
     found = meet(Outsider(hash_store, replay), (SEAL, SEAL), 0.5)
-    assert any(isinstance(f, CkptError) for f in found) or what == "join.0"  # which only serves to see that it ended
+    # which only serves to see that it ended
+    assert any(isinstance(f, CkptError) for f in found) or what == "join.0"
     assert all(isinstance(f, CkptError) or f == (21, 43) for f in found)
 
 
@@ -383,14 +475,16 @@ def test_a_value_that_is_too_large_for_the_store_is_said(hash_store: Any) -> Non
 
 
 def test_what_is_read_after_all_have_agreed_fails_nobody(hash_store: Any) -> None:
-    """An outsider who writes garbage in place of a good-bye: the first node has what it needs, and does not fail alone."""
+    """An outsider who writes garbage in place of a good-bye: the first node has what it needs, and does not
+    fail alone.
+    """
     m = Meeting(Board(hash_store, SEAL), 0, 2, 60)
     m.session, m.members = "s", ["a", "b"]
     hash_store.set("s.bye.1", b"garbage")
     assert m._bye(1) is False
 
 
-# -- who listens --------------------------------------------------------------------------------------------------------------------------
+# -- who listens ---------------------------------------------------------------------------------------------
 
 
 def reaches(address: str, port: int) -> bool:
@@ -399,9 +493,13 @@ def reaches(address: str, port: int) -> bool:
         return s.connect_ex((address, port)) == 0
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="all of 127.0.0.0/8 is this machine on Linux alone")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="all of 127.0.0.0/8 is this machine on Linux alone"
+)
 def test_what_meets_on_this_machine_listens_there_alone() -> None:
-    """127.0.0.2 is an address of this machine as its card's are: who listens on all addresses is reached there."""
+    """127.0.0.2 is an address of this machine as its card's are: who listens on all addresses is reached
+    there.
+    """
     pytest.importorskip("torch")
     port = free_port()
     store = Store("127.0.0.1", port, True, 30, "job", SEAL)
@@ -417,20 +515,29 @@ def test_what_meets_on_this_machine_listens_there_alone() -> None:
 
 def test_a_port_that_is_taken_is_said() -> None:
     pytest.importorskip("torch")
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CannotLook, match="could not be opened"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CannotLook, match="could not be opened"),
+    ):
         Store("127.0.0.1", taken.getsockname()[1], True, 30, "job", SEAL)
 
 
 def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
-    """It reads and replaces what it wants, and sends garbage beside it: the nodes meet all the same, or say that somebody else wrote there."""
+    """It reads and replaces what it wants, and sends garbage beside it: the nodes meet all the same, or say
+    that somebody else wrote there.
+    """
     pytest.importorskip("torch")
     import torch.distributed
 
     port = free_port()
     stores = [Store("127.0.0.1", port, n == 0, 60, "job", SEAL) for n in range(2)]
-    outsider = torch.distributed.PrefixStore("ckpt/job", torch.distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False))
+    outsider = torch.distributed.PrefixStore(
+        "ckpt/job", torch.distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    )
     half_open = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
-    for s, garbage in zip(half_open, (b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"x"), strict=False):
+    for s, garbage in zip(
+        half_open, (b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"x"), strict=False
+    ):
         s.sendall(garbage)
 
     def member(me: int) -> object:
@@ -453,7 +560,7 @@ def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
             s.close()
 
 
-# -- the lines ----------------------------------------------------------------------------------------------------------------------------
+# -- the lines -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -487,7 +594,9 @@ def test_nodes_of_one_secret_see_each_other_and_that_one_ends(first: Lines) -> N
     assert first.gone(second.name)
 
 
-@pytest.mark.parametrize("seal", [Seal.of(b"other" * 8, "job"), Seal.of(b"secret" * 8, "other"), Seal.of(b"", "job")])
+@pytest.mark.parametrize(
+    "seal", [Seal.of(b"other" * 8, "job"), Seal.of(b"secret" * 8, "other"), Seal.of(b"", "job")]
+)
 def test_a_line_of_another_secret_is_none(first: Lines, seal: Seal) -> None:
     stranger = node("2", seal)
     assert not follow(stranger, first)
@@ -534,7 +643,9 @@ def test_a_handshake_that_was_heard_is_of_no_use(first: Lines) -> None:
             assert not first._lines
 
 
-@pytest.mark.parametrize("said", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 127, b"\xff" * 128, b"2" * 128, b"x" * 100_000])
+@pytest.mark.parametrize(
+    "said", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 127, b"\xff" * 128, b"2" * 128, b"x" * 100_000]
+)
 def test_garbage_and_half_open_connections_do_nothing(first: Lines, said: bytes) -> None:
     second = node("2")
     with raw(first) as s:
@@ -546,7 +657,9 @@ def test_garbage_and_half_open_connections_do_nothing(first: Lines, said: bytes)
     second.close()
 
 
-def test_a_flood_of_connections_is_bounded_and_throws_out_no_node(first: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_connections_is_bounded_and_throws_out_no_node(
+    first: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lines, "STRANGERS", 16)
     second = node("2")
     assert follow(second, first)

@@ -1,4 +1,6 @@
-"""The structure level reads kilobytes, whatever a file's size: counted on sparse files of 2 GiB and more, which take no disk."""
+"""The structure level reads kilobytes, whatever a file's size: counted on sparse files of 2 GiB and more,
+which take no disk.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ GIB = 1 << 30
 
 
 def safetensors(path: Path) -> None:
-    entries = {f"layer.{i}.weight": {"dtype": "F32", "shape": [1024, 65536], "data_offsets": [i << 28, (i + 1) << 28]} for i in range(8)}
+    entries = {
+        f"layer.{i}.weight": {
+            "dtype": "F32",
+            "shape": [1024, 65536],
+            "data_offsets": [i << 28, (i + 1) << 28],
+        }
+        for i in range(8)
+    }
     header = json.dumps(entries).encode()
     with path.open("wb") as f:
         f.write(struct.pack("<Q", len(header)) + header)
@@ -51,18 +60,36 @@ def torch_legacy(path: Path) -> None:
     """What torch.save with ``_use_new_zipfile_serialization=False`` writes, of one storage of 512 Mi floats."""
     head = b"".join(
         pickle.dumps(v, 2)
-        for v in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}})
+        for v in (
+            0x1950A86A20F9469CFC6C,
+            1001,
+            {
+                "protocol_version": 1001,
+                "little_endian": True,
+                "type_sizes": {"short": 2, "int": 4, "long": 4},
+            },
+        )
     )
     n = 2 * GIB // 4
-    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + struct.pack("<i", n) + b"NtQ"
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0J" + struct.pack("<i", n) + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    storage = (
+        b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + struct.pack("<i", n) + b"NtQ"
+    )
+    tensor = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n("
+        + storage
+        + b"K\0J"
+        + struct.pack("<i", n)
+        + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    )
     with path.open("wb") as f:
         f.write(head + b"\x80\2}X\1\0\0\0w" + tensor + b"s." + pickle.dumps(["0"], 2) + struct.pack("<q", n))
         f.seek(2 * GIB - 1, 1)
         f.write(b"\1")
 
 
-@pytest.mark.parametrize(("name", "write"), [("a.safetensors", safetensors), ("a.ckpt", mindspore), ("a.pt", torch_legacy)])
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.safetensors", safetensors), ("a.ckpt", mindspore), ("a.pt", torch_legacy)]
+)
 def test_structure_reads_kilobytes(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     path = tmp_path / name
     write(path)

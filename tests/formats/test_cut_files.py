@@ -30,7 +30,10 @@ def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
         for left in (size - 1, size - 300, size * 3 // 4, size // 2):
             whole = cut(path, left, tmp_path / path.name)
             shallow, deep = look(str(whole), Level.STRUCTURE)[0], look(str(whole), Level.CONTENT)[0]
-            if any(f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or left) >= left for f in shallow.findings):
+            if any(
+                f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or left) >= left
+                for f in shallow.findings
+            ):
                 assert deep.verdict is Verdict.BROKEN
                 more[name] = more.get(name, 0) + deep.bytes_read - shallow.bytes_read
     assert len(more) >= 8 and not any(more.values()), more
@@ -66,4 +69,7 @@ def test_a_plan_reads_none_of_it(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(errors.NoneUsable) as caught:
         plan(tmp_path / "run", Selection(settle=0))
-    assert caught.value.plan is not None and caught.value.plan.bytes_read <= 2 * look(str(path), Level.STRUCTURE)[0].bytes_read
+    assert (
+        caught.value.plan is not None
+        and caught.value.plan.bytes_read <= 2 * look(str(path), Level.STRUCTURE)[0].bytes_read
+    )

@@ -1,4 +1,6 @@
-"""torch.distributed.checkpoint and Megatron-core's integrity.json: what the laws of test_formats.py cannot say."""
+"""torch.distributed.checkpoint and Megatron-core's integrity.json: what the laws of test_formats.py cannot
+say.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def _script() -> Any:
 
 
 make = _script()
-STEP, CHUNK, _ = make.entries(GOOD / "no_collectives" / "__0_0.distcp")  # an object, and a float32 tensor of shape (4, 3)
+# an object, and a float32 tensor of shape (4, 3)
+STEP, CHUNK, _ = make.entries(GOOD / "no_collectives" / "__0_0.distcp")
 
 
 def read(data: bytes) -> tuple[Anatomy, list[Finding]]:
@@ -69,7 +72,9 @@ def codes(found: list[Finding]) -> set[str]:
 def member(anatomy: Anatomy, name: str, data: bytes) -> tuple[Anatomy, list[Finding]]:
     out, source = Anatomy(), BytesSource(data)
     found = list(structure(source, out, anatomy.members[name].check))
-    return out, found + [finding("crc-mismatch", s.what) for s, _ in checksum.mismatches(source, out.sums, jobs=1)]
+    return out, found + [
+        finding("crc-mismatch", s.what) for s, _ in checksum.mismatches(source, out.sums, jobs=1)
+    ]
 
 
 def save(path: Path, files: dict[str, bytes]) -> None:
@@ -80,7 +85,12 @@ def save(path: Path, files: dict[str, bytes]) -> None:
 
 def one(name: str = "a", **more: Any) -> bytes:
     """A .metadata of one tensor of one chunk."""
-    return make.metadata({name: ("float32", (4, 3), {(0, 0): (4, 3)})}, [], {(name, (0, 0)): ("__0_0.distcp", 0, len(CHUNK))}, **more)
+    return make.metadata(
+        {name: ("float32", (4, 3), {(0, 0): (4, 3)})},
+        [],
+        {(name, (0, 0)): ("__0_0.distcp", 0, len(CHUNK))},
+        **more,
+    )
 
 
 # --- what real files say
@@ -102,8 +112,19 @@ def test_tensors_and_scalars_of_a_sharded_save() -> None:
         assert bad(found) == []
         chunks += [(t.name, t.shape) for t in part.tensors]
         scalars |= part.metadata
-    assert {("model.a", (4, 3)), ("model.a", (3, 3)), ("model.b", (2, 3)), ("model.one_row", (0, 2)), ("model.scalar", ())} <= set(chunks)
-    assert (scalars["step"], scalars["lr"], scalars["name"], scalars["scheduler.last_epoch"]) == (20, 0.1, "run", 3)
+    assert {
+        ("model.a", (4, 3)),
+        ("model.a", (3, 3)),
+        ("model.b", (2, 3)),
+        ("model.one_row", (0, 2)),
+        ("model.scalar", ()),
+    } <= set(chunks)
+    assert (scalars["step"], scalars["lr"], scalars["name"], scalars["scheduler.last_epoch"]) == (
+        20,
+        0.1,
+        "run",
+        3,
+    )
 
 
 def test_a_tensors_offset_is_that_of_its_first_element() -> None:
@@ -147,24 +168,34 @@ def test_every_protocol_is_read(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_members_of_enumerations_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
-    """As Python 3.11.0 to 3.11.3 pickles them, and so Debian 12: ``getattr(class, name)`` in place of ``class(value)``."""
+def test_members_of_enumerations_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
+) -> None:
+    """As Python 3.11.0 to 3.11.3 pickles them, and so Debian 12: ``getattr(class, name)`` in place of
+    ``class(value)``.
+    """
     encoding = importlib.import_module("torch.distributed.checkpoint.metadata")._MEM_FORMAT_ENCODING
     monkeypatch.setattr(encoding, "__reduce_ex__", lambda self, _: (getattr, (type(self), self._name_)))
     save(tmp_path, small_files.dcp.__wrapped__(10))  # not the one that other tests share
     metadata = (tmp_path / ".metadata").read_bytes()
     assert b"getattr" in metadata and b"TORCH_CONTIGUOUS_FORMAT" in metadata
-    assert bad(read(metadata)[1]) == [] and {f.report.verdict for f in verify([str(tmp_path)]).files} == {Verdict.OK}
+    assert bad(read(metadata)[1]) == [] and {f.report.verdict for f in verify([str(tmp_path)]).files} == {
+        Verdict.OK
+    }
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 10
     old = pickle.dumps(pickle.loads(metadata), protocol=protocol)
     assert b"getattr" in old and bad(read(old)[1]) == []
     for name in (b"TORCH_CONTIGUOUS_FORMAX", b"__class________________"):
-        assert {"bad-header"} <= {f.code for f in bad(read(metadata.replace(b"TORCH_CONTIGUOUS_FORMAT", name))[1])}
+        assert {"bad-header"} <= {
+            f.code for f in bad(read(metadata.replace(b"TORCH_CONTIGUOUS_FORMAT", name))[1])
+        }
 
 
 def put_class(module: str, name: str, **attributes: Any) -> Any:
-    """A class in a module of its own; torch_names, which is at work when this is called, restores the modules."""
+    """A class in a module of its own; torch_names, which is at work when this is called, restores the
+    modules.
+    """
     sys.modules[module] = types.ModuleType(module)
     out = type(name, (), {"__module__": module, "__qualname__": name, **attributes})
     setattr(sys.modules[module], name, out)
@@ -175,7 +206,9 @@ def test_the_classes_and_attributes_of_torch_2_0_are_known() -> None:
     def edit(known: dict[str, Any], root: Any) -> None:
         module = "torch.distributed._shard.sharded_tensor.metadata"
         values = root.state_dict_metadata["a"].properties.values
-        old = put_class(module, "TensorProperties", __getstate__=lambda _: (*values[:3], 0, False), __setstate__=None)
+        old = put_class(
+            module, "TensorProperties", __getstate__=lambda _: (*values[:3], 0, False), __setstate__=None
+        )
         root.state_dict_metadata["a"].properties = old()
         del root.planner_data
 
@@ -195,7 +228,9 @@ def test_the_attributes_that_megatron_adds_are_fine() -> None:
 def test_the_path_of_the_save_needs_no_trust(module: str) -> None:
     def edit(known: dict[str, Any], root: Any) -> None:
         path = put_class(module, "PosixPath", __reduce__=lambda self: (type(self), ("/", "x")))
-        root.storage_meta = known["StorageMeta"](checkpoint_id=path(), save_id=make.UUID, load_id=None, modules=[])
+        root.storage_meta = known["StorageMeta"](
+            checkpoint_id=path(), save_id=make.UUID, load_id=None, modules=[]
+        )
 
     assert {f.code for f in read(one(edit=edit))[1]} == {"not-checksummed"}
 
@@ -232,7 +267,10 @@ def test_a_swap_of_entries_of_different_type_is_seen(tmp_path: Path) -> None:
     meta = make.metadata(
         {"a": ("float32", (4, 3), {(0, 0): (4, 3)}), "b": ("bfloat16", (4, 3), {(0, 0): (4, 3)})},
         [],
-        {("a", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)), ("b", (0, 0)): ("__0_0.distcp", len(CHUNK), len(CHUNK))},
+        {
+            ("a", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)),
+            ("b", (0, 0)): ("__0_0.distcp", len(CHUNK), len(CHUNK)),
+        },
     )
     save(tmp_path, {".metadata": meta, "__0_0.distcp": CHUNK * 2})
     (entry,) = [e for e in verify([str(tmp_path)], settle=0).files if e.report.path.endswith("distcp")]
@@ -262,7 +300,10 @@ def cut(shape: tuple[int, ...], rng: random.Random, pieces: int) -> list[Box]:
             continue
         d = rng.choice(dims)
         at = rng.randrange(b.start[d] + 1, b.stop[d])
-        boxes[i : i + 1] = [Box(b.start, (*b.stop[:d], at, *b.stop[d + 1 :])), Box((*b.start[:d], at, *b.start[d + 1 :]), b.stop)]
+        boxes[i : i + 1] = [
+            Box(b.start, (*b.stop[:d], at, *b.stop[d + 1 :])),
+            Box((*b.start[:d], at, *b.start[d + 1 :]), b.stop),
+        ]
     rng.shuffle(boxes)
     return boxes
 
@@ -282,7 +323,9 @@ def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> No
 
 @examples(500)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 20), edits=st.integers(1, 3))
-def test_tiling_agrees_with_counting_cells(shape: tuple[int, ...], seed: int, pieces: int, edits: int) -> None:
+def test_tiling_agrees_with_counting_cells(
+    shape: tuple[int, ...], seed: int, pieces: int, edits: int
+) -> None:
     rng = random.Random(seed)
     boxes = cut(shape, rng, pieces)
     for _ in range(edits):  # move, drop, double, stretch
@@ -301,7 +344,9 @@ def test_tiling_agrees_with_counting_cells(shape: tuple[int, ...], seed: int, pi
     for b in boxes:
         for c in cells(b):
             counted[c] = counted.get(c, 0) + 1
-    exact = all(v == 1 for v in counted.values()) and set(counted) == set(cells(Box((0,) * len(shape), shape)))
+    exact = all(v == 1 for v in counted.values()) and set(counted) == set(
+        cells(Box((0,) * len(shape), shape))
+    )
     found = untiled(shape, boxes)
     assert exact == (found is None) or (found is not None and found.kind == "complex")
     if found and found.kind == "overlap":
@@ -343,7 +388,11 @@ def _ranges(n: int, m: int) -> list[Box]:
         ((300, 10_000), _ranges(300, 100), None),
         ((30_000, 1), [Box((i, 0), (30_000, 1)) for i in range(30_000)], "overlap"),
         ((30_000, 30_000), [Box((i, i), (i + 2, i + 2)) for i in range(29_999)], ("overlap", "complex")),
-        ((300, 300), [Box((i % 200, i // 200), (i % 200 + 90, i // 200 + 90)) for i in range(30_000)], ("overlap", "complex")),
+        (
+            (300, 300),
+            [Box((i % 200, i // 200), (i % 200 + 90, i // 200 + 90)) for i in range(30_000)],
+            ("overlap", "complex"),
+        ),
         ((1 << 60, 1 << 60), [Box((0, 0), (1 << 60, 1 << 60))] * 30_000, "overlap"),
     ],
 )
@@ -368,7 +417,8 @@ def test_many_chunks_take_no_time(shape: tuple[int, ...], boxes: list[Box], kind
     ],
 )
 def test_the_modules_of_a_metadata_excuse_nothing(module: str, name: str) -> None:
-    call = b"".join(b"\x8c" + bytes([len(t)]) + t.encode() for t in (module, name)) + b"\x93)R0"  # STACK_GLOBAL, EMPTY_TUPLE, REDUCE, POP
+    # STACK_GLOBAL, EMPTY_TUPLE, REDUCE, POP
+    call = b"".join(b"\x8c" + bytes([len(t)]) + t.encode() for t in (module, name)) + b"\x93)R0"
     found = read(b"\x80\x04" + one()[11:-1] + call + b".")[1]  # without its frame
     assert {f.code for f in bad(found)} == {"unsafe-pickle"}
 
@@ -416,7 +466,9 @@ def test_a_random_save_is_whole_and_every_flip_in_its_values_is_seen(data: st.Da
     for name, content in files.items():
         part, found = member(anatomy, name, content)
         assert bad(found) == []
-        assert sum(t.nbytes for t in part.tensors) == 48 * sum(p == name for (_, at), (p, _, _) in places.items() if at is not None)
+        assert sum(t.nbytes for t in part.tensors) == 48 * sum(
+            p == name for (_, at), (p, _, _) in places.items() if at is not None
+        )
         at = rng.randrange(len(content))
         flipped = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
         source, out = BytesSource(flipped), Anatomy()
@@ -449,7 +501,12 @@ def test_any_change_of_a_listed_file_is_seen(tmp_path: Path, name: str) -> None:
     for at in range(0, len(data), 211):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
         seen = verify([str(tmp_path)], settle=0)
-        found += [f for e in seen.files if Path(e.report.path).name == name for f in bad(list(e.report.findings))[:1]]
+        found += [
+            f
+            for e in seen.files
+            if Path(e.report.path).name == name
+            for f in bad(list(e.report.findings))[:1]
+        ]
     assert len(found) == len(range(0, len(data), 211))
 
 
@@ -469,7 +526,12 @@ def test_another_programs_integrity_json_is_left_alone(text: str) -> None:
 
 @examples(50)
 @given(
-    st.dictionaries(st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=12), st.binary(max_size=8), min_size=1, max_size=5),
+    st.dictionaries(
+        st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=12),
+        st.binary(max_size=8),
+        min_size=1,
+        max_size=5,
+    ),
     st.sampled_from([2, 4, None]),
 )
 def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int | None) -> None:
@@ -558,8 +620,14 @@ def test_pieces_of_all_files_must_fill_the_tensor() -> None:
 
 
 def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> None:
-    """A safetensors file as DCP's Hugging Face writer leaves it: name -> (shape, where it begins in the whole)."""
-    entries: dict[str, object] = {"__metadata__": {"DCP_SHARDING_INFO": json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})}}
+    """A safetensors file as DCP's Hugging Face writer leaves it: name -> (shape, where it begins in the
+    whole).
+    """
+    entries: dict[str, object] = {
+        "__metadata__": {
+            "DCP_SHARDING_INFO": json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})
+        }
+    }
     end = 0
     for name, (shape, _) in pieces.items():
         size = 4 * math.prod(shape)
@@ -571,7 +639,9 @@ def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> Non
 
 def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:
     for i in range(3):
-        _hf_shard(tmp_path / f"shard-0000{i + 1}-model-00001-of-00001.safetensors", {"w": ([4, 3], [4 * i, 0])})
+        _hf_shard(
+            tmp_path / f"shard-0000{i + 1}-model-00001-of-00001.safetensors", {"w": ([4, 3], [4 * i, 0])}
+        )
     assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == []
     (tmp_path / "shard-00002-model-00001-of-00001.safetensors").unlink()
     [lost] = verify([str(tmp_path)], settle=0).findings
@@ -579,4 +649,7 @@ def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:
     _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [5, 0])})
     assert [f.code for f in verify([str(tmp_path)], settle=0).findings] == ["bad-header"]
     _hf_shard(tmp_path / "shard-00002-model-00001-of-00001.safetensors", {"w": ([4, 3], [4])})
-    assert {f.code for e in verify([str(tmp_path)], settle=0).files for f in e.report.findings} == {"not-checksummed", "bad-header"}
+    assert {f.code for e in verify([str(tmp_path)], settle=0).files for f in e.report.findings} == {
+        "not-checksummed",
+        "bad-header",
+    }

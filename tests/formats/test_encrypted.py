@@ -1,4 +1,6 @@
-"""MindSpore's encrypted .ckpt, with a key and without: what is decrypted, what a wrong key leads to, and that the key shows nowhere."""
+"""MindSpore's encrypted .ckpt, with a key and without: what is decrypted, what a wrong key leads to, and that
+the key shows nowhere.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +47,31 @@ def look(data: bytes | Source, key: bytes | None = None, anatomy: Anatomy | None
     """All findings of the structure check and of the tags."""
     anatomy = anatomy or Anatomy()
     anatomy.key = key
-    return list(findings(data, FMT, anatomy)) if isinstance(data, bytes) else list(FMT.checks[Level.STRUCTURE](data, anatomy))
+    return (
+        list(findings(data, FMT, anatomy))
+        if isinstance(data, bytes)
+        else list(FMT.checks[Level.STRUCTURE](data, anatomy))
+    )
 
 
 def codes(data: bytes, key: bytes | None = None) -> set[str]:
     return {f.code for f in bad(look(data, key))}
 
 
-# An independent writer; ``nonce`` is how many bytes of the IV GCM uses, ``old`` leaves out the tag and the magic of CBC.
+# An independent writer; ``nonce`` is how many bytes of the IV GCM uses, ``old`` leaves out the tag and the
+# magic of CBC.
 
 
-def sealed(mode: str, plain: bytes, key: bytes, *, size: int = 64 << 20, nonce: int = 12, old: bool = False, seed: int = 0) -> bytes:
+def sealed(
+    mode: str,
+    plain: bytes,
+    key: bytes,
+    *,
+    size: int = 64 << 20,
+    nonce: int = 12,
+    old: bool = False,
+    seed: int = 0,
+) -> bytes:
     algorithm: Any = algorithms.AES(key) if mode.startswith("AES") else algorithms.SM4(key)
     out = b""
     for at in range(0, len(plain), size):
@@ -68,7 +84,14 @@ def sealed(mode: str, plain: bytes, key: bytes, *, size: int = 64 << 20, nonce: 
             pad = 16 - len(piece) % 16
             cipher, tag = Cipher(algorithm, modes.CBC(iv)).encryptor().update(piece + bytes([pad]) * pad), b""
         magic = MAGIC["AES-GCM" if old else mode]
-        out += struct.pack("<I", magic) + tag + struct.pack("<II", 24 + len(cipher), 16) + iv + struct.pack("<I", len(cipher)) + cipher
+        out += (
+            struct.pack("<I", magic)
+            + tag
+            + struct.pack("<II", 24 + len(cipher), 16)
+            + iv
+            + struct.pack("<I", len(cipher))
+            + cipher
+        )
     return out
 
 
@@ -95,24 +118,39 @@ def test_a_real_file_is_read_like_a_plain_one(path: Path) -> None:
     assert anatomy.keys >= set(names) and "crc_trailer" not in anatomy.metadata
     if "1.x" not in path.name:
         assert (anatomy.metadata["epoch_num"], anatomy.metadata["step_num"]) == (3, 12)
-    assert anatomy.metadata["encryption"] == ("AES-GCM" if "gcm" in path.name else "AES-CBC" if "aes" in path.name else "SM4-CBC")
+    assert anatomy.metadata["encryption"] == (
+        "AES-GCM" if "gcm" in path.name else "AES-CBC" if "aes" in path.name else "SM4-CBC"
+    )
 
 
 def test_the_report_of_a_real_file() -> None:
     path = str(GOOD / "aes-gcm-key.ckpt")
     report, _ = verify_look(path, Level.CONTENT, key=KEY, require=("0.weight", "epoch_num"))
-    assert (report.verdict, report.level, report.tensors, report.findings) == (Verdict.OK, Level.CONTENT, 7, ())
+    assert (report.verdict, report.level, report.tensors, report.findings) == (
+        Verdict.OK,
+        Level.CONTENT,
+        7,
+        (),
+    )
     assert report.coverage > 0.9 and report.signature
-    assert {f.code for f in verify_look(path, Level.CONTENT, key=KEY, require=("lost",))[0].findings} == {"missing-key"}
+    assert {f.code for f in verify_look(path, Level.CONTENT, key=KEY, require=("lost",))[0].findings} == {
+        "missing-key"
+    }
     assert not verify_look(path, Level.CONTENT)[0].coverage
 
 
-CASES = [("AES-GCM", n, nonce) for n in (16, 24, 32) for nonce in (12, 16)] + [("AES-CBC", n, 12) for n in (16, 24, 32)] + [("SM4-CBC", 16, 12)]
+CASES = (
+    [("AES-GCM", n, nonce) for n in (16, 24, 32) for nonce in (12, 16)]
+    + [("AES-CBC", n, 12) for n in (16, 24, 32)]
+    + [("SM4-CBC", 16, 12)]
+)
 
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize(("mode", "length", "nonce"), CASES)
-def test_every_mode_and_key_in_several_blocks(mode: str, length: int, nonce: int, old: bool, small_blocks: int) -> None:
+def test_every_mode_and_key_in_several_blocks(
+    mode: str, length: int, nonce: int, old: bool, small_blocks: int
+) -> None:
     key, anatomy = bytes(range(length)), Anatomy()
     data = sealed(mode, PLAIN, key, size=small_blocks, nonce=nonce, old=old)
     found = look(data, key, anatomy)
@@ -137,7 +175,9 @@ def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], da
     while at < len(raw):
         here = at + 32 + tag
         n = int.from_bytes(raw[here - 4 : here], "little")
-        blocks.append(Block(here, n, raw[here - 20 : here - 4], here - 20, raw[at + 4 : at + 4 + tag], at + 4))
+        blocks.append(
+            Block(here, n, raw[here - 20 : here - 4], here - 20, raw[at + 4 : at + 4 + tag], at + 4)
+        )
         paddings.append(0 if tag else padding(source, scheme, blocks[-1]))
         at = here + n
     source_of = Decrypted(source, scheme, blocks, paddings)
@@ -162,7 +202,9 @@ def test_the_counter_wraps_in_its_low_32_bits(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(crypto, "_counter", lambda *_: high | 0xFFFFFFFE)
     cipher = os.urandom(80)
     ecb = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
-    stream = b"".join(ecb.update((high | low).to_bytes(16, "big")) for low in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2))
+    stream = b"".join(
+        ecb.update((high | low).to_bytes(16, "big")) for low in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2)
+    )
     block = Block(0, 80, bytes(16), 0)
     wanted = bytes(a ^ b for a, b in zip(cipher, stream, strict=True))
     assert decrypt(BytesSource(cipher), Scheme("AES-GCM", KEY, 16), block, 0, 80) == wanted
@@ -236,7 +278,9 @@ def test_what_is_wrong_with_the_plaintext_is_said_where_its_ciphertext_lies(smal
     assert found.offset == len(data) - 7
     cut = sealed("AES-CBC", PLAIN[:-2], KEY, size=small_blocks)
     assert codes(cut, KEY) == {"truncated"}
-    assert codes(sealed("AES-GCM", PLAIN + record("w", (1,), "Int8", b"a"), KEY, size=small_blocks), KEY) == {"duplicate-tensor"}
+    assert codes(sealed("AES-GCM", PLAIN + record("w", (1,), "Int8", b"a"), KEY, size=small_blocks), KEY) == {
+        "duplicate-tensor"
+    }
 
 
 def test_a_crc_trailer_after_the_ciphertext_is_the_same_with_a_key() -> None:
@@ -274,9 +318,19 @@ def test_the_key_shows_nowhere(small_blocks: int) -> None:
     secret = b"SECRETsecret1234"
     shown = []
     for key in secret, secret + secret[:3]:
-        for data in sealed("AES-GCM", PLAIN, secret, size=small_blocks), sealed("AES-CBC", PLAIN, KEY), sealed("SM4-CBC", PLAIN, secret):
+        for data in (
+            sealed("AES-GCM", PLAIN, secret, size=small_blocks),
+            sealed("AES-CBC", PLAIN, KEY),
+            sealed("SM4-CBC", PLAIN, secret),
+        ):
             anatomy = Anatomy()
-            shown += [look(data, key, anatomy), anatomy, anatomy.sums, [s.hash and s.hash() for s in anatomy.sums], [s.hash for s in anatomy.sums]]
+            shown += [
+                look(data, key, anatomy),
+                anatomy,
+                anatomy.sums,
+                [s.hash and s.hash() for s in anatomy.sums],
+                [s.hash for s in anatomy.sums],
+            ]
     shown.append(Decrypted(BytesSource(b""), Scheme("AES-GCM", secret), [], []))
     text = repr(shown)
     assert "SECRET" not in text and secret.hex() not in text.lower()
@@ -310,9 +364,20 @@ def test_a_build_without_sm4_needs_another(monkeypatch: pytest.MonkeyPatch) -> N
 
 def block(mode: str, plain: int) -> tuple[bytes, int]:
     """The header of a block and its number of cipher bytes."""
-    magic = {"gcm": 0x7F3A5ED8, "old": 0x7F3A5ED8, "old-cbc": 0x7F3A5ED8, "cbc": 0x7F3A5ED9, "sm4": 0x7F3A5EDA}[mode]
+    magic = {
+        "gcm": 0x7F3A5ED8,
+        "old": 0x7F3A5ED8,
+        "old-cbc": 0x7F3A5ED8,
+        "cbc": 0x7F3A5ED9,
+        "sm4": 0x7F3A5EDA,
+    }[mode]
     cipher = plain if mode in ("gcm", "old") else plain // 16 * 16 + 16
-    return struct.pack("<I", magic) + (b"T" * 16 if mode == "gcm" else b"") + struct.pack("<II16sI", cipher + 24, 16, b"I" * 16, cipher), cipher
+    return (
+        struct.pack("<I", magic)
+        + (b"T" * 16 if mode == "gcm" else b"")
+        + struct.pack("<II16sI", cipher + 24, 16, b"I" * 16, cipher),
+        cipher,
+    )
 
 
 def encrypted(mode: str, plain: int) -> bytes:
@@ -347,7 +412,9 @@ def test_every_bit_of_the_framing_counts(mode: str, lengths: int) -> None:
 
 
 def test_blocks_of_64_mib_and_of_512(tmp_path: Path) -> None:
-    """Sparse files of two and more blocks: every block but the last is full, and a full last one is suspicious."""
+    """Sparse files of two and more blocks: every block but the last is full, and a full last one is
+    suspicious.
+    """
     full = 64 << 20
 
     def file(*plain: int, mode: str = "cbc") -> list[Finding]:
@@ -379,7 +446,9 @@ def test_blocks_of_64_mib_and_of_512(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
-    """Two blocks: the records are followed through the ciphertext, their contents are skipped; the tags are then checked in bounded memory."""
+    """Two blocks: the records are followed through the ciphertext, their contents are skipped; the tags are
+    then checked in bounded memory.
+    """
     path = tmp_path / "big.ckpt"
     plain = b"".join(record(f"w{i}", (17, 1 << 20), "Int8", b"\1" * (17 << 20)) for i in range(4))
     path.write_bytes(sealed("AES-GCM", plain, KEY))
@@ -393,13 +462,17 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
         f.seek(-5, 2)
         f.write(b"\xff")
     report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
-    assert [(f.code, f.message) for f in report.findings] == [("crc-mismatch", "the tag of block 1: does not match")]
+    assert [(f.code, f.message) for f in report.findings] == [
+        ("crc-mismatch", "the tag of block 1: does not match")
+    ]
 
 
 @examples(200)
 @given(
     st.binary(max_size=300),
-    st.sampled_from([b"", *(struct.pack("<I", m) for m in MAGIC.values()), *(sealed(m, PLAIN, KEY) for m in MAGIC)]),
+    st.sampled_from(
+        [b"", *(struct.pack("<I", m) for m in MAGIC.values()), *(sealed(m, PLAIN, KEY) for m in MAGIC)]
+    ),
     st.booleans(),
 )
 def test_any_bytes_do_not_surprise(data: bytes, head: bytes, keyed: bool) -> None:
@@ -411,7 +484,12 @@ def test_any_bytes_do_not_surprise(data: bytes, head: bytes, keyed: bool) -> Non
 @examples(100)
 @given(st.binary(max_size=200), st.sampled_from(list(MAGIC)))
 def test_any_plaintext_does_not_surprise(data: bytes, mode: str) -> None:
-    m = table("m", tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12)))
+    m = table(
+        "m",
+        tensor((3,), "int32", bytes(12)),
+        tensor((3, 2), "float32", bytes(24)),
+        tensor((3,), "int32", bytes(12)),
+    )
     assert not codes(sealed(mode, PLAIN + m, KEY), KEY)
     codes(sealed(mode, PLAIN + data, KEY), KEY)
     if data:

@@ -1,4 +1,6 @@
-"""Laws that every format obeys, over every file in fixtures/formats/<name>/{good,bad}: a new format needs fixtures, not tests."""
+"""Laws that every format obeys, over every file in fixtures/formats/<name>/{good,bad}: a new format needs
+fixtures, not tests.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SMALL = 4096
 GOOD = [Fixture(p) for p in sorted(FORMAT_FILES.glob("*/good/**/*")) if p.is_file()]
 BAD = sorted(FORMAT_FILES.glob("*/bad/*"))
 SMALLEST = {g.format.name: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
-EACH = [pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD]
+EACH = [
+    pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD
+]
 """One file of each format in the loop of edit and test, all of them in CI."""
 SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
 
@@ -50,19 +54,23 @@ def _records(data: bytes, at: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def _mindspore_borders(data: bytes) -> set[int]:
-    """A MindSpore file is a chain of records without an end mark, so a cut between two records leaves a shorter valid file (the layout's
-    signature-changed and --require see it); so does a cut that takes exactly the trailer with the checksum."""
+    """A MindSpore file is a chain of records without an end mark, so a cut between two records leaves a
+    shorter valid file (the layout's signature-changed and --require see it); so does a cut that takes exactly
+    the trailer with the checksum."""
     return {0, *(end for _, end in _records(data))}
 
 
 def _strategy_borders(data: bytes) -> set[int]:
-    """The same holds for a strategy file from its first layout on; the number before its records is one byte in all fixtures. A group file
-    is cut between two groups."""
+    """The same holds for a strategy file from its first layout on; the number before its records is one byte
+    in all fixtures. A group file is cut between two groups."""
     start, key = (0, 0x0A) if data[:1] == b"\n" else (2, 0x1A)
     return {end for k, end in _records(data, start) if k == key}
 
 
-BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {"mindspore_ckpt": _mindspore_borders, "mindspore_strategy": _strategy_borders}
+BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {
+    "mindspore_ckpt": _mindspore_borders,
+    "mindspore_strategy": _strategy_borders,
+}
 
 # --- checksummed bytes whose flips change nothing
 
@@ -105,8 +113,13 @@ from ckpt_tools.formats import names
 assert verify([sys.argv[1]], Level.CONTENT).verdict == "ok"
 print(*sorted(n for n, family in names.family.items() if f"ckpt_tools.formats.{family}.{n}" in sys.modules))
 """
-    for path, wanted in (("torch_zip/good/tiny.pt", "torch_zip"), ("safetensors/good/tiny.safetensors", "safetensors")):
-        done = subprocess.run([sys.executable, "-c", look, str(FORMAT_FILES / path)], capture_output=True, text=True, check=True)
+    for path, wanted in (
+        ("torch_zip/good/tiny.pt", "torch_zip"),
+        ("safetensors/good/tiny.safetensors", "safetensors"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", look, str(FORMAT_FILES / path)], capture_output=True, text=True, check=True
+        )
         assert done.stdout.split() == [wanted]
 
 
@@ -132,7 +145,9 @@ def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     """As the command looks at it: a system refuses what bytes in memory may bear."""
     path = str(good.path if good.home is None else good.home)
     seen = verify([path])
-    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [f for r in seen.files for f in r.report.findings]
+    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [
+        f for r in seen.files for f in r.report.findings
+    ]
 
 
 @pytest.mark.parametrize("good", EACH)
@@ -152,7 +167,9 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
     assert code in CODES
     if path.is_dir():
         seen = verify([str(path)], settle=0)
-        assert code in {f.code for f in seen.findings} | {f.code for entry in seen.files for f in entry.report.findings}
+        assert code in {f.code for f in seen.findings} | {
+            f.code for entry in seen.files for f in entry.report.findings
+        }
         assert sum(p.stat().st_size for p in path.rglob("*")) <= 64 * 1024
     else:
         assert code in {f.code for f in look(path.read_bytes(), BY_NAME[path.parts[-3]])}
@@ -164,19 +181,27 @@ def test_every_cut_is_seen(good: Fixture) -> None:
     data, (anatomy, _) = good.data, good.anatomy()
     cuts = set(range(len(data)))
     if len(data) > SMALL:
-        borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {s.offset for s in anatomy.sums}
-        around = {b + d for b in borders for d in (-1, 0, 1)} | set(range(32)) | {len(data) - 1 - i for i in range(128)}
+        borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {
+            s.offset for s in anatomy.sums
+        }
+        around = (
+            {b + d for b in borders for d in (-1, 0, 1)}
+            | set(range(32))
+            | {len(data) - 1 - i for i in range(128)}
+        )
         cuts &= around | set(range(0, len(data), len(data) // 64 + 1))
     blind = BLIND_CUTS.get(good.format_of(good.own).name, lambda _: set())(data)
     missed = [n for n in sorted(cuts - blind) if not good.notices(data[:n])]
     assert missed == []
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"])
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"]
+)
 @pytest.mark.parametrize("good", EACH)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
-    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; of the bytes under a checksum a quarter, and the
-    first and last of each range. Every single one with -m exhaustive.
+    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; of the bytes
+    under a checksum a quarter, and the first and last of each range. Every single one with -m exhaustive.
     """
     data, (anatomy, _) = bytearray(good.data), good.anatomy()
     harmless = _deflate_ends(anatomy)
@@ -199,7 +224,23 @@ def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: b
 
 
 ODD_BYTES = st.sampled_from(
-    [b"", b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\x7f\xff\xff\xff", b"PK\3\4", b"PK\1\2", b"PK\5\6", b"(", b"R", b"b", b"u", b"q\0", b"\x0a", b"{}"]
+    [
+        b"",
+        b"\0" * 8,
+        b"\xff" * 4,
+        b"\xff" * 8,
+        b"\x7f\xff\xff\xff",
+        b"PK\3\4",
+        b"PK\1\2",
+        b"PK\5\6",
+        b"(",
+        b"R",
+        b"b",
+        b"u",
+        b"q\0",
+        b"\x0a",
+        b"{}",
+    ]
 )
 EDITS = st.lists(
     st.tuples(
@@ -239,7 +280,12 @@ def _bad(fmt: Format) -> list[bytes]:
 @given(data=st.data())
 def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject) -> None:
     good = [g for g in SMALL_GOOD if g.format is fmt]
-    start, said = data.draw(st.sampled_from([(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]), label="seed")
+    start, said = data.draw(
+        st.sampled_from(
+            [(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]
+        ),
+        label="seed",
+    )
     other = data.draw(st.sampled_from([b"", *(g.data for g in good)]), label="spliced")
     spliced = start if not other else start[: len(start) // 2] + other[len(other) // 2 :]
     broken, began = edited(spliced, data.draw(EDITS, label="edits")), time.process_time()

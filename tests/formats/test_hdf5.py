@@ -38,7 +38,9 @@ def _by_the_book(data: bytes) -> int:
     """hashlittle() of lookup3.c, line by line, for an initial value of 0."""
     a = b = c = (0xDEADBEEF + len(data)) & MASK
     while len(data) > 12:
-        a, b, c = ((v + int.from_bytes(data[i : i + 4], "little")) & MASK for v, i in ((a, 0), (b, 4), (c, 8)))
+        a, b, c = (
+            (v + int.from_bytes(data[i : i + 4], "little")) & MASK for v, i in ((a, 0), (b, 4), (c, 8))
+        )
         a = ((a - c) & MASK) ^ _rot(c, 4)
         c = (c + b) & MASK
         b = ((b - a) & MASK) ^ _rot(a, 6)
@@ -81,10 +83,19 @@ def test_every_version_of_the_superblock_is_read(version: int) -> None:
 def test_a_superblock_without_a_checksum_must_agree_with_itself(version: int) -> None:
     """Every field that the library reads before anything else; what it never looks at may be anything."""
     data, at = (GOOD / f"superblock-{version}.h5").read_bytes(), 24 + 4 * version
-    for offset, new in ((9, b"\1"), (10, b"\1"), (12, b"\1"), (14, b"\4"), (at, b"\1"), (at + 8, b"\0" * 7 + b"\x7f"), (at + 16, b"\0" * 8)):
+    for offset, new in (
+        (9, b"\1"),
+        (10, b"\1"),
+        (12, b"\1"),
+        (14, b"\4"),
+        (at, b"\1"),
+        (at + 8, b"\0" * 7 + b"\x7f"),
+        (at + 16, b"\0" * 8),
+    ):
         found = bad(look(data[:offset] + new + data[offset + len(new) :], HDF5))
         assert [f.code for f in found] == (["bad-header"]), offset
-    assert not bad(look(data[:16] + b"\x08" + data[17:], HDF5))  # another rank of the trees is just another setting
+    # another rank of the trees is just another setting
+    assert not bad(look(data[:16] + b"\x08" + data[17:], HDF5))
 
 
 def test_a_file_of_keras_is_recognised_by_name_and_content(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Every way of reading sees the same, and a file that is cut or changed while it is read is said to be so, whatever happens to who reads it."""
+"""Every way of reading sees the same, and a file that is cut or changed while it is read is said to be so,
+whatever happens to who reads it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="mapped and direct re
 def path(tmp_path: Path) -> str:
     """Two records of 24 MiB, so that each is split into ranges, and one that is too small for a helper."""
     generator = torch.Generator().manual_seed(1)
-    state = {name: torch.randn(6 * MIB, generator=generator) for name in ("one", "two")} | {"small": torch.ones(100)}
+    state = {name: torch.randn(6 * MIB, generator=generator) for name in ("one", "two")} | {
+        "small": torch.ones(100)
+    }
     torch.save(state, tmp_path / "model.pt")
     return str(tmp_path / "model.pt")
 
@@ -101,7 +105,12 @@ except ChildProcessError:
 @linux
 @pytest.mark.parametrize("threads", [False, True])
 def test_helpers_are_forked_only_from_a_lone_thread(path: str, threads: bool) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, path, *(["thread"] * threads)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, path, *(["thread"] * threads)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     verdict, read, forked, spawned = done.stdout.split("\n")[0].split()
     assert (verdict, int(forked), int(spawned)) == ("ok", 0 if threads else 3, 3 if threads else 0)
     assert int(read) == look(path, Level.CONTENT)[0].bytes_read
@@ -112,7 +121,9 @@ def test_helpers_are_forked_only_from_a_lone_thread(path: str, threads: bool) ->
 @linux
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGBUS])
 @pytest.mark.parametrize("every", [False, True])
-def test_a_helper_that_dies_is_replaced_by_reading(path: str, kill: int, every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_dies_is_replaced_by_reading(
+    path: str, kill: int, every: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
     start = mapped._Helper.start.__func__  # type: ignore[attr-defined]
 
@@ -160,7 +171,9 @@ print(report.verdict, *(f.code for f in report.findings), signal.SIGBUS in map(o
 @linux
 def test_pages_that_are_taken_away_under_a_helper(path: str) -> None:
     """It dies of SIGBUS; its parent does not, and says what is wrong with the file."""
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", PULLED_AWAY, path, "two"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PULLED_AWAY, path, "two"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "unknown in-use True\n", "")
 
 
@@ -171,7 +184,9 @@ TRUNCATE = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"
 @pytest.mark.parametrize("io", IO)
 @pytest.mark.parametrize("to", [0, 20 * MIB + 5])
 def test_a_file_that_is_cut_while_it_is_read(path: str, io: str, to: int) -> None:
-    """By another process, as soon as the first bytes have been read: nothing crashes or hangs, and the file is not called broken."""
+    """By another process, as soon as the first bytes have been read: nothing crashes or hangs, and the file
+    is not called broken.
+    """
     once: list[int] = []
 
     def progress(n: int) -> None:
@@ -214,20 +229,33 @@ def test_a_started_helper_that_meets_the_end_of_the_file(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside the threads of pytest itself
 @pytest.mark.parametrize("forked", [True, False])
 @pytest.mark.parametrize("kind", ["CRC-32", "CRC-32C", "XXH3-128", "all"])
-def test_helpers_know_every_digest(tmp_path: Path, kind: str, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any offset, across the ends of what is mapped at once, right and wrong; only what is too small for them is left for us."""
+def test_helpers_know_every_digest(
+    tmp_path: Path, kind: str, forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any offset, across the ends of what is mapped at once, right and wrong; only what is too small for
+    them is left for us.
+    """
     data = os.urandom(21 * MIB + 123)
     (tmp_path / "x").write_bytes(data)
-    kinds = {"CRC-32": (CRC32, zlib.crc32), "CRC-32C": (CRC32C, crc32c), "XXH3-128": (xxh3, xxhash.xxh3_128_digest)}
+    kinds = {
+        "CRC-32": (CRC32, zlib.crc32),
+        "CRC-32C": (CRC32C, crc32c),
+        "XXH3-128": (xxh3, xxhash.xxh3_128_digest),
+    }
     sums = []
     for how, digest in kinds.values() if kind == "all" else [kinds[kind]]:
         for start, stop in ((1, len(data)), (5, 17 * MIB), (8 * MIB, 16 * MIB)):
             right = digest(data[start:stop])
             wrong = right ^ 1 if isinstance(right, int) else bytes(16)
-            sums += [Sum(str(right), value, (Extent(start, stop - start),), 0, hash=how) for value in (right, wrong)]
+            sums += [
+                Sum(str(right), value, (Extent(start, stop - start),), 0, hash=how)
+                for value in (right, wrong)
+            ]
     ours: list[int] = []
     work = _work.work
-    monkeypatch.setattr(_work, "work", lambda source, sums, u, *more: ours.append(u.length) or work(source, sums, u, *more))
+    monkeypatch.setattr(
+        _work, "work", lambda source, sums, u, *more: ours.append(u.length) or work(source, sums, u, *more)
+    )
     monkeypatch.setattr(worker_processes, "alone", lambda: forked)
     with opened(str(tmp_path / "x"), "mmap") as source:
         found = list(mismatches(source, sums, jobs=2))
@@ -239,7 +267,9 @@ def test_helpers_know_every_digest(tmp_path: Path, kind: str, forked: bool, monk
 
 @linux
 @pytest.mark.parametrize("how", [CRC32C, xxh3])
-def test_a_helper_without_its_package_leaves_its_ranges_to_us(tmp_path: Path, how: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_a_helper_without_its_package_leaves_its_ranges_to_us(
+    tmp_path: Path, how: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
     data = os.urandom(3 * MIB)
     (tmp_path / "x").write_bytes(data)
     monkeypatch.setattr(worker_processes, "alone", lambda: False)
@@ -276,7 +306,12 @@ def resident(path: str) -> int:
         pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
         start = ctypes.c_char.from_buffer(m)
         try:
-            assert ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages) == 0
+            assert (
+                ctypes.CDLL(None, use_errno=True).mincore(
+                    ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages
+                )
+                == 0
+            )
         finally:
             del start
         return sum(p & 1 for p in pages)
@@ -315,7 +350,16 @@ def test_direct_reads_any_range(tmp_path: Path, refused: bool, monkeypatch: pyte
     data = os.urandom(3 * MIB + 123)
     (tmp_path / "x").write_bytes(data)
     with DirectSource(str(tmp_path / "x")) as source:
-        for offset, length in ((0, 1), (4095, 2), (0, len(data)), (1, len(data) - 1), (4096, 4096), (MIB - 1, MIB + 2), (len(data) - 5, 5), (7, 0)):
+        for offset, length in (
+            (0, 1),
+            (4095, 2),
+            (0, len(data)),
+            (1, len(data) - 1),
+            (4096, 4096),
+            (MIB - 1, MIB + 2),
+            (len(data) - 5, 5),
+            (7, 0),
+        ):
             assert source.read(offset, length) == data[offset : offset + length]
         for offset, length in ((len(data) - 5, 6), (len(data), 1), (5 * MIB, 10), (3 * MIB, MIB)):
             with pytest.raises(ShortRead) as e:
@@ -363,7 +407,9 @@ def test_sizes(text: object, size: int) -> None:
     assert parsers.size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"]
+)
 def test_no_sizes(text: object) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parsers.size(text)

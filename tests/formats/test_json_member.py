@@ -19,8 +19,18 @@ from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Severity, Verdict
 
 FMT = BY_NAME["json_member"]
-SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(st.characters(exclude_categories=[]), max_size=8)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=[]), max_size=8)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
 MI = 1 << 20
 
 
@@ -29,7 +39,9 @@ def codes(data: bytes) -> set[str]:
 
 
 @pytest.mark.slow
-@given(st.dictionaries(st.text(max_size=5), VALUES) | st.lists(VALUES), st.booleans(), st.sampled_from([None, 2]))
+@given(
+    st.dictionaries(st.text(max_size=5), VALUES) | st.lists(VALUES), st.booleans(), st.sampled_from([None, 2])
+)
 def test_what_python_writes_is_good(value: object, ascii_only: bool, indent: int | None) -> None:
     try:
         data = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
@@ -40,7 +52,10 @@ def test_what_python_writes_is_good(value: object, ascii_only: bool, indent: int
     assert FMT.magic(data[:64])
 
 
-@given(st.text(st.sampled_from('{}[]",:0123456789.eE+-truefalsnNI \n\t\\u\x00\ud800/ab'), max_size=30) | st.text('{}[]",:1a\\', max_size=12))
+@given(
+    st.text(st.sampled_from('{}[]",:0123456789.eE+-truefalsnNI \n\t\\u\x00\ud800/ab'), max_size=30)
+    | st.text('{}[]",:1a\\', max_size=12)
+)
 def test_python_and_we_agree(text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
     try:
@@ -88,19 +103,43 @@ def test_the_scalars_that_tell_progress() -> None:
     assert anatomy.metadata == {"global_step": 10, "epoch": 1.25, "max_steps": 32}
     assert "log_history" in anatomy.keys
     anatomy = Anatomy()
-    look(b'{"sharded_backend": "torch_dist", "iteration": 7, "epoch": NaN, "step": {}, "last_step": "a\\u0000b"}', FMT, anatomy)
+    look(
+        b'{"sharded_backend": "torch_dist", "iteration": 7, "epoch": NaN, "step": {}, "last_step":'
+        b' "a\\u0000b"}',
+        FMT,
+        anatomy,
+    )
     assert anatomy.metadata == {"sharded_backend": "torch_dist", "iteration": 7, "epoch": "nan"}
 
 
 @pytest.mark.parametrize(
-    "name", ["trainer_state.json", "tokenizer.json", "_CHECKPOINT_METADATA", "_sharding", "process_12", ".zattrs", "adapter_config.json"]
+    "name",
+    [
+        "trainer_state.json",
+        "tokenizer.json",
+        "_CHECKPOINT_METADATA",
+        "_sharding",
+        "process_12",
+        ".zattrs",
+        "adapter_config.json",
+    ],
 )
 def test_its_names(name: str) -> None:
     assert allowed_by_name(name) == (FMT,)
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors.index.json", "integrity.json", "package.json", "process", "_METADATA", ".zarray", "zarr.json", "my_config.json"]
+    "name",
+    [
+        "model.safetensors.index.json",
+        "integrity.json",
+        "package.json",
+        "process",
+        "_METADATA",
+        ".zarray",
+        "zarr.json",
+        "my_config.json",
+    ],
 )
 def test_names_of_others(name: str) -> None:
     assert FMT not in allowed_by_name(name)
@@ -139,7 +178,12 @@ def test_the_deepest_that_is_read() -> None:
 
 @pytest.mark.slow
 def test_a_vocabulary_is_read_fast() -> None:
-    vocabulary = {"model": {"vocab": {f"wörd{i}": i for i in range(120_000)}, "merges": [[f"a{i}", f"b{i}"] for i in range(120_000)]}}
+    vocabulary = {
+        "model": {
+            "vocab": {f"wörd{i}": i for i in range(120_000)},
+            "merges": [[f"a{i}", f"b{i}"] for i in range(120_000)],
+        }
+    }
     data, began = json.dumps(vocabulary, ensure_ascii=False).encode(), time.process_time()
     assert codes(data) == set()
     assert time.process_time() - began < 30

@@ -66,7 +66,10 @@ def test_a_module_beside_the_file_is_not_imported(tmp_path: Path, monkeypatch: p
 
 def test_the_loader_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_text", lambda: f"open({str(tmp_path / 'written')!r}, 'w').write('x' * 9)")
-    assert codes(FORMAT_FILES / "torch_zip/good/tiny.pt") in ((True, ["load-failed"]), (False, ["not-loaded"]))
+    assert codes(FORMAT_FILES / "torch_zip/good/tiny.pt") in (
+        (True, ["load-failed"]),
+        (False, ["not-loaded"]),
+    )
     assert not (tmp_path / "written").exists() or not (tmp_path / "written").stat().st_size
 
 
@@ -87,9 +90,19 @@ def test_a_loader_that_misbehaves(text: str, answer: object, monkeypatch: pytest
     assert codes(FORMAT_FILES / "torch_zip/good/tiny.pt") == answer
 
 
-def test_a_loader_that_is_not_installed_is_a_note_and_the_level_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_text", lambda: """print('{"outcome": "missing", "message": "No module named torch"}')""")
+def test_a_loader_that_is_not_installed_is_a_note_and_the_level_is_not_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        loading, "_text", lambda: """print('{"outcome": "missing", "message": "No module named torch"}')"""
+    )
     seen = verify([str(FORMAT_FILES / "torch_zip/good/tiny.pt")], Level.LOAD)
     [entry] = seen.files
-    assert (entry.report.verdict, entry.report.level, seen.summary.below_level) == (Verdict.OK, Level.VALUES, 1)
-    assert [f.hint for f in entry.report.findings if f.code == "needs-extra"] == ["pip install 'ckpt-tools[torch]'"]
+    assert (entry.report.verdict, entry.report.level, seen.summary.below_level) == (
+        Verdict.OK,
+        Level.VALUES,
+        1,
+    )
+    assert [f.hint for f in entry.report.findings if f.code == "needs-extra"] == [
+        "pip install 'ckpt-tools[torch]'"
+    ]

@@ -1,4 +1,6 @@
-"""MindSpore's .ckpt, plain and encrypted: what is seen, what cannot be seen, and that no bytes make the checks fail otherwise."""
+"""MindSpore's .ckpt, plain and encrypted: what is seen, what cannot be seen, and that no bytes make the
+checks fail otherwise.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
-CRC, PLAIN, SPLIT = ((FORMAT_FILES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes() for n in ("tiny-crc", "tiny-plain", "split-crc"))
+CRC, PLAIN, SPLIT = (
+    (FORMAT_FILES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes()
+    for n in ("tiny-crc", "tiny-plain", "split-crc")
+)
 ITEM = {
     "Bool": 1,
     "Int8": 1,
@@ -41,13 +46,18 @@ ITEM = {
 }
 
 
-def look(data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT, anatomy: Anatomy | None = None) -> list[Finding]:
+def look(
+    data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT, anatomy: Anatomy | None = None
+) -> list[Finding]:
     """All findings of the structure check and of the stored checksums."""
     source = BytesSource(data) if isinstance(data, bytes) else data
     anatomy = Anatomy() if anatomy is None else anatomy
     try:
         found = list(structure(source, anatomy, fmt.checks[Level.STRUCTURE]))
-        return found + [finding("crc-mismatch", s.what, offset=s.offset) for s, _ in mismatches(source, anatomy.sums, jobs=1)]
+        return found + [
+            finding("crc-mismatch", s.what, offset=s.offset)
+            for s, _ in mismatches(source, anatomy.sums, jobs=1)
+        ]
     except ShortRead as e:
         return [finding("truncated", str(e), offset=e.offset)]
 
@@ -104,7 +114,8 @@ def test_conventions(dims: tuple[int, ...], kind: str, content: bytes, shape: tu
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (record("x", (2, 3), "Float32", bytes(20)), "truncated"),  # at the end of the file: a piece may be missing
+        # at the end of the file: a piece may be missing
+        (record("x", (2, 3), "Float32", bytes(20)), "truncated"),
         (record("x", (2, 3), "Float32", bytes(20)) + B, "tensor-size"),
         (record("x", (2, 3), "Float32", bytes(28)), "tensor-size"),
         (record("x", (0,), "str", b"abcde"), "tensor-size"),
@@ -145,14 +156,26 @@ def test_zeros_after_the_records_are_an_error() -> None:
 
 
 def test_metadata_of_the_real_file() -> None:
-    wanted = {"epoch_num": 3, "step_num": 12, "cur_rank": 0, "global_step": 12, "loss_scale": 1024.0, "done": False, "note": "héllo 层"}
+    wanted = {
+        "epoch_num": 3,
+        "step_num": 12,
+        "cur_rank": 0,
+        "global_step": 12,
+        "loss_scale": 1024.0,
+        "done": False,
+        "note": "héllo 层",
+    }
     assert metadata(CRC) == wanted | {"crc_trailer": True}
     assert metadata(PLAIN) == wanted | {"crc_trailer": False}
 
 
 def test_metadata_is_bounded_but_keeps_the_progress() -> None:
     many = b"".join(record(f"p{i}", (1,), "Int32", struct.pack("<i", i)) for i in range(200))
-    found = metadata(many + record("long", (0,), "str", "x".encode("utf-32-le") * 300) + record("step_num", (), "Int64", struct.pack("<q", 7)))
+    found = metadata(
+        many
+        + record("long", (0,), "str", "x".encode("utf-32-le") * 300)
+        + record("step_num", (), "Int64", struct.pack("<q", 7))
+    )
     assert found["step_num"] == 7 and len(found) <= 66 and "long" not in found
 
 
@@ -177,7 +200,11 @@ def test_coverage_is_all_but_the_trailer() -> None:
 
 
 def test_either_crc_of_a_map_parameter_is_right() -> None:
-    keys, values, status = tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12))
+    keys, values, status = (
+        tensor((3,), "int32", bytes(12)),
+        tensor((3, 2), "float32", bytes(24)),
+        tensor((3,), "int32", bytes(12)),
+    )
     m = table("m", keys, values, status)
     for data in sealed(W, m, B), sealed(W, m, B, over=W + B), sealed(m, over=b""), sealed(m, m, B, over=B):
         anatomy = Anatomy()
@@ -195,7 +222,11 @@ def test_either_crc_of_a_random_op_is_right() -> None:
 
 
 def test_scalars_of_two_generations_do_not_mix() -> None:
-    new, old, text = record("a", (), "Int32", bytes(4)), record("b", (0,), "Int32", bytes(4)), record("c", (0,), "str", "x".encode("utf-32-le"))
+    new, old, text = (
+        record("a", (), "Int32", bytes(4)),
+        record("b", (0,), "Int32", bytes(4)),
+        record("c", (0,), "str", "x".encode("utf-32-le")),
+    )
     empty, state = record("d", (0,), "Int32", b""), record("e", (), "random_op", b"x")
     assert codes(new + old) == codes(sealed(old, W, new)) == {"odd-header"}
     assert not codes(new + text + empty + state) and not codes(old + text + empty + state)
@@ -214,7 +245,9 @@ def guards(data: bytes) -> dict[Guard, set[int]]:
     assert not [f for f in look(data, anatomy=anatomy) if f.severity > Severity.NOTE]
     regions = regions_of(anatomy, len(data))
     assert "unexplained" not in {r.what for r in regions}
-    return {g: {i for r in regions if r.guard is g for i in range(r.offset, r.offset + r.length)} for g in Guard}
+    return {
+        g: {i for r in regions if r.guard is g for i in range(r.offset, r.offset + r.length)} for g in Guard
+    }
 
 
 def test_the_map_of_a_plain_file() -> None:
@@ -223,7 +256,10 @@ def test_the_map_of_a_plain_file() -> None:
     assert loose == {data.index(b"w"), *range(len(data) - 24, len(data))}
     one = record("global_step", (1,), "Int32", bytes(4))
     dim = one.index(b"\x08\x01") + 1
-    assert dim in guards(one)[Guard.UNPROTECTED] and dim not in guards(one + record("x", (), "Int32", bytes(4)))[Guard.UNPROTECTED]
+    assert (
+        dim in guards(one)[Guard.UNPROTECTED]
+        and dim not in guards(one + record("x", (), "Int32", bytes(4)))[Guard.UNPROTECTED]
+    )
     assert len(guards(record("e", (0, 3), "Int8", b""))[Guard.UNPROTECTED]) == 5
     pieces = record("w", (4,), "Int8", b"ab") + record("w", (4,), "Int8", b"cd")
     assert len(guards(pieces)[Guard.UNPROTECTED]) == 4
@@ -231,7 +267,12 @@ def test_the_map_of_a_plain_file() -> None:
 
 def test_the_map_of_a_file_with_a_crc() -> None:
     assert not guards(CRC)[Guard.UNPROTECTED] and len(guards(CRC)[Guard.STRUCTURE]) == 17
-    m = table("m", tensor((3,), "int32", bytes(12)), tensor((3, 2), "float32", bytes(24)), tensor((3,), "int32", bytes(12)))
+    m = table(
+        "m",
+        tensor((3,), "int32", bytes(12)),
+        tensor((3, 2), "float32", bytes(24)),
+        tensor((3,), "int32", bytes(12)),
+    )
     by = guards(sealed(W, m, B))
     at = len(W)
     assert by[Guard.CHECKSUM] == {*range(at), *range(at + len(m), at + len(m) + len(B))}
@@ -350,7 +391,9 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
             f.write(b"\1")
     with LocalSource(str(path)) as source:
         anatomy = Anatomy()
-        assert [f.code for f in structure(source, anatomy, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE])] == ["not-checksummed"]
+        assert [
+            f.code for f in structure(source, anatomy, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE])
+        ] == ["not-checksummed"]
         assert len(anatomy.tensors) == 4 and source.bytes_read < 8192
 
 
@@ -359,6 +402,17 @@ def test_many_tiny_records_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes(b"".join(record(f"p{i}", (), "Bool", b"\1") for i in range(60))) == {"too-complex"}
 
 
-@pytest.mark.parametrize("other", [b"", b"PK\3\4" + bytes(60), b"\n" * 64, b"\n\nhello\n", bytes(64), b"\x80\x02}q\0.", b"\x08\x00\x12\x05"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"",
+        b"PK\3\4" + bytes(60),
+        b"\n" * 64,
+        b"\n\nhello\n",
+        bytes(64),
+        b"\x80\x02}q\0.",
+        b"\x08\x00\x12\x05",
+    ],
+)
 def test_magic_refuses_others(other: bytes) -> None:
     assert not mindspore_ckpt.FORMAT.magic(other)

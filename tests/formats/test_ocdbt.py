@@ -59,14 +59,26 @@ def table(paths: list[tuple[str, str]]) -> bytes:
     return varint(len(paths)) + columns + b"".join(whole)
 
 
-def leaf(values: Mapping[bytes, bytes | tuple[int, int, int]], files: list[tuple[str, str]], packed: bool = True) -> bytes:
+def leaf(
+    values: Mapping[bytes, bytes | tuple[int, int, int]], files: list[tuple[str, str]], packed: bool = True
+) -> bytes:
     """A leaf: every value is bytes, or (file, offset, length)."""
     keys = sorted(values)
     all_of = [values[k] for k in keys]
     far = [v for v in all_of if isinstance(v, tuple)]
-    body = b"\0" + table(files) + varint(len(keys)) + varints(*[0] * (len(keys) - 1), *map(len, keys)) + b"".join(keys)
-    body += varints(*(v[2] if isinstance(v, tuple) else len(v) for v in all_of)) + bytes(isinstance(v, tuple) for v in all_of)
-    body += varints(*(v[0] for v in far), *(v[1] for v in far)) + b"".join(v for v in all_of if isinstance(v, bytes))
+    body = (
+        b"\0"
+        + table(files)
+        + varint(len(keys))
+        + varints(*[0] * (len(keys) - 1), *map(len, keys))
+        + b"".join(keys)
+    )
+    body += varints(*(v[2] if isinstance(v, tuple) else len(v) for v in all_of)) + bytes(
+        isinstance(v, tuple) for v in all_of
+    )
+    body += varints(*(v[0] for v in far), *(v[1] for v in far)) + b"".join(
+        v for v in all_of if isinstance(v, bytes)
+    )
     return record("0cdb20de", body, packed)
 
 
@@ -74,8 +86,19 @@ def manifest(roots: list[tuple[str, int, int, int]], packed: bool = True, versio
     """A manifest: (path, offset, length, height) of the root of each version."""
     n = len(roots)
     config = bytes(16) + b"\0" + varints(1024, 100_000_000) + b"\4" + (b"\1" + bytes(4) if packed else b"\0")
-    body = config + table([("", p) for p, *_ in roots]) + varints(n, *range(1, n + 1)) + bytes(h for *_, h in roots)
-    body += varints(*range(n), *(o for _, o, _, _ in roots), *(length for _, _, length, _ in roots), *[0] * (3 * n)) + bytes(8 * n) + versions
+    body = (
+        config
+        + table([("", p) for p, *_ in roots])
+        + varints(n, *range(1, n + 1))
+        + bytes(h for *_, h in roots)
+    )
+    body += (
+        varints(
+            *range(n), *(o for _, o, _, _ in roots), *(length for _, _, length, _ in roots), *[0] * (3 * n)
+        )
+        + bytes(8 * n)
+        + versions
+    )
     return record("0cdb3a2a", body, packed)
 
 
@@ -89,7 +112,12 @@ def codes(files: Mapping[str, bytes]) -> set[str]:
     return out
 
 
-VALUES = st.dictionaries(st.binary(min_size=1, max_size=9), st.tuples(st.binary(max_size=40), st.booleans()), min_size=1, max_size=9)
+VALUES = st.dictionaries(
+    st.binary(min_size=1, max_size=9),
+    st.tuples(st.binary(max_size=40), st.booleans()),
+    min_size=1,
+    max_size=9,
+)
 
 
 def database(values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str) -> dict[str, bytes]:
@@ -98,7 +126,11 @@ def database(values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str
         placed[key] = (0, len(data), len(value)) if far else value
         data += value if far else b""
     node = leaf(placed, [(base, "d/" + "0" * 32)], packed)
-    return {base + "d/" + "0" * 32: data, "d/" + "1" * 32: node, "manifest.ocdbt": manifest([("d/" + "1" * 32, 0, len(node), 0)], packed)}
+    return {
+        base + "d/" + "0" * 32: data,
+        "d/" + "1" * 32: node,
+        "manifest.ocdbt": manifest([("d/" + "1" * 32, 0, len(node), 0)], packed),
+    }
 
 
 @examples(50)
@@ -153,7 +185,11 @@ def test_a_value_that_two_trees_name_is_decoded_once() -> None:
 
 
 def test_only_nodes_count_as_coverage() -> None:
-    guards = {r.what.split(" ")[0]: r.guard for p in (GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir() for r in Fixture(p).regions()}
+    guards = {
+        r.what.split(" ")[0]: r.guard
+        for p in (GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir()
+        for r in Fixture(p).regions()
+    }
     assert guards["zstd"] is Guard.UNPROTECTED
     assert guards["CRC-32C"] is not Guard.UNPROTECTED
     assert len(guards) == 2
@@ -174,14 +210,20 @@ def test_two_levels_with_a_common_prefix() -> None:
     node = record("0cdb20de", body)
     files = {"d/0": node, "sub/d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])}
     assert codes(files) == set()
-    assert codes({**files, "sub/d/1": leaf({b"b": b"1", b"d": b"2"}, [])}) == {"bad-header"}  # a key below the least
+    # a key below the least
+    assert codes({**files, "sub/d/1": leaf({b"b": b"1", b"d": b"2"}, [])}) == {"bad-header"}
     assert codes({**files, "sub/d/1": b"\0" * len(below)}) == {"bad-header"}
-    assert codes({**files, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])}) == {"bad-header"}  # another height
+    # another height
+    assert codes({**files, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])}) == {"bad-header"}
 
 
 def test_a_tree_that_names_itself_ends() -> None:
     def build(length: int) -> bytes:
-        return record("0cdb20de", b"\2" + table([("", "d/0")]) + varints(1, 1, 0) + b"a" + varints(0, 0, length, 0, 0, 0), packed=False)
+        return record(
+            "0cdb20de",
+            b"\2" + table([("", "d/0")]) + varints(1, 1, 0) + b"a" + varints(0, 0, length, 0, 0, 0),
+            packed=False,
+        )
 
     node = build(len(build(1)))
     began = time.process_time()
@@ -194,15 +236,17 @@ BODIES = {
     "zeros": bytes(90 << 20),
     "noise": b"\xff" * N,
     "many_files": bytes(17) + varints(1, 1) + b"\4\0" + varint(N) + b"\1" * (3 * N),
-    "long_paths": bytes(17)
-    + varints(1, 1)
-    + b"\4\0"
-    + varint(9000)
-    + varint(65000) * 8999
-    + varint(65535)
-    + varint(1) * 8999
-    + bytes(9000)
-    + b"a" * 80000,
+    "long_paths": (
+        bytes(17)
+        + varints(1, 1)
+        + b"\4\0"
+        + varint(9000)
+        + varint(65000) * 8999
+        + varint(65535)
+        + varint(1) * 8999
+        + bytes(9000)
+        + b"a" * 80000
+    ),
     "versions": bytes(17) + varints(1, 1) + b"\x10\0" + b"\0" + varint(65536) + b"\1" * 70000,
     "manifest_kind": bytes(16) + b"\2" + bytes(100),
 }
@@ -236,7 +280,10 @@ def test_hostile_manifests_cost_little(name: str) -> None:
 def test_hostile_nodes_cost_little(body: bytes) -> None:
     node = record("0cdb20de", body)
     began = time.process_time()
-    assert codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}) & {"bad-header", "too-complex"}
+    assert codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}) & {
+        "bad-header",
+        "too-complex",
+    }
     assert time.process_time() - began < 30
 
 
@@ -246,10 +293,16 @@ def test_decoded_nodes_leave_nothing_behind() -> None:
     assert left_behind(lambda: body_of(BytesSource(root.data), 0, len(root.data), 1)) < 20
 
 
-def tree(values: Mapping[bytes, bytes | tuple[int, int, int]], size: int) -> tuple[dict[str, bytes], Anatomy, list[Finding]]:
+def tree(
+    values: Mapping[bytes, bytes | tuple[int, int, int]], size: int
+) -> tuple[dict[str, bytes], Anatomy, list[Finding]]:
     """A database with one leaf, and what one look at its file of values learns."""
     node = leaf(values, [("", "d/1")])
-    files = {"d/0": node, "d/1": zstandard.compress(bytes(size)).ljust(size, b"\0"), "manifest.ocdbt": manifest([("d/0", 0, len(node), 0)])}
+    files = {
+        "d/0": node,
+        "d/1": zstandard.compress(bytes(size)).ljust(size, b"\0"),
+        "manifest.ocdbt": manifest([("d/0", 0, len(node), 0)]),
+    }
     anatomy = Anatomy()
     found = list(structure(BytesSource(files["d/1"]), anatomy, claims(files)[0]["d/1"][0].check))
     return files, anatomy, bad(found)
@@ -296,8 +349,19 @@ def interior(places: list[tuple[int, int]], common: int = 0) -> bytes:
     """A node above leaves at these places of d/1; ``common`` bytes of each key begin all keys below it."""
     n, every = len(places), varints(*[0] * len(places))
     keys = [b"%06d" % i for i in range(n)]
-    body = b"\1" + table([("", "d/1")]) + varint(n) + every[1:] + varints(*map(len, keys)) + varint(common) * n + b"".join(keys)
-    return record("0cdb20de", body + every + varints(*(o for o, _ in places), *(length for _, length in places)) + every * 3)
+    body = (
+        b"\1"
+        + table([("", "d/1")])
+        + varint(n)
+        + every[1:]
+        + varints(*map(len, keys))
+        + varint(common) * n
+        + b"".join(keys)
+    )
+    return record(
+        "0cdb20de",
+        body + every + varints(*(o for o, _ in places), *(length for _, length in places)) + every * 3,
+    )
 
 
 @pytest.mark.parametrize("common", [0, 6])
@@ -321,7 +385,9 @@ def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch
 def test_nodes_over_each_other_are_damage() -> None:
     below = b"".join(leaf({b"a": b"v%d" % n}, [], packed=False) for n in range(40))
     node = interior([(n, len(below) - n) for n in range(1000)])
-    assert "bad-header" in codes({"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])})
+    assert "bad-header" in codes(
+        {"d/0": node, "d/1": below, "manifest.ocdbt": manifest([("d/0", 0, len(node), 1)])}
+    )
 
 
 @pytest.mark.slow
@@ -356,4 +422,6 @@ def test_data_files_are_verified_though_no_name_says_what_they_are(tmp_path: Pat
     value = max((home / "ocdbt.process_0" / "d").iterdir(), key=lambda p: p.stat().st_size)
     value.write_bytes(value.read_bytes()[:-5])
     seen = verify([str(tmp_path)], settle=0)
-    assert {f.code for r in seen.files if r.report.path == str(value) for f in r.report.findings} == {"truncated"}
+    assert {f.code for r in seen.files if r.report.path == str(value) for f in r.report.findings} == {
+        "truncated"
+    }

@@ -1,4 +1,6 @@
-"""The pickle machine against CPython's own pickles, and against pickles made to run code, to hang or to exhaust memory."""
+"""The pickle machine against CPython's own pickles, and against pickles made to run code, to hang or to
+exhaust memory.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,13 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 KEYS = st.text() | st.integers() | st.binary() | st.tuples(st.integers(), st.text())
 VALUES = st.recursive(
     SCALARS,
-    lambda v: st.lists(v) | st.dictionaries(KEYS, v) | st.tuples(v, v) | st.lists(v, min_size=3, max_size=5).map(tuple) | st.sets(st.integers()),
+    lambda v: (
+        st.lists(v)
+        | st.dictionaries(KEYS, v)
+        | st.tuples(v, v)
+        | st.lists(v, min_size=3, max_size=5).map(tuple)
+        | st.sets(st.integers())
+    ),
     max_leaves=30,
 )
 
@@ -123,14 +131,34 @@ def metadata(value: Any, protocol: int = 2) -> dict[str, Scalar]:
 def test_metadata() -> None:
     np = pytest.importorskip("numpy")
     args = argparse.Namespace(world_size=8, iteration=30, name="n\ud800", nested=[1])
-    got = metadata({"epoch": 3, "best": np.float32(0.5), "n": np.int64(-7), "huge": 1 << 999, "list": [1], "args": args, 5: "five"})
-    assert got == {"epoch": 3, "best": 0.5, "n": -7, "5": "five", "args.world_size": 8, "args.iteration": 30, "args.name": "n\\ud800"}
+    got = metadata(
+        {
+            "epoch": 3,
+            "best": np.float32(0.5),
+            "n": np.int64(-7),
+            "huge": 1 << 999,
+            "list": [1],
+            "args": args,
+            5: "five",
+        }
+    )
+    assert got == {
+        "epoch": 3,
+        "best": 0.5,
+        "n": -7,
+        "5": "five",
+        "args.world_size": 8,
+        "args.iteration": 30,
+        "args.name": "n\\ud800",
+    }
     assert metadata({"args": {"world_size": 8}}) == {"args.world_size": 8}
     assert metadata([1, 2]) == {}
 
 
 def test_python_2_and_textual_opcodes() -> None:
-    assert read_pickle(b"(dp0\nS'epoch'\np1\nI3\nsS'on'\nI01\nsS'f'\nF1.5\nsS'\\x00\\xff\\n'\nL12L\nsV\\u00e4\nNs.").value == {
+    assert read_pickle(
+        b"(dp0\nS'epoch'\np1\nI3\nsS'on'\nI01\nsS'f'\nF1.5\nsS'\\x00\\xff\\n'\nL12L\nsV\\u00e4\nNs."
+    ).value == {
         "epoch": 3,
         "on": True,
         "f": 1.5,
@@ -189,7 +217,9 @@ def test_damage_is_damage(name: str) -> None:
 
 
 def test_every_cut_asks_for_more_or_is_damage() -> None:
-    data = pickle.dumps({"a": [1, 2.5, "x" * 300, b"y" * 300, 2**70, (1, 2)], "n": argparse.Namespace(b=1)}, 2)
+    data = pickle.dumps(
+        {"a": [1, 2.5, "x" * 300, b"y" * 300, 2**70, (1, 2)], "n": argparse.Namespace(b=1)}, 2
+    )
     for n in range(len(data)):
         with pytest.raises(NeedMore) as e:
             read_pickle(data[:n])
@@ -201,7 +231,14 @@ N = 300_000
 
 def hidden(inner: bytes, times: int) -> bytes:
     """A pickle that hands the same bytes to torch.load again and again."""
-    return b"ctorch.storage\n_load_from_bytes\nq\1B" + struct.pack("<I", len(inner)) + inner + b"q\2N" + b"0h\1h\2\x85R" * times + b"\x87."
+    return (
+        b"ctorch.storage\n_load_from_bytes\nq\1B"
+        + struct.pack("<I", len(inner))
+        + inner
+        + b"q\2N"
+        + b"0h\1h\2\x85R" * times
+        + b"\x87."
+    )
 
 
 BOMBS = {
@@ -223,37 +260,69 @@ BOMBS = {
     "one value many times": P2 + b"(]" + b"2" * N + b"l.",
     "far memo": P2 + b"Nr\xff\xff\xff\xffj\xff\xff\xff\xff0.",
     "large long": P2 + b"\x8b" + struct.pack("<i", N) + b"\x7f" * N + b".",
-    "colliding keys": P2 + b"}(" + b"".join(b"\x8a\x0b" + (i * (2**61 - 1)).to_bytes(11, "little") + b"N" for i in range(1, 60000)) + b"u.",
-    "colliding tuples": P2
-    + b"}("
-    + b"".join(b"(" + b"".join((b"J\xff\xff\xff\xff", b"J\xfe\xff\xff\xff")[i >> k & 1] for k in range(15)) + b"tN" for i in range(30000))
-    + b"u.",
-    "copied dict": P2
-    + b"}("
-    + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(60000))
-    + b"uq\0"
-    + b"0ccollections\nCounter\nh\0\x85R" * 3000
-    + b".",
+    "colliding keys": (
+        P2
+        + b"}("
+        + b"".join(b"\x8a\x0b" + (i * (2**61 - 1)).to_bytes(11, "little") + b"N" for i in range(1, 60000))
+        + b"u."
+    ),
+    "colliding tuples": (
+        P2
+        + b"}("
+        + b"".join(
+            b"("
+            + b"".join((b"J\xff\xff\xff\xff", b"J\xfe\xff\xff\xff")[i >> k & 1] for k in range(15))
+            + b"tN"
+            for i in range(30000)
+        )
+        + b"u."
+    ),
+    "copied dict": (
+        P2
+        + b"}("
+        + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(60000))
+        + b"uq\0"
+        + b"0ccollections\nCounter\nh\0\x85R" * 3000
+        + b"."
+    ),
     "copied set": P2 + b"](" + b"K\1" * 60000 + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 3000 + b".",
-    "encoded again and again": P2
-    + b"X"
-    + struct.pack("<I", N)
-    + b"x" * N
-    + b"q\0000X\6\0\0\0latin1q\1"
-    + b"0c_codecs\nencode\nh\0h\1\x86R" * 5000
-    + b".",
+    "encoded again and again": (
+        P2
+        + b"X"
+        + struct.pack("<I", N)
+        + b"x" * N
+        + b"q\0000X\6\0\0\0latin1q\1"
+        + b"0c_codecs\nencode\nh\0h\1\x86R" * 5000
+        + b"."
+    ),
     "long names": P2 + b"U\xff" + b"n" * 255 + b"q\0000" + b"}h\0" * 100_000 + b"N" + b"s" * 100_000 + b".",
-    "getattr of a long name": P2 + b"X" + struct.pack("<I", N) + b"x" * N + b"q\0" + b"0cbuiltins\ngetattr\ncm\nn\nh\0\x86R" * 5000 + b".",
+    "getattr of a long name": (
+        P2
+        + b"X"
+        + struct.pack("<I", N)
+        + b"x" * N
+        + b"q\0"
+        + b"0cbuiltins\ngetattr\ncm\nn\nh\0\x86R" * 5000
+        + b"."
+    ),
     "many objects": P2 + b"(" + b"\x8f" * 2_000_000 + b"t.",
-    "newobj of a long tuple": P2 + b"(cm\nn\n" + b"K\1" * 60000 + b"tq\0ccopyreg\n__newobj__\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
-    "dict of a long tuple": P2 + b"(]" + b"K\1" * 60000 + b"tq\0ccollections\nOrderedDict\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
-    "encode with a long tuple": P2 + b"(" + b"K\1" * 60000 + b"tq\0c_codecs\nencode\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "newobj of a long tuple": (
+        P2 + b"(cm\nn\n" + b"K\1" * 60000 + b"tq\0ccopyreg\n__newobj__\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
+    ),
+    "dict of a long tuple": (
+        P2 + b"(]" + b"K\1" * 60000 + b"tq\0ccollections\nOrderedDict\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
+    ),
+    "encode with a long tuple": (
+        P2 + b"(" + b"K\1" * 60000 + b"tq\0c_codecs\nencode\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
+    ),
     "one hidden file many times": P2 + hidden(hidden(hidden(b"N0" * 1000 + b"N.", 300), 300), 300),
     "many names": P2 + b"".join(b"c%x\n%x\n0" % (i, i) for i in range(80_000)) + b"N.",
     "a name of many parts": P2 + b"c" + b"a." * N + b"\n" + b"b." * N + b"\n.",
     "a float of many digits": P2 + b"F" + b"1" * N + b"." + b"7" * N + b"\n.",
     "a long line": P2 + b"V" + b"\\u0041" * N + b"\nS'" + b"\\x41" * N + b"'\n\x86.",
-    "memo entries far apart": P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b".",
+    "memo entries far apart": (
+        P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b"."
+    ),
     "memo by line": b"N" + b"".join(b"p%d\n" % (i << 40) for i in range(60_000)) + b".",
     "persistent of persistent": P2 + b"N" + b"Q" * N + b".",
     "persistent of a deep tuple": P2 + b")" + b"\x85" * N + b"Q.",
@@ -269,27 +338,34 @@ def test_bombs_are_harmless(name: str) -> None:
     findings = look(BOMBS[name], PLAIN)
     assert time.process_time() - began < 30  # on a slow and busy machine; most take milliseconds
     assert all(len(f.message) < 2000 for f in findings)
-    assert "bad-pickle" not in {f.code for f in findings}  # each is a valid pickle, or at least the beginning of one
+    # each is a valid pickle, or at least the beginning of one
+    assert "bad-pickle" not in {f.code for f in findings}
 
 
 TENSOR_BOMBS = {
-    "shapes of many dimensions": P2
-    + b"("
-    + b"K\1" * 1024
-    + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
-    + b"0h\2(h\1K\0h\0h\0tR" * 50000
-    + b"\x87.",
-    "shapes of many dimensions that fit": P2
-    + b"("
-    + b"K\1" * 64
-    + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
-    + b"0h\2(h\1K\0h\0h\0tR" * 50000
-    + b"\x87.",
-    "one tensor many times": P2
-    + b"](U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\n(h\1K\0K\1\x85K\1\x85tRq\2"
-    + b"00("
-    + b"h\2" * N
-    + b"e.",
+    "shapes of many dimensions": (
+        P2
+        + b"("
+        + b"K\1" * 1024
+        + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
+        + b"0h\2(h\1K\0h\0h\0tR" * 50000
+        + b"\x87."
+    ),
+    "shapes of many dimensions that fit": (
+        P2
+        + b"("
+        + b"K\1" * 64
+        + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
+        + b"0h\2(h\1K\0h\0h\0tR" * 50000
+        + b"\x87."
+    ),
+    "one tensor many times": (
+        P2
+        + b"](U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\n(h\1K\0K\1\x85K\1\x85tRq\2"
+        + b"00("
+        + b"h\2" * N
+        + b"e."
+    ),
 }
 
 
@@ -309,7 +385,8 @@ def test_bombs_of_tensors_are_harmless(name: str) -> None:
     found = look(in_archive(TENSOR_BOMBS[name], ("data/0", b"x")), BY_NAME["torch_zip"], anatomy)
     assert time.process_time() - began < 30
     assert len(found) < 100
-    assert {f.code for f in bad(found)} == ({"bad-pickle"} if name == "shapes of many dimensions" else set())  # torch has no 1024 dimensions
+    # torch has no 1024 dimensions
+    assert {f.code for f in bad(found)} == ({"bad-pickle"} if name == "shapes of many dimensions" else set())
     assert len(anatomy.tensors) == {"one tensor many times": N}.get(name, len(anatomy.tensors))
 
 
@@ -336,14 +413,36 @@ ARGUMENTS = [
     b"x\ny\n",
     b"os\nsystem\n",
 ]
-FEW = [b"N", b"K\1", b"(", b"]", b"}", b")", b"U\1a", b"cm\nn\n", b"\x8c\2os", b"\x8c\6system", b"h\0", b"q\0", b"0", b"2", b"\x95\4\0\0\0\0\0\0\0"]
-STREAMS = st.lists(st.sampled_from(FEW) | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]), max_size=40)
+FEW = [
+    b"N",
+    b"K\1",
+    b"(",
+    b"]",
+    b"}",
+    b")",
+    b"U\1a",
+    b"cm\nn\n",
+    b"\x8c\2os",
+    b"\x8c\6system",
+    b"h\0",
+    b"q\0",
+    b"0",
+    b"2",
+    b"\x95\4\0\0\0\0\0\0\0",
+]
+STREAMS = st.lists(
+    st.sampled_from(FEW)
+    | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]),
+    max_size=40,
+)
 
 
 @pytest.mark.slow
 @examples(600)
 @given(STREAMS, st.sampled_from([b"", P2, b"\x80\4", b"\x80\5"]), st.sampled_from([b"", b"."]))
-def test_no_sequence_of_opcodes_gives_anything_but_findings(ops: list[bytes], start: bytes, stop: bytes) -> None:
+def test_no_sequence_of_opcodes_gives_anything_but_findings(
+    ops: list[bytes], start: bytes, stop: bytes
+) -> None:
     """All 256 opcodes with odd arguments, among enough ordinary ones that the stack is seldom empty."""
     data = start + b"".join(ops) + stop
     for fmt in (PLAIN, BY_NAME["torch_legacy"]):
@@ -400,7 +499,8 @@ def test_lies_about_lengths(data: bytes) -> None:
         b"\x80\4\x8c\5torch\x8c\x09os.system\x93.",
         b"\x80\4\x8c\2os\x8c\x08builtins\x8c\3str\x93\x8c\6system\x85R\x93.",  # a name that a call gives
         P2 + b"ccopyreg\nadd_extension\n(U\2osU\6systemK\7tR0\x82\7U\4echo\x85R.",  # the extension registry
-        P2 + b"cbuiltins\ngetattr\nctorch\nserialization\ncbuiltins\nstr\nU\2os\x85R\x86R.",  # an attribute that a call names
+        # an attribute that a call names
+        P2 + b"cbuiltins\ngetattr\nctorch\nserialization\ncbuiltins\nstr\nU\2os\x85R\x86R.",
         b"(S'echo'\nios\nsystem\n.",  # protocol 0: INST
         b"cos\nsystem\n(S'echo'\ntR.",
         P2 + b"(cos\nsystem\nU\4echoo.",  # OBJ
@@ -535,18 +635,29 @@ def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.torch
 def test_tensors_are_torch_s() -> None:
     torch = pytest.importorskip("torch")
-    for name in ("torch_zip/good/tiny.pt", "torch_zip/good/views.pth.tar", "torch_zip/good/v3-dtypes.pt", "torch_legacy/good/tiny.pt"):
+    for name in (
+        "torch_zip/good/tiny.pt",
+        "torch_zip/good/views.pth.tar",
+        "torch_zip/good/v3-dtypes.pt",
+        "torch_legacy/good/tiny.pt",
+    ):
         path, anatomy = FORMAT_FILES / name, Anatomy()
         data = path.read_bytes()
         look(data, BY_NAME[path.parts[-3]], anatomy)
         value = torch.load(path, weights_only=True)
-        flat = {f"{k}.{n}" if isinstance(v, dict) else k: t for k, v in value.items() for n, t in (v.items() if isinstance(v, dict) else [("", v)])}
+        flat = {
+            f"{k}.{n}" if isinstance(v, dict) else k: t
+            for k, v in value.items()
+            for n, t in (v.items() if isinstance(v, dict) else [("", v)])
+        }
         tensors = {n: t for n, t in flat.items() if isinstance(t, torch.Tensor)}
         assert {t.name for t in anatomy.tensors} == set(tensors)
         for t in anatomy.tensors:
             real = tensors[t.name]
             assert (t.dtype, t.shape) == (str(real.dtype).removeprefix("torch."), tuple(real.shape))
             if real.numel():
-                first = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][: real.element_size()]
+                first = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][
+                    : real.element_size()
+                ]
                 assert t.offset is not None
                 assert data[t.offset : t.offset + len(first)] == first

@@ -1,4 +1,6 @@
-"""Which names in pickles are dangerous, which are known, and which are nobody's promise; the floor are the lists of picklescan, fickling and modelscan."""
+"""Which names in pickles are dangerous, which are known, and which are nobody's promise; the floor are the
+lists of picklescan, fickling and modelscan.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,26 @@ from ckpt_tools.model.finding import Finding, Severity
 PLAIN = BY_NAME["pickle_plain"]
 P2, P4 = b"\x80\2", b"\x80\4"
 PICKLESCAN = (
-    "__builtin__:eval,compile,getattr,apply,exec,open,breakpoint builtins:eval,compile,getattr,apply,exec,open,breakpoint"
-    " cloudpickle.cloudpickle:_builtin_type,_make_function,_function_setstate,_make_cell,_make_empty_cell,subimport types:CodeType"
-    " aiohttp:* asyncio:* bdb:* commands:* ctypes:* functools:partial httplib:* logging:FileHandler _io:FileIO numpy.f2py:* nt:*"
-    " numpy.testing._private.utils:* posix:* _operator:attrgetter,itemgetter,methodcaller operator:attrgetter,itemgetter,methodcaller os:*"
-    " requests.api:* runpy:* shutil:* socket:* ssl:* subprocess:* sys:* code:InteractiveInterpreter.runcode cProfile:* distutils.file_util:*"
-    " doctest:debug_script ensurepip:_run_pip idlelib.autocomplete:AutoComplete.get_entity idlelib.calltip:get_entity"
-    " idlelib.debugobj:ObjectTreeItem.SetText idlelib.pyshell:ModifiedInterpreter.runcode idlelib.run:Executive.runcode imaplib:IMAP4_stream"
-    " lib2to3.pgen2.grammar:Grammar.loads lib2to3.pgen2.pgen:ParserGenerator.make_label pdb:* pickle:* _pickle:* pip:* pkgutil:resolve_name"
-    " pty:* profile:run pydoc:* test.support:* timeit:* torch._dynamo.guards:GuardBuilder.get torch._inductor.codecache:compile_file"
-    " torch.fx.experimental.symbolic_shapes:ShapeEnv.evaluate_guards_expression torch.jit.unsupported_tensor_ops:execWrapper"
-    " torch.serialization:load torch.utils._config_module:ConfigModule.load_config torch.utils.bottleneck.__main__:run_cprofile"
-    " torch.utils.collect_env:run torch.utils.data.datapipes.utils.decoder:basichandlers trace:Trace.run,Trace.runctx urllib.request:*"
-    " uuid:_get_command_stdout venv:* webbrowser:* _osx_support:* _aix_support:* _pyrepl:*"
+    "__builtin__:eval,compile,getattr,apply,exec,open,breakpoint"
+    " builtins:eval,compile,getattr,apply,exec,open,breakpoint"
+    " cloudpickle.cloudpickle:_builtin_type,_make_function,_function_setstate,_make_cell,_make_empty_cell,subimport"
+    " types:CodeType aiohttp:* asyncio:* bdb:* commands:* ctypes:* functools:partial httplib:*"
+    " logging:FileHandler _io:FileIO numpy.f2py:* nt:* numpy.testing._private.utils:* posix:*"
+    " _operator:attrgetter,itemgetter,methodcaller operator:attrgetter,itemgetter,methodcaller os:*"
+    " requests.api:* runpy:* shutil:* socket:* ssl:* subprocess:* sys:* code:InteractiveInterpreter.runcode"
+    " cProfile:* distutils.file_util:* doctest:debug_script ensurepip:_run_pip"
+    " idlelib.autocomplete:AutoComplete.get_entity idlelib.calltip:get_entity"
+    " idlelib.debugobj:ObjectTreeItem.SetText idlelib.pyshell:ModifiedInterpreter.runcode"
+    " idlelib.run:Executive.runcode imaplib:IMAP4_stream lib2to3.pgen2.grammar:Grammar.loads"
+    " lib2to3.pgen2.pgen:ParserGenerator.make_label pdb:* pickle:* _pickle:* pip:* pkgutil:resolve_name pty:*"
+    " profile:run pydoc:* test.support:* timeit:* torch._dynamo.guards:GuardBuilder.get"
+    " torch._inductor.codecache:compile_file"
+    " torch.fx.experimental.symbolic_shapes:ShapeEnv.evaluate_guards_expression"
+    " torch.jit.unsupported_tensor_ops:execWrapper torch.serialization:load"
+    " torch.utils._config_module:ConfigModule.load_config torch.utils.bottleneck.__main__:run_cprofile"
+    " torch.utils.collect_env:run torch.utils.data.datapipes.utils.decoder:basichandlers"
+    " trace:Trace.run,Trace.runctx urllib.request:* uuid:_get_command_stdout venv:* webbrowser:*"
+    " _osx_support:* _aix_support:* _pyrepl:*"
 )
 FICKLING = [
     "__builtin__",
@@ -141,12 +150,15 @@ FICKLING = [
     "numpy.distutils",
 ]
 MODELSCAN = (
-    "__builtin__:eval,compile,getattr,apply,exec,open,breakpoint,__import__ builtins:eval,compile,getattr,apply,exec,open,breakpoint,__import__"
-    " runpy:* os:* nt:* posix:* socket:* subprocess:* sys:* operator:attrgetter pty:* pickle:* _pickle:* bdb:* pdb:* shutil:* asyncio:*"
+    "__builtin__:eval,compile,getattr,apply,exec,open,breakpoint,__import__"
+    " builtins:eval,compile,getattr,apply,exec,open,breakpoint,__import__ runpy:* os:* nt:* posix:* socket:*"
+    " subprocess:* sys:* operator:attrgetter pty:* pickle:* _pickle:* bdb:* pdb:* shutil:* asyncio:*"
     " webbrowser:* httplib:* requests.api:* aiohttp.client:*"
 )
 CALLED_ONLY = {"builtins:getattr", "__builtin__:getattr", "functools:partial"}
-"""Real checkpoints have them: getattr for members of enumerations, where it is followed, and partial in schedulers. Called with what is harmless they are."""
+"""Real checkpoints have them: getattr for members of enumerations, where it is followed, and partial in
+schedulers. Called with what is harmless they are.
+"""
 
 
 def floor() -> list[str]:
@@ -166,7 +178,11 @@ def called(dotted: str, protocol: int = 2) -> list[Finding]:
 @pytest.mark.parametrize("dotted", floor())
 def test_what_picklescan_and_modelscan_list_is_unsafe(dotted: str) -> None:
     codes = {f.code for f in called(dotted)}
-    assert codes & {"unsafe-pickle", "suspect-call", "needs-trust"} if dotted in CALLED_ONLY else "unsafe-pickle" in codes
+    assert (
+        codes & {"unsafe-pickle", "suspect-call", "needs-trust"}
+        if dotted in CALLED_ONLY
+        else "unsafe-pickle" in codes
+    )
 
 
 @pytest.mark.parametrize("module", FICKLING)
@@ -224,7 +240,9 @@ WAYS = {
     "handed on": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(cmine\nthing\nNNNtR.",
     "handed to a scheduler": P2 + b"ctorch.optim.lr_scheduler\nLambdaLR\n(Ncmine\nthing\ntR.",
     "handed on in a list": P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(NN](cmine\nthing\neNtR.",
-    "__newobj__ of a class reached": P2 + b"ccopy_reg\n__newobj__\n(cbuiltins\ngetattr\n(cmine\nThing\nU\1xtRtR.",
+    "__newobj__ of a class reached": (
+        P2 + b"ccopy_reg\n__newobj__\n(cbuiltins\ngetattr\n(cmine\nThing\nU\1xtRtR."
+    ),
     "made by a class": P2 + b"cdecimal\nDecimal\n)R)R.",
 }
 
@@ -242,7 +260,10 @@ def test_a_name_in_no_list_that_is_only_named_is_a_note() -> None:
     anatomy = Anatomy()
     found = look(P2 + b"(cmine\nThing\ncmine.others\nthing\nt.", PLAIN, anatomy)
     assert {f.code for f in found} == {"not-checksummed", "needs-trust"}
-    assert [(u.name, u.called) for u in anatomy.unlisted] == [("mine.Thing", False), ("mine.others.thing", False)]
+    assert [(u.name, u.called) for u in anatomy.unlisted] == [
+        ("mine.Thing", False),
+        ("mine.others.thing", False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -289,4 +310,7 @@ def test_members_of_known_enumerations_are_known_by_their_names() -> None:
     for of in _ENUMERATIONS:
         module, _, name = of.rpartition(".")
         assert trust(Global(module, f"{name}.MEMBER")) is Trust.KNOWN
-        assert trust(Global(module, f"{name}.__class__")) is not Trust.KNOWN and trust(Global(module, f"{name}.MEMBER.x")) is not Trust.KNOWN
+        assert (
+            trust(Global(module, f"{name}.__class__")) is not Trust.KNOWN
+            and trust(Global(module, f"{name}.MEMBER.x")) is not Trust.KNOWN
+        )

@@ -1,4 +1,6 @@
-"""safetensors: the reader's own rules, MindSpore's crc_num, hostile headers, and agreement with the safetensors library where it is installed."""
+"""safetensors: the reader's own rules, MindSpore's crc_num, hostile headers, and agreement with the
+safetensors library where it is installed.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,23 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Region
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
-library: Any = import_module("safetensors") if find_spec("safetensors") else None  # its law is checked wherever it is at hand
+# its law is checked wherever it is at hand
+library: Any = import_module("safetensors") if find_spec("safetensors") else None
 
 GOOD = FORMAT_FILES / "safetensors/good"
 TINY, CRC = ((GOOD / f"{n}.safetensors").read_bytes() for n in ("tiny", "mindspore-crc"))
-BITS = {"BOOL": 8, "U8": 8, "I16": 16, "BF16": 16, "F32": 32, "I32": 32, "I64": 64, "F64": 64, "F8_E4M3": 8, "C64": 64}
+BITS = {
+    "BOOL": 8,
+    "U8": 8,
+    "I16": 16,
+    "BF16": 16,
+    "F32": 32,
+    "I32": 32,
+    "I64": 64,
+    "F64": 64,
+    "F8_E4M3": 8,
+    "C64": 64,
+}
 Entry = dict[str, Any]
 
 
@@ -41,7 +55,10 @@ def look(data: bytes | Source, anatomy: Anatomy | None = None) -> list[Finding]:
     anatomy = Anatomy() if anatomy is None else anatomy
     try:
         found = list(structure(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
-        return found + [finding("crc-mismatch", s.what, offset=s.offset) for s, _ in mismatches(source, anatomy.sums, jobs=1)]
+        return found + [
+            finding("crc-mismatch", s.what, offset=s.offset)
+            for s, _ in mismatches(source, anatomy.sums, jobs=1)
+        ]
     except ShortRead as e:
         return [finding("truncated", str(e), offset=e.offset)]
 
@@ -55,7 +72,11 @@ def codes(data: bytes | Source) -> set[str]:
 
 
 def made(header: object, data: bytes = b"") -> bytes:
-    raw = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+    raw = (
+        header
+        if isinstance(header, bytes)
+        else (header if isinstance(header, str) else json.dumps(header)).encode()
+    )
     return struct.pack("<Q", len(raw)) + raw + data
 
 
@@ -126,7 +147,8 @@ MS = {"w": ("F32", [3], b"abcdefghijkl"), "epoch_num": ("I64", [], struct.pack("
         (made({"a": entry("F6_E2M3", [4], 0, 3)}, b"abc"), None),
         (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 1, 1)}, b"ab"), "bad-header"),
         (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 2, 2)}, b"ab"), None),
-        (made({"a": entry("U8", [1], 0, 1), "b": entry("F32", [1], 1, 5)}, b"abcde"), None),  # not aligned, but the reader takes it
+        # not aligned, but the reader takes it
+        (made({"a": entry("U8", [1], 0, 1), "b": entry("F32", [1], 1, 5)}, b"abcde"), None),
         (made({"a": entry("U8", [1], 1, 2)}, b"ab"), "bad-header"),
         (made({"a": entry("X9", [1], 0, 2)}, b"ab"), "unknown-dtype"),
         (made({"a": entry("G32", [1], 0, 4)}, b"abcd"), "bad-header"),  # one bit from F32
@@ -155,7 +177,9 @@ def test_rules(data: bytes, code: str | None) -> None:
 
 
 def check_against_the_library(data: bytes) -> None:
-    """What the library refuses is an error here too; the reverse need not hold, for the library overlooks some damage."""
+    """What the library refuses is an error here too; the reverse need not hold, for the library overlooks
+    some damage.
+    """
     if library is None:
         return
     try:
@@ -181,7 +205,13 @@ def test_mindspore_scalars() -> None:
     anatomy = Anatomy()
     assert not look(CRC, anatomy)
     found = anatomy.metadata
-    assert (found["epoch_num"], found["step_num"], found["global_step"], found["loss_scale"], found["done"]) == (3, 1_200_000, 12, 1024.0, True)
+    assert (
+        found["epoch_num"],
+        found["step_num"],
+        found["global_step"],
+        found["loss_scale"],
+        found["done"],
+    ) == (3, 1_200_000, 12, 1024.0, True)
 
 
 def test_crc_num_of_our_own_writer() -> None:
@@ -189,10 +219,17 @@ def test_crc_num_of_our_own_writer() -> None:
     anatomy = Anatomy()
     assert not look(data, anatomy)
     assert protected(anatomy) == sum(len(c) for n, (t, s, c) in MS.items() if s or "I" not in t)
-    for value, code in (4, "crc-mismatch"), (-1, "crc-mismatch"), (1 << 41, "crc-mismatch"), (1 << 35, "too-complex"):
+    for value, code in (
+        (4, "crc-mismatch"),
+        (-1, "crc-mismatch"),
+        (1 << 41, "crc-mismatch"),
+        (1 << 35, "too-complex"),
+    ):
         other = MS | {"epoch_num": ("I64", [], struct.pack("<q", value))}
         assert codes(packed(other, {"format": "ms", "crc_num": crc_num(MS)})) == {code}
-    assert codes(packed(MS | {"w": ("F32", [3], b"abcdefghijkL")}, {"crc_num": crc_num(MS)})) == {"crc-mismatch"}
+    assert codes(packed(MS | {"w": ("F32", [3], b"abcdefghijkL")}, {"crc_num": crc_num(MS)})) == {
+        "crc-mismatch"
+    }
 
 
 def test_crc_num_is_found_behind_many_texts() -> None:
@@ -202,7 +239,9 @@ def test_crc_num_is_found_behind_many_texts() -> None:
 
 def rows(zeros_from: int, then: int = 0) -> bytes:
     """100 rows of 132 bytes, then ``then`` more tensors of 40 bytes; zeros from an offset of the file on."""
-    content = {"a": ("F32", [100, 33], b"\1" * 13200)} | {f"b{i}": ("F32", [10], b"\2" * 40) for i in range(then)}
+    content = {"a": ("F32", [100, 33], b"\1" * 13200)} | {
+        f"b{i}": ("F32", [10], b"\2" * 40) for i in range(then)
+    }
     data = packed(content)
     return data[:zeros_from].ljust(len(data), b"\0")
 
@@ -276,7 +315,9 @@ def mapped(data: bytes) -> list[Region]:
 
 def test_the_map_is_exact_beside_names_of_any_script() -> None:
     """Offsets are bytes, not characters."""
-    data = packed({"层": ("F32", [2, 3], bytes(range(24))), "é\\": ("I64", [], bytes(8))}, {"note": "ü", "format": "pt"})
+    data = packed(
+        {"层": ("F32", [2, 3], bytes(range(24))), "é\\": ("I64", [], bytes(8))}, {"note": "ü", "format": "pt"}
+    )
     free = {
         data[r.offset : r.offset + r.length].decode()
         for r in mapped(data)
@@ -286,7 +327,11 @@ def test_the_map_is_exact_beside_names_of_any_script() -> None:
     assert free == {raw[0].strip('"'), raw[1].strip(', "'), json.dumps({"note": "ü"})[1:-1]}
     text = '{"层":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"ü":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}'
     data = made(text.encode(), b"ab")
-    assert [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED] == ["层".encode(), "ü".encode(), b"ab"]
+    assert [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED] == [
+        "层".encode(),
+        "ü".encode(),
+        b"ab",
+    ]
 
 
 def test_the_map_with_a_checksum() -> None:
@@ -295,7 +340,10 @@ def test_the_map_with_a_checksum() -> None:
     tensors = {"w": ("F32", [3], b"abcdefghijkl"), "none": ("F32", [0, 2], b"")}
     data = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors), "mine": "x"})
     free = [data[r.offset : r.offset + r.length] for r in mapped(data) if r.guard is Guard.UNPROTECTED]
-    assert [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in free] == [{"mine": "x"}, entry("F32", [0, 2], 12, 12)]
+    assert [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in free] == [
+        {"mine": "x"},
+        entry("F32", [0, 2], 12, 12),
+    ]
 
 
 def test_tabs_in_the_header_are_not_called_protected() -> None:
@@ -354,7 +402,13 @@ def test_findings_of_one_kind_are_counted() -> None:
 @st.composite
 def files(draw: st.DrawFn) -> tuple[set[str], bytes]:
     """A valid file and its names."""
-    names = draw(st.lists(st.text(max_size=20).filter(lambda n: n != "__metadata__" and n.isprintable()), max_size=6, unique=True))
+    names = draw(
+        st.lists(
+            st.text(max_size=20).filter(lambda n: n != "__metadata__" and n.isprintable()),
+            max_size=6,
+            unique=True,
+        )
+    )
     tensors = {}
     for name in names:
         dtype, shape = draw(st.sampled_from(sorted(BITS))), draw(st.lists(st.integers(0, 5), max_size=4))
@@ -365,7 +419,10 @@ def files(draw: st.DrawFn) -> tuple[set[str], bytes]:
         if not shape and dtype[0] == "I":  # a count that MindSpore could have turned into bytes
             content = draw(st.integers(0, 9999)).to_bytes(size, "little")
         tensors[name] = (dtype, shape, content)
-    meta = draw(st.none() | st.dictionaries(st.sampled_from(["note", "step", "x y"]), st.text(max_size=10), max_size=3))
+    meta = draw(
+        st.none()
+        | st.dictionaries(st.sampled_from(["note", "step", "x y"]), st.text(max_size=10), max_size=3)
+    )
     if draw(st.booleans()):
         meta = (meta or {}) | {"format": "ms", "crc_num": crc_num(tensors)}
     return set(names), packed(tensors, meta)
@@ -398,7 +455,10 @@ def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.D
 
 
 @examples(200)
-@given(st.binary(max_size=120) | st.text(alphabet='{}[]":,\\0123456789eE.-+ \nabdtypeshF_', max_size=120).map(made))
+@given(
+    st.binary(max_size=120)
+    | st.text(alphabet='{}[]":,\\0123456789eE.-+ \nabdtypeshF_', max_size=120).map(made)
+)
 def test_any_bytes_do_not_surprise(data: bytes) -> None:
     safetensors.FORMAT.magic(data[:HEAD])
     codes(data)
@@ -447,7 +507,15 @@ def test_good_fixtures_are_good_for_the_library() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [b"", b"\x80\x02" + bytes(30), b"PK\3\4" + bytes(60), bytes(64), b'{"a": 1}' + b'{"b": 2}', b"\n\x24\n\x01w\x12\x1f{}"]
+    "other",
+    [
+        b"",
+        b"\x80\x02" + bytes(30),
+        b"PK\3\4" + bytes(60),
+        bytes(64),
+        b'{"a": 1}' + b'{"b": 2}',
+        b"\n\x24\n\x01w\x12\x1f{}",
+    ],
 )
 def test_magic_refuses_others(other: bytes) -> None:
     assert not safetensors.FORMAT.magic(other)

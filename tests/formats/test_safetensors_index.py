@@ -31,11 +31,16 @@ ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors
 
 def read(data: bytes) -> tuple[list[Finding], Anatomy]:
     anatomy = Anatomy()
-    return list(structure(BytesSource(data), anatomy, safetensors_index.FORMAT.checks[Level.STRUCTURE])), anatomy
+    return (
+        list(structure(BytesSource(data), anatomy, safetensors_index.FORMAT.checks[Level.STRUCTURE])),
+        anatomy,
+    )
 
 
 def index(weight_map: object, metadata: object = None, **more: object) -> bytes:
-    return json.dumps({"metadata": {} if metadata is None else metadata, "weight_map": weight_map} | more).encode()
+    return json.dumps(
+        {"metadata": {} if metadata is None else metadata, "weight_map": weight_map} | more
+    ).encode()
 
 
 def shard(*tensors: tuple[str, int], meta: dict[str, str] | None = None) -> bytes:
@@ -71,7 +76,11 @@ def claims(weight_map: dict[str, str] = MAP, **metadata: object) -> dict[str, Cl
 
 
 def test_what_an_index_says() -> None:
-    found, anatomy = read(index(MAP, {"total_size": 12, "global_step": 7, "odd": float("inf"), "nested": {"a": 1}}, other=[1, {}]))
+    found, anatomy = read(
+        index(
+            MAP, {"total_size": 12, "global_step": 7, "odd": float("inf"), "nested": {"a": 1}}, other=[1, {}]
+        )
+    )
     assert found == []
     assert {name: claim.whole for name, claim in anatomy.members.items()} == {"1": False, "2": False}
     assert anatomy.keys == {"a", "b", "c"}
@@ -79,14 +88,28 @@ def test_what_an_index_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors.index.fp16.json", "x.bin.index.json"]
+    "name",
+    [
+        "model.safetensors.index.json",
+        "pytorch_model.bin.index.json",
+        "model.safetensors.index.fp16.json",
+        "x.bin.index.json",
+    ],
 )
 def test_names(name: str) -> None:
     assert allowed_by_name(name)[0] is safetensors_index.FORMAT
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "index.json", "tf_model.h5.index.json", "param_name_map.json", "site.index.json", "model.safetensors"]
+    "name",
+    [
+        "config.json",
+        "index.json",
+        "tf_model.h5.index.json",
+        "param_name_map.json",
+        "site.index.json",
+        "model.safetensors",
+    ],
 )
 def test_names_of_others(name: str) -> None:
     assert safetensors_index.FORMAT not in allowed_by_name(name)
@@ -161,7 +184,11 @@ def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
     for total, fine in (632, True), (632 + 320, True), (1000, False):
         text["metadata"]["total_size"] = total
         _, anatomy = read(json.dumps(text).encode())
-        found = [f for name, claim in anatomy.members.items() for f in look(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings]
+        found = [
+            f
+            for name, claim in anatomy.members.items()
+            for f in look(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings
+        ]
         assert ("odd-header" not in {f.code for f in found}) is fine
 
 
@@ -241,7 +268,10 @@ def test_hostile_indexes(name: str) -> None:
 @pytest.mark.slow
 def test_a_million_entries() -> None:
     """The largest index that is read whole: half a second, and no quadratic step over shards."""
-    entries = b",".join(b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000) for i in range(400_000))
+    entries = b",".join(
+        b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000)
+        for i in range(400_000)
+    )
     began = time.process_time()
     found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
     assert found == []
@@ -267,17 +297,27 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 @examples(150)
 @given(
     st.dictionaries(st.text(max_size=12), st.text(max_size=8), min_size=1, max_size=8),
-    st.dictionaries(st.text(max_size=12), st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()), max_size=4),
+    st.dictionaries(
+        st.text(max_size=12),
+        st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()),
+        max_size=4,
+    ),
     st.sampled_from([None, 0, 2]),
     st.booleans(),
 )
-def test_any_index_is_read_as_json_reads_it(weights: dict[str, str], metadata: dict[str, Any], indent: int | None, ascii_: bool) -> None:
+def test_any_index_is_read_as_json_reads_it(
+    weights: dict[str, str], metadata: dict[str, Any], indent: int | None, ascii_: bool
+) -> None:
     try:
-        data = json.dumps({"metadata": metadata, "weight_map": weights}, indent=indent, ensure_ascii=ascii_).encode()
+        data = json.dumps(
+            {"metadata": metadata, "weight_map": weights}, indent=indent, ensure_ascii=ascii_
+        ).encode()
     except UnicodeEncodeError:
         return  # half a surrogate pair
     found, anatomy = read(data)
-    if not ascii_ or not any(0xD800 <= ord(c) < 0xE000 for text in [*weights, *weights.values()] for c in text):
+    if not ascii_ or not any(
+        0xD800 <= ord(c) < 0xE000 for text in [*weights, *weights.values()] for c in text
+    ):
         assert codes(found) - {"bad-header"} == set()  # a key may be one bit away from total_size
         if not found:
             assert anatomy.keys == set(weights)
@@ -287,7 +327,10 @@ def test_any_index_is_read_as_json_reads_it(weights: dict[str, str], metadata: d
 
 
 @examples(200)
-@given(st.binary(max_size=100) | st.text(alphabet='{}[]":,\\ \nmetadatawight_p019.-eE', max_size=150).map(str.encode))
+@given(
+    st.binary(max_size=100)
+    | st.text(alphabet='{}[]":,\\ \nmetadatawight_p019.-eE', max_size=150).map(str.encode)
+)
 def test_any_bytes_do_not_surprise(tail: bytes) -> None:
     for head in b"", b'{"weight_map":{', b'{"metadata":{"total_size":':
         read(head + tail)

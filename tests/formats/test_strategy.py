@@ -1,4 +1,6 @@
-"""MindSpore's strategy files: the groups they give, what is said about wrong ones, and a plan that follows them."""
+"""MindSpore's strategy files: the groups they give, what is said about wrong ones, and a plan that follows
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
 from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
 from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups
-from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, from_json, make_layout, stage_groups
+from ckpt_tools.formats.mindspore.strategy_groups import (
+    Layout,
+    Strategy,
+    from_json,
+    make_layout,
+    stage_groups,
+)
 from ckpt_tools.formats.mindspore.strategy_proto import read
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Verdict
@@ -38,7 +46,7 @@ def layout(devices: list[int], axes: list[int], step: int = 0, size: int = 0, na
     return make_layout(name, devices, [axes], step, size)
 
 
-# ---- groups: the expected ones are MindSpore's own answers (get_parameter_redundancy and _get_cur_rank_dp of 2.10)
+# ---- groups: the expected ones are MindSpore's own answers (get_parameter_redundancy and _get_cur_rank_dp of
 
 
 @pytest.mark.parametrize(
@@ -52,11 +60,14 @@ def layout(devices: list[int], axes: list[int], step: int = 0, size: int = 0, na
         ([4, 2], [-1, -1], 2, -1, ((0, 4), (1, 5), (2, 6), (3, 7))),
         ([4, 2], [], 0, 0, ALL),  # a scalar
         ([], [], 0, 0, ((0,),)),  # only pipeline parallelism
-        ([4, 2], [0, -1], 1, 3, ALONE),  # four ranks are no three shards: MindSpore gives the parameter no group
+        # four ranks are no three shards: MindSpore gives the parameter no group
+        ([4, 2], [0, -1], 1, 3, ALONE),
         ([4, 2], [-1, -1], 0, -1, ALONE),
     ],
 )
-def test_groups_of_one_parameter(devices: list[int], axes: list[int], step: int, size: int, groups: tuple[tuple[int, ...], ...]) -> None:
+def test_groups_of_one_parameter(
+    devices: list[int], axes: list[int], step: int, size: int, groups: tuple[tuple[int, ...], ...]
+) -> None:
     assert sorted(stage_groups([layout(devices, axes, step, size)])) == sorted(groups)
 
 
@@ -65,13 +76,23 @@ def test_groups_of_one_parameter(devices: list[int], axes: list[int], step: int,
     [
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1])], QUADS),
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1]), layout([4, 2], [0], 2, 2)], PAIRS),
-        ([layout([4, 2], [0]), layout([4, 2], [1], name="accu_grads.w"), layout([4, 2], [1, 0], name="inputs0")], QUADS),
+        (
+            [
+                layout([4, 2], [0]),
+                layout([4, 2], [1], name="accu_grads.w"),
+                layout([4, 2], [1, 0], name="inputs0"),
+            ],
+            QUADS,
+        ),
         ([layout([4, 2], [0]), layout([4, 2], [1])], ALONE),  # not nested
         ([layout([4, 2], [0], name="accu_grads.w")], ALONE),  # nothing tells
-        ([make_layout("w", [2, 2, 2], [[2, 0], [-1]], 0, 0)], ((0, 2), (1, 3), (4, 6), (5, 7))),  # one tensor axis cut along two axes of the grid
+        # one tensor axis cut along two axes of the grid
+        ([make_layout("w", [2, 2, 2], [[2, 0], [-1]], 0, 0)], ((0, 2), (1, 3), (4, 6), (5, 7))),
     ],
 )
-def test_groups_of_a_rank_are_the_smallest_of_its_parameters(layouts: list[Layout], groups: tuple[tuple[int, ...], ...]) -> None:
+def test_groups_of_a_rank_are_the_smallest_of_its_parameters(
+    layouts: list[Layout], groups: tuple[tuple[int, ...], ...]
+) -> None:
     assert sorted(stage_groups(layouts)) == sorted(groups)
 
 
@@ -83,7 +104,12 @@ def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
     """Every rank is in one group, and in a group all agree on every axis along which any parameter is cut."""
     axes = st.lists(st.integers(-1, len(devices) - 1), max_size=3)
     layouts = [
-        layout(devices, data.draw(axes), data.draw(st.integers(0, 4)), data.draw(st.sampled_from([0, 0, 2, 3, -1])))
+        layout(
+            devices,
+            data.draw(axes),
+            data.draw(st.integers(0, 4)),
+            data.draw(st.sampled_from([0, 0, 2, 3, -1])),
+        )
         for _ in range(data.draw(st.integers(1, 4)))
     ]
     groups = stage_groups(layouts)
@@ -104,7 +130,11 @@ def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
 
 
 def as_json(strategy: Strategy) -> dict[str, Any]:
-    nodes = {} if strategy.stage is None else {"Default/MatMul-op0": {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}}
+    nodes = (
+        {}
+        if strategy.stage is None
+        else {"Default/MatMul-op0": {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}}
+    )
     layouts = {
         e.name: {
             "dev_matrix": list(e.devices), "tensor_map": sorted(e.split), "tensor_shape": [8], "field": 0,
@@ -115,14 +145,23 @@ def as_json(strategy: Strategy) -> dict[str, Any]:
     return {"current_stage": 1, "parallel_strategy_item": nodes, "parallel_layout_item": layouts}
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name
+)
 def test_both_forms_say_the_same(path: Path) -> None:
     current, strategy = read(BytesSource(path.read_bytes()))
     assert current == 1
-    assert from_json(json.loads(json.dumps(as_json(strategy)))) == strategy == read(BytesSource(path.read_bytes()), operators=False)[1]
+    assert (
+        from_json(json.loads(json.dumps(as_json(strategy))))
+        == strategy
+        == read(BytesSource(path.read_bytes()), operators=False)[1]
+    )
 
 
-@pytest.mark.parametrize(("text", "proto"), [("src_strategy_0", "stage0"), ("src_strategy_8", "stage1"), ("src_merged_strategy", "merged")])
+@pytest.mark.parametrize(
+    ("text", "proto"),
+    [("src_strategy_0", "stage0"), ("src_strategy_8", "stage1"), ("src_merged_strategy", "merged")],
+)
 def test_the_json_form_says_the_same(text: str, proto: str) -> None:
     data = (GOOD / f"{text}.json").read_bytes()
     _, strategy = read(BytesSource((GOOD / f"{proto}.ckpt").read_bytes()))
@@ -134,16 +173,32 @@ def test_the_json_form_says_the_same(text: str, proto: str) -> None:
     assert anatomy.metadata == {"current_stage": 1, "parameters": len(strategy.layouts)} | stage
 
 
-@pytest.mark.parametrize("name", ["src_strategy_0.json", "src_strategy.json", "dst_strategy_12.json", "src_pipeline_strategy.json"])
+@pytest.mark.parametrize(
+    "name", ["src_strategy_0.json", "src_strategy.json", "dst_strategy_12.json", "src_pipeline_strategy.json"]
+)
 def test_json_is_recognised_by_such_names(name: str) -> None:
     assert FORMAT in allowed_by_name(name)
 
 
-@pytest.mark.parametrize("name", ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "strategy.json",
+        "config.json",
+        "src_strategy_0.json.bak",
+        "my_src_strategy_0.json",
+        "trading_strategy.json",
+    ],
+)
 def test_other_json_is_not_accused(name: str, tmp_path: Path) -> None:
     assert FORMAT not in allowed_by_name(name)
     (tmp_path / name).write_text('{"strategy": "dollar cost averaging"}')
-    assert not [f for r in verify([str(tmp_path)], settle=0).files for f in r.report.findings if r.report.format == "mindspore_strategy"]
+    assert not [
+        f
+        for r in verify([str(tmp_path)], settle=0).files
+        for f in r.report.findings
+        if r.report.format == "mindspore_strategy"
+    ]
 
 
 def test_the_strategies_of_operators_alone_are_no_damage() -> None:
@@ -164,7 +219,10 @@ def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes
     def ranks(numbers: list[int]) -> bytes:
         return b"".join(b"\x08" + encoded(n) for n in numbers)
 
-    items = b"".join(field(0x0A, field(0x0A, name.encode()) + field(0x12, ranks(members))) for name, members in groups.items())
+    items = b"".join(
+        field(0x0A, field(0x0A, name.encode()) + field(0x12, ranks(members)))
+        for name, members in groups.items()
+    )
     return items + (b"" if restore is None else field(0x12, ranks(restore)))
 
 
@@ -173,7 +231,9 @@ NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=
 
 @examples(150)
 @given(
-    st.dictionaries(NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5),
+    st.dictionaries(
+        NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5
+    ),
     st.none() | st.lists(st.integers(0, 9999), max_size=40),
 )
 def test_group_files_are_known(groups: dict[str, list[int]], restore: list[int] | None) -> None:
@@ -184,7 +244,9 @@ def test_group_files_are_known(groups: dict[str, list[int]], restore: list[int] 
     assert anatomy.metadata["groups"] == len(groups)
 
 
-@pytest.mark.parametrize("path", sorted((FORMAT_FILES / "mindspore_ckpt/good").iterdir()), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((FORMAT_FILES / "mindspore_ckpt/good").iterdir()), ids=lambda p: p.name
+)
 def test_a_checkpoint_is_no_group_file(path: Path) -> None:
     assert not FORMAT.magic(path.read_bytes()[:HEAD])
 
@@ -192,7 +254,8 @@ def test_a_checkpoint_is_no_group_file(path: Path) -> None:
 def test_dims_that_fill_the_head_are_no_ranks() -> None:
     for count in range(5, 60):
         name = b"n" * count
-        dims = b"\x08\x80\x04\x08\x80\x08\x08\x03\x08\x04\x08\x05"  # five dims, as a convolution in three dimensions has
+        # five dims, as a convolution in three dimensions has
+        dims = b"\x08\x80\x04\x08\x80\x08\x08\x03\x08\x04\x08\x05"
         tensor = dims + b"\x12\x07Float32\x1a\xff\xff\x03"
         value = b"\x0a" + bytes([count]) + name + b"\x12" + encoded(len(tensor) + 65535) + tensor
         head = (b"\x0a" + encoded(len(value) + 65535) + value)[:HEAD]
@@ -259,10 +322,16 @@ def put(directory: Path, **files: str) -> Path:
 
 def test_one_file_for_each_stage_or_rank_or_one_merged(tmp_path: Path) -> None:
     stages = (*PAIRS, *(tuple(r + 8 for r in group) for group in PAIRS))
-    by_stage = strategy_groups(str(put(tmp_path / "a", strategy_first="stage0", strategy_second="stage1")), 16)
+    by_stage = strategy_groups(
+        str(put(tmp_path / "a", strategy_first="stage0", strategy_second="stage1")), 16
+    )
     assert sorted(by_stage) == sorted(stages)
     by_rank = put(tmp_path / "b", **{f"src_strategy_{r}": f"stage{r // 8}" for r in range(16)})
-    assert strategy_groups(str(by_rank), 16) == by_stage == strategy_groups(str(put(tmp_path / "c", merged="merged")), 16)
+    assert (
+        strategy_groups(str(by_rank), 16)
+        == by_stage
+        == strategy_groups(str(put(tmp_path / "c", merged="merged")), 16)
+    )
 
 
 def test_a_file_without_a_stage_goes_by_the_rank_in_its_name(tmp_path: Path) -> None:
@@ -280,7 +349,9 @@ def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
     shutil.copy(GOOD / "groups.ckpt", tmp_path / "group_strategy.ckpt")
     (tmp_path / "src_strategy_0.txt").write_bytes((GOOD / "src_strategy_0.json").read_bytes())
     (tmp_path / "net-1_1.ckpt").write_bytes((FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
-    (tmp_path / "strategy-net-1_1.ckpt").write_bytes((FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
+    (tmp_path / "strategy-net-1_1.ckpt").write_bytes(
+        (FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes()
+    )
     (tmp_path / "strategy.ckpt.d").mkdir()
     assert strategy_groups(str(tmp_path), 4) == ((0, 2), (1, 3))
 
@@ -309,14 +380,20 @@ def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path)
         ({"src_strategy_0": "stage0", "src_strategy_1": "layouts-only"}, 8, "src_strategy_0.ckpt and src_strategy_1.ckpt group the ranks of stage 0 differently"),
     ],
 )  # fmt: skip
-def test_files_that_do_not_fit_are_a_question(tmp_path: Path, files: dict[str, str], world: int, says: str) -> None:
+def test_files_that_do_not_fit_are_a_question(
+    tmp_path: Path, files: dict[str, str], world: int, says: str
+) -> None:
     with pytest.raises(UsageError) as e:
         strategy_groups(str(put(tmp_path / "s", **files)), world)
     assert str(e.value) == f"--strategy-dir {tmp_path / 's'}: {says}" or says in str(e.value)
     assert e.value.hint
 
 
-@pytest.mark.parametrize("content", [b"", bytes(64), b"\x08\x01", (GOOD / "stage0.ckpt").read_bytes()[:-1]], ids=["empty", "zeros", "head", "cut"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(64), b"\x08\x01", (GOOD / "stage0.ckpt").read_bytes()[:-1]],
+    ids=["empty", "zeros", "head", "cut"],
+)
 def test_a_damaged_file_is_never_passed_over(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, src_strategy_1="stage0")
     (tmp_path / "src_strategy_0.ckpt").write_bytes(content)
@@ -325,7 +402,13 @@ def test_a_damaged_file_is_never_passed_over(tmp_path: Path, content: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ['{"parallel_layout_item": ', '{"parallel_layout_item": {}}', '{"parallel_layout_item": [1]}', "[" * 100_000 + '"parallel_layout_item"']
+    "text",
+    [
+        '{"parallel_layout_item": ',
+        '{"parallel_layout_item": {}}',
+        '{"parallel_layout_item": [1]}',
+        "[" * 100_000 + '"parallel_layout_item"',
+    ],
 )
 def test_damaged_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.json").write_text(text)
@@ -355,19 +438,27 @@ def pangu(tmp_path: Path) -> Path:
 
 
 def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
-    root, strategy = pangu(tmp_path), str(put(tmp_path / "strategy", **{f"src_strategy_{r}": "dp2-mp2" for r in range(4)}))
+    root, strategy = (
+        pangu(tmp_path),
+        str(put(tmp_path / "strategy", **{f"src_strategy_{r}": "dp2-mp2" for r in range(4)})),
+    )
     made = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy))
     assert files_of(made, root)["3"] == ["rank_1/pangu1-2_3_breakpoint.ckpt"]
     (loaded,) = made.ranks[3].files
     assert loaded.substituted and loaded.source_rank == 1
     assert loaded.reason.startswith(f"the strategy files in {strategy}; ")
-    flagged = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy, replica_groups={"": ((0, 1), (2, 3))}))
+    flagged = plan(
+        str(root),
+        Selection(kind=Kind.DYING_GASP, strategy_dir=strategy, replica_groups={"": ((0, 1), (2, 3))}),
+    )
     assert files_of(flagged, root)["3"] == ["rank_2/pangu2-2_3_breakpoint.ckpt"]
     with pytest.raises(UsageError, match="which 6 ranks do not fill"):
         plan(str(root), Selection(world_size=6, strategy_dir=strategy))
 
 
-def test_the_settings_reach_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_reach_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from ckpt_tools.cli import main
 
     root, strategy = pangu(tmp_path), str(put(tmp_path / "strategy", src_strategy_0="dp2-mp2"))

@@ -1,4 +1,6 @@
-"""TensorFlow's bundles: what is read from real ones, bundles of any structure, and hostile ones in bounded time and memory."""
+"""TensorFlow's bundles: what is read from real ones, bundles of any structure, and hostile ones in bounded
+time and memory.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,22 @@ from ckpt_tools.storage import BytesSource
 
 sys.path.insert(0, str(FORMAT_FILES.parent))
 import make_tensorflow
-from make_tensorflow import block, bundle, crc32c, entry, header, masked, table, tensors, varint  # a writer that shares no code with the package
+
+# a writer that shares no code with the package
+from make_tensorflow import block, bundle, crc32c, entry, header, masked, table, tensors, varint
 
 GOOD = FORMAT_FILES / "tf_bundle" / "good"
 
 
 def look(files: dict[str, bytes]) -> dict[str, list[Finding]]:
-    """Every file of a bundle -> its findings, those that change the verdict only; members that are missing are the index's."""
+    """Every file of a bundle -> its findings, those that change the verdict only; members that are missing
+    are the index's.
+    """
     said, missing = claims(files)
-    out = {name: bad(list(findings(data, tf_bundle.FORMAT, Anatomy(), said.get(name, ()), name))) for name, data in files.items()}
+    out = {
+        name: bad(list(findings(data, tf_bundle.FORMAT, Anatomy(), said.get(name, ()), name)))
+        for name, data in files.items()
+    }
     assert not missing
     return out
 
@@ -57,12 +66,25 @@ def one(index: bytes) -> list[Finding]:
 def test_a_manager_s_checkpoint_tells_its_step() -> None:
     report, anatomy = show(str(GOOD / "manager/ckpt-2.data-00000-of-00001"))
     assert report.verdict is Verdict.OK
-    assert {k: anatomy.metadata[k] for k in ("save_counter", "step", "iterations")} == {"save_counter": 2, "step": 42, "iterations": 2}
+    assert {k: anatomy.metadata[k] for k in ("save_counter", "step", "iterations")} == {
+        "save_counter": 2,
+        "step": 42,
+        "iterations": 2,
+    }
     assert anatomy.metadata["objects"] > 5
-    assert {"w", "step", "optimizer/_iterations", "w/.ATTRIBUTES/VARIABLE_VALUE", "_CHECKPOINTABLE_OBJECT_GRAPH"} <= anatomy.keys
+    assert {
+        "w",
+        "step",
+        "optimizer/_iterations",
+        "w/.ATTRIBUTES/VARIABLE_VALUE",
+        "_CHECKPOINTABLE_OBJECT_GRAPH",
+    } <= anatomy.keys
     w = next(t for t in anatomy.tensors if t.name == "w/.ATTRIBUTES/VARIABLE_VALUE")
     assert (w.dtype, w.shape, w.nbytes) == ("float32", (4, 3), 48)
-    assert struct.unpack("<12f", (GOOD / "manager/ckpt-2.data-00000-of-00001").read_bytes()[w.offset :][:48])[1] < 1
+    assert (
+        struct.unpack("<12f", (GOOD / "manager/ckpt-2.data-00000-of-00001").read_bytes()[w.offset :][:48])[1]
+        < 1
+    )
     assert report.coverage == 1
 
 
@@ -70,8 +92,14 @@ def test_an_index_lists_whole_tensors_and_the_shards_that_hold_them() -> None:
     report, anatomy = show(str(GOOD / "v1-sharded/model.ckpt-5.index"))
     assert report.verdict is Verdict.OK
     assert anatomy.metadata == {"num_shards": 4, "bundle_version": 1, "byte_order": "little"}
-    assert {(t.name, t.shape, t.nbytes) for t in anatomy.tensors} >= {("emb", (10, 7), 280), ("wide", (3, 200), 1200), ("b1", (5,), 20)}
-    assert {t.storage for t in anatomy.tensors if t.name.startswith("b")} == {f"model.ckpt-5.data-0000{i}-of-00004" for i in (1, 2, 3)}
+    assert {(t.name, t.shape, t.nbytes) for t in anatomy.tensors} >= {
+        ("emb", (10, 7), 280),
+        ("wide", (3, 200), 1200),
+        ("b1", (5,), 20),
+    }
+    assert {t.storage for t in anatomy.tensors if t.name.startswith("b")} == {
+        f"model.ckpt-5.data-0000{i}-of-00004" for i in (1, 2, 3)
+    }
     assert sorted(anatomy.members) == [f"model.ckpt-5.data-0000{i}-of-00004" for i in range(4)]
 
 
@@ -89,7 +117,9 @@ def test_every_type_has_a_name_and_a_size() -> None:
     _, anatomy = show(str(GOOD / "types/all.types.data-00000-of-00001"))
     types = {t.name: t.dtype for t in anatomy.tensors}
     assert types["half" if "half" in types else "float16"] == "float16"
-    assert {"float8_e4m3fn", "int4", "uint4", "qint8", "complex128", "bfloat16", "string"} <= set(types.values())
+    assert {"float8_e4m3fn", "int4", "uint4", "qint8", "complex128", "bfloat16", "string"} <= set(
+        types.values()
+    )
     for name, dtype in types.items():
         assert dtype in (name, "string", "float32", "int64"), (name, dtype)
     assert anatomy.metadata["global_step"] == 7
@@ -107,14 +137,24 @@ def test_keys_of_slices_are_those_that_tensorflow_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"), [(63, b"\xbf"), (64, b"\xc0\x40"), (8191, b"\xdf\xff"), (8192, b"\xe0\x20\0"), ((1 << 62) - 1, b"\xff\xbf" + b"\xff" * 7)]
+    ("value", "wanted"),
+    [
+        (63, b"\xbf"),
+        (64, b"\xc0\x40"),
+        (8191, b"\xdf\xff"),
+        (8192, b"\xe0\x20\0"),
+        ((1 << 62) - 1, b"\xff\xbf" + b"\xff" * 7),
+    ],
 )
 def test_ordered_numbers_take_as_many_bytes_as_they_say(value: int, wanted: bytes) -> None:
     assert slice_key(b"", ((value, 0),))[5:-1] == wanted
 
 
 def test_counters_are_kept_among_many_scalars() -> None:
-    values = {f"a{n}": struct.pack("<q", n) for n in range(100)} | {"o/_iterations": struct.pack("<q", 8), "step": struct.pack("<q", 9)}
+    values = {f"a{n}": struct.pack("<q", n) for n in range(100)} | {
+        "o/_iterations": struct.pack("<q", 8),
+        "step": struct.pack("<q", 9),
+    }
     values |= {f"z{n}/iter": struct.pack("<q", n) for n in range(100)}
     data, entries = b"", {}
     for name, raw in values.items():
@@ -130,14 +170,18 @@ def test_counters_are_kept_among_many_scalars() -> None:
 # --- bundles of any structure
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
-VALUES = st.dictionaries(NAMES, st.binary(max_size=40) | st.lists(st.binary(max_size=300), min_size=1, max_size=4), max_size=30)
+VALUES = st.dictionaries(
+    NAMES, st.binary(max_size=40) | st.lists(st.binary(max_size=300), min_size=1, max_size=4), max_size=30
+)
 
 
 def strings(values: list[bytes]) -> tuple[bytes, int]:
     """A string tensor as it lies in a shard, and its CRC."""
     lengths = struct.pack(f"<{len(values)}I", *map(len, values))
     check = struct.pack("<I", masked(crc32c(lengths)))
-    return b"".join(map(varint, map(len, values))) + check + b"".join(values), crc32c(lengths + check + b"".join(values))
+    return b"".join(map(varint, map(len, values))) + check + b"".join(values), crc32c(
+        lengths + check + b"".join(values)
+    )
 
 
 def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) -> dict[str, bytes]:
@@ -146,7 +190,9 @@ def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) ->
     for n, (name, value) in enumerate(values.items()):
         raw, crc = (value, crc32c(value)) if isinstance(value, bytes) else strings(value)
         at = n % shards
-        entries[name.encode()] = entry(4 if isinstance(value, bytes) else 7, [len(value)], len(data[at]), len(raw), crc, shard=at)
+        entries[name.encode()] = entry(
+            4 if isinstance(value, bytes) else 7, [len(value)], len(data[at]), len(raw), crc, shard=at
+        )
         data[at] += raw
     used = max(1, min(shards, len(values)))
     files = {f"a b.data-{i:05d}-of-{used:05d}": data[i] for i in range(used)}
@@ -155,7 +201,9 @@ def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) ->
 
 @examples(60)
 @given(values=VALUES, shards=st.integers(1, 4), per_block=st.integers(1, 20), data=st.data())
-def test_any_bundle_is_good_until_a_bit_flips(values: dict[str, bytes | list[bytes]], shards: int, per_block: int, data: st.DataObject) -> None:
+def test_any_bundle_is_good_until_a_bit_flips(
+    values: dict[str, bytes | list[bytes]], shards: int, per_block: int, data: st.DataObject
+) -> None:
     files = made(values, shards, per_block)
     assert look(files) == {name: [] for name in files}
     name = data.draw(st.sampled_from([n for n in files if files[n]]))
@@ -167,8 +215,14 @@ def test_any_bundle_is_good_until_a_bit_flips(values: dict[str, bytes | list[byt
 
 
 @examples(100)
-@given(values=st.lists(st.binary(max_size=300), max_size=8), cuts=st.lists(st.integers(0, 2500), max_size=5), flip=st.integers(0, 1 << 20))
-def test_string_sums_do_not_depend_on_how_the_bytes_arrive(values: list[bytes], cuts: list[int], flip: int) -> None:
+@given(
+    values=st.lists(st.binary(max_size=300), max_size=8),
+    cuts=st.lists(st.integers(0, 2500), max_size=5),
+    flip=st.integers(0, 1 << 20),
+)
+def test_string_sums_do_not_depend_on_how_the_bytes_arrive(
+    values: list[bytes], cuts: list[int], flip: int
+) -> None:
     raw, crc = strings(values)
     variants, running = b"", b""
     for v in values:
@@ -194,7 +248,9 @@ def test_string_sums_do_not_depend_on_how_the_bytes_arrive(values: list[bytes], 
 
 
 @pytest.mark.parametrize("kind", [StringCrc, VariantCrc])
-@pytest.mark.parametrize("raw", [b"\xff" * 40, b"\x80\0" + b"\0" * 30, b"", b"\x05", b"\xff" * 9 + b"\x7f" + b"\0" * 20])
+@pytest.mark.parametrize(
+    "raw", [b"\xff" * 40, b"\x80\0" + b"\0" * 30, b"", b"\x05", b"\xff" * 9 + b"\x7f" + b"\0" * 20]
+)
 def test_what_is_no_string_tensor_has_no_sum(kind: type[StringCrc | VariantCrc], raw: bytes) -> None:
     it = kind(1, "little")
     it.update(raw)
@@ -232,10 +288,15 @@ def test_bytes_behind_the_table_leave_its_claims_alone() -> None:
 def test_two_shards_swapped(tmp_path: Path) -> None:
     files = made({"a": b"1" * 20, "b": b"2" * 20}, 2, 9)
     names = [n for n in files if "data" in n]
-    for name, data in zip([*names[::-1], "a b.index"], [files[n] for n in [*names, "a b.index"]], strict=True):
+    for name, data in zip(
+        [*names[::-1], "a b.index"], [files[n] for n in [*names, "a b.index"]], strict=True
+    ):
         (tmp_path / name).write_bytes(data)
     seen = verify([str(tmp_path)], settle=0)
-    assert {Path(f.report.path).name: f.report.verdict for f in seen.files} == {**dict.fromkeys(names, Verdict.BROKEN), "a b.index": Verdict.OK}
+    assert {Path(f.report.path).name: f.report.verdict for f in seen.files} == {
+        **dict.fromkeys(names, Verdict.BROKEN),
+        "a b.index": Verdict.OK,
+    }
 
 
 def test_an_index_renamed_without_its_shards_names_others(tmp_path: Path) -> None:
@@ -246,7 +307,10 @@ def test_an_index_renamed_without_its_shards_names_others(tmp_path: Path) -> Non
 
 
 def test_the_empty_bundle_is_good() -> None:
-    assert look({"x.index": bundle({}), "x.data-00000-of-00001": b""}) == {"x.index": [], "x.data-00000-of-00001": []}
+    assert look({"x.index": bundle({}), "x.data-00000-of-00001": b""}) == {
+        "x.index": [],
+        "x.data-00000-of-00001": [],
+    }
 
 
 # --- hostile ones
@@ -316,14 +380,30 @@ def test_bytes_that_many_tensors_claim_are_read_once() -> None:
     assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) <= size
 
 
-@pytest.mark.parametrize("raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6])
+@pytest.mark.parametrize(
+    "raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6]
+)
 def test_a_footer_alone_is_damage(raw: bytes) -> None:
     assert max(f.severity for f in one(raw)) is Severity.ERROR
 
 
 def test_a_message_is_read_field_by_field() -> None:
-    assert list(fields(b"\x08\x96\x01\x12\x02hi\x1d\1\0\0\0\x21\2\0\0\0\0\0\0\0", 0)) == [(1, 150), (2, b"hi"), (3, 1), (4, 2)]
-    for raw in b"\x08", b"\x08\x80", b"\x08\x80\0", b"\x12\x02h", b"\x1d\1", b"\x0b", b"\x00\x01", b"\x08" + b"\xff" * 9 + b"\x02":
+    assert list(fields(b"\x08\x96\x01\x12\x02hi\x1d\1\0\0\0\x21\2\0\0\0\0\0\0\0", 0)) == [
+        (1, 150),
+        (2, b"hi"),
+        (3, 1),
+        (4, 2),
+    ]
+    for raw in (
+        b"\x08",
+        b"\x08\x80",
+        b"\x08\x80\0",
+        b"\x12\x02h",
+        b"\x1d\1",
+        b"\x0b",
+        b"\x00\x01",
+        b"\x08" + b"\xff" * 9 + b"\x02",
+    ):
         with pytest.raises(Damage):
             list(fields(raw, 0))
     assert unmasked(masked(0x12345678)) == 0x12345678
@@ -360,7 +440,11 @@ def test_other_software_s_index_files_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_other_software_s_index_files_are_left_alone(tmp_path: Path) -> None:
-    for name, data in {"faiss.index": b"IxFI" + bytes(200), "zeros.index": bytes(8192), "empty.index": b""}.items():
+    for name, data in {
+        "faiss.index": b"IxFI" + bytes(200),
+        "zeros.index": bytes(8192),
+        "empty.index": b"",
+    }.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "j.index").write_bytes(b'{"a": 1}')
     assert all(f.report.findings == () for f in verify([str(tmp_path)], settle=0).files)
@@ -389,7 +473,9 @@ def test_the_structure_level_sees_a_flipped_bit_in_an_index(tmp_path: Path) -> N
     raw = bytearray((GOOD / "manager/ckpt-2.index").read_bytes())
     raw[100] ^= 1
     (tmp_path / "x.index").write_bytes(raw)
-    assert [f.code for f in verify([str(tmp_path)], level=Level.STRUCTURE, settle=0).files[0].report.findings] == ["crc-mismatch"]
+    assert [
+        f.code for f in verify([str(tmp_path)], level=Level.STRUCTURE, settle=0).files[0].report.findings
+    ] == ["crc-mismatch"]
 
 
 # --- the list of checkpoints
@@ -436,9 +522,24 @@ def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
     ("text", "codes"),
     [
         (b'model_checkpoint_path: "model.ckpt-5"\nall_model_checkpoint_paths: "model.ckpt-5"\n', []),
-        (b'model_checkpoint_path: "/elsewhere/model.ckpt-5"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-5"\n', []),
-        (b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths: "/elsewhere/model.ckpt-9"\n', ["dangling-tracker"]),
-        (b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n', ["dangling-tracker"]),
+        (
+            (
+                b'model_checkpoint_path: "/elsewhere/model.ckpt-5"\nall_model_checkpoint_paths:'
+                b' "/elsewhere/model.ckpt-5"\n'
+            ),
+            [],
+        ),
+        (
+            (
+                b'model_checkpoint_path: "/elsewhere/model.ckpt-9"\nall_model_checkpoint_paths:'
+                b' "/elsewhere/model.ckpt-9"\n'
+            ),
+            ["dangling-tracker"],
+        ),
+        (
+            b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n',
+            ["dangling-tracker"],
+        ),
         (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
         (b"", ["bad-tracker"]),
         (bytes(100), ["bad-tracker"]),

@@ -1,4 +1,6 @@
-"""torch's formats where the laws of test_formats.py cannot look: sizes beyond 4 GiB, ids, hostile archives, every kind of tensor."""
+"""torch's formats where the laws of test_formats.py cannot look: sizes beyond 4 GiB, ids, hostile archives,
+every kind of tensor.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, ShortRead
 
-ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive"))
+ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (
+    BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive")
+)
 MASK, TOP = (1 << 64) - 1, 0xFFFFFFFF
 
 
@@ -64,8 +68,12 @@ def zeros_crc(n: int) -> int:
     return zlib.crc32(bytes(n & (1 << 20) - 1), crc)
 
 
-def sparse_archive(records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int, int] | None = None) -> Sparse:
-    """What torch's miniz writes, also beyond 4 GiB; an int in place of bytes stands for as many zeros, with the CRC that ``crcs`` gives for it."""
+def sparse_archive(
+    records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int, int] | None = None
+) -> Sparse:
+    """What torch's miniz writes, also beyond 4 GiB; an int in place of bytes stands for as many zeros, with
+    the CRC that ``crcs`` gives for it.
+    """
     pieces, directory, at, digest, n = {}, bytearray(), 0, 0, 0
     for name, content in [*records, (".data/serialization_id", b"")]:
         raw, data = b"f/" + name.encode(), content
@@ -77,12 +85,20 @@ def sparse_archive(records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int
         size = data if isinstance(data, int) else len(data)
         crc = zlib.crc32(data) if isinstance(data, bytes) else (crcs or {}).get(size, 0) if size else 0
         digest ^= (crc + 0x9E3779B9 + (digest << 6) + (digest >> 2)) & MASK if size else 0
-        local = (struct.pack("<2Q", size, 0) if size >= TOP else b"") + (struct.pack("<Q", at) if at >= TOP else b"")
-        central = (struct.pack("<2Q", size, size) if size >= TOP else b"") + (struct.pack("<Q", at) if at >= TOP else b"")
+        local = (struct.pack("<2Q", size, 0) if size >= TOP else b"") + (
+            struct.pack("<Q", at) if at >= TOP else b""
+        )
+        central = (struct.pack("<2Q", size, size) if size >= TOP else b"") + (
+            struct.pack("<Q", at) if at >= TOP else b""
+        )
         local, central = (struct.pack("<2H", 1, len(x)) + x if x else b"" for x in (local, central))
         pad, flags = -(at + 34 + len(raw) + len(local)) % 64, 0x0808 if size else 0x0800
         local += b"FB" + struct.pack("<H", pad) + b"Z" * pad
-        head = struct.pack("<4s5H3I2H", b"PK\3\4", 0, flags, 0, 0, 0, 0, 0, 0, len(raw), len(local)) + raw + local
+        head = (
+            struct.pack("<4s5H3I2H", b"PK\3\4", 0, flags, 0, 0, 0, 0, 0, 0, len(raw), len(local))
+            + raw
+            + local
+        )
         small, where = min(size, TOP), min(at, TOP)
         fields = (0, 0, flags, 0, 0, 0, crc, small, small, len(raw), len(central), 0, 0, 0, 0, where)
         directory += struct.pack("<4s6H3I5H2I", b"PK\1\2", *fields) + raw + central
@@ -98,7 +114,17 @@ def sparse_archive(records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int
         bytes(directory)
         + struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 798, 45, 0, 0, n, n, len(directory), at)
         + struct.pack("<4sIQI", b"PK\6\7", 0, at + len(directory), 1)
-        + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, min(n, 0xFFFF), min(n, 0xFFFF), min(len(directory), TOP), min(at, TOP), 0)
+        + struct.pack(
+            "<4s4H2IH",
+            b"PK\5\6",
+            0,
+            0,
+            min(n, 0xFFFF),
+            min(n, 0xFFFF),
+            min(len(directory), TOP),
+            min(at, TOP),
+            0,
+        )
     )
     return Sparse(pieces, at + len(pieces[at]))
 
@@ -109,7 +135,14 @@ def state(sizes: Sequence[int]) -> bytes:
     for i, n in enumerate(sizes):
         key = b"X" + struct.pack("<I", len(str(i))) + str(i).encode()
         numel = b"\x8a\x06" + n.to_bytes(6, "little")
-        out += key + b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nByteStorage\n" + key + b"X\3\0\0\0cpu" + numel + b"tQK\0"
+        out += (
+            key
+            + b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nByteStorage\n"
+            + key
+            + b"X\3\0\0\0cpu"
+            + numel
+            + b"tQK\0"
+        )
         out += numel + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
     return out + b"u."
 
@@ -146,7 +179,10 @@ def test_structure_reads_little_of_two_gigabytes() -> None:
 
 def test_records_of_four_gigabytes_and_beyond() -> None:
     sizes = [3, TOP - 1, TOP, TOP + 1, 2**33, 0, 7]
-    source, anatomy = sparse_archive(around(sizes), {n: 0x1234 + i for i, n in enumerate(sizes)}), Anatomy(regions=[])
+    source, anatomy = (
+        sparse_archive(around(sizes), {n: 0x1234 + i for i, n in enumerate(sizes)}),
+        Anatomy(regions=[]),
+    )
     assert checked(source, anatomy) == []
     assert [t.nbytes for t in anatomy.tensors] == sizes
     assert all(t.offset is not None and t.offset % 64 == 0 for t in anatomy.tensors)
@@ -157,7 +193,8 @@ def test_records_of_four_gigabytes_and_beyond() -> None:
 
 @pytest.mark.slow
 def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
-    sizes = [TOP + 1, 7, 0]  # 2**32: its one bit flipped gives 0, which is what miniz writes for a size it does not know
+    # 2**32: its one bit flipped gives 0, which is what miniz writes for a size it does not know
+    sizes = [TOP + 1, 7, 0]
     source = sparse_archive(around(sizes), dict.fromkeys(sizes, 4660))
     missed = []
     for i, (at, data) in enumerate(source.pieces):
@@ -182,7 +219,8 @@ def test_more_records_than_sixteen_bits_count() -> None:
     extra = [(f"data/{i}", b"") for i in range(70_000)]
     source, anatomy = sparse_archive([("data.pkl", b"\x80\2}."), *extra, ("version", b"3\n")]), Anatomy()
     began = time.process_time()
-    found = checked(BytesSource(source.read(0, source.size)), anatomy)  # not from the Sparse: a search through all its pieces for each read is slow
+    # not from the Sparse: a search through all its pieces for each read is slow
+    found = checked(BytesSource(source.read(0, source.size)), anatomy)
     assert {f.code for f in bad(found)} == {"extra-storage"}
     assert len(found) < 30
     assert time.process_time() - began < 30
@@ -195,14 +233,27 @@ def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
 
     path = tmp_path / "big.pt"
     with torch.serialization.skip_data():
-        torch.save({"a": torch.ones(3), "big": torch.empty(2**32 + 64, dtype=torch.uint8), "after": torch.ones(5), "none": torch.ones(0)}, path)
+        torch.save(
+            {
+                "a": torch.ones(3),
+                "big": torch.empty(2**32 + 64, dtype=torch.uint8),
+                "after": torch.ones(5),
+                "none": torch.ones(0),
+            },
+            path,
+        )
     if path.stat().st_blocks * 512 > 1 << 20:
         pytest.skip("the file system has no sparse files")
     with LocalSource(str(path)) as source:
         anatomy = Anatomy()
         assert {f.code for f in checked(source, anatomy)} == {"skeleton", "not-checksummed"}
         assert source.bytes_read < 64 * 1024
-    assert [(t.name, t.nbytes) for t in anatomy.tensors] == [("a", 12), ("big", 2**32 + 64), ("after", 20), ("none", 0)]
+    assert [(t.name, t.nbytes) for t in anatomy.tensors] == [
+        ("a", 12),
+        ("big", 2**32 + 64),
+        ("after", 20),
+        ("none", 0),
+    ]
 
 
 # --- the serialization id
@@ -210,7 +261,9 @@ def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
 
 def ids(names: Sequence[str], digits: bytes, crcs: Sequence[int] | None = None) -> list[Finding]:
     data = digits
-    records = [Record("f/" + n, 0, -1, 4, 4, c, 0, 0) for n, c in zip(names, crcs or [0] * len(names), strict=True)]
+    records = [
+        Record("f/" + n, 0, -1, 4, 4, c, 0, 0) for n, c in zip(names, crcs or [0] * len(names), strict=True)
+    ]
     own = Record("f/.data/serialization_id", 0, 0, len(data), len(data), 0, 0, 0)
     return list(serialization_id(BytesSource(data), [*records, own], own, "f/", Anatomy()))
 
@@ -253,7 +306,25 @@ def test_the_checksums_half_must_agree() -> None:
 def test_ids_of_real_archives() -> None:
     """Digits that torch wrote, for sets of all sizes: the names' half is right for all of them."""
     torch = pytest.importorskip("torch")
-    for n in [*range(1, 70), 126, 127, 128, 256, 257, 258, 540, 541, 542, 1108, 1109, 1110, 2000, 2356, 2357, 2358]:
+    for n in [
+        *range(1, 70),
+        126,
+        127,
+        128,
+        256,
+        257,
+        258,
+        540,
+        541,
+        542,
+        1108,
+        1109,
+        1110,
+        2000,
+        2356,
+        2357,
+        2358,
+    ]:
         stream = io.BytesIO()
         writer = torch._C.PyTorchFileWriter(stream)
         names = [f"data/{i}" for i in range(n)]
@@ -298,7 +369,9 @@ def recrc(name: str, *, crc: int = 0) -> bytes:
         digest ^= (c + 0x9E3779B9 + (digest << 6) + (digest >> 2)) & MASK
     digits = data[at : at + 20] + b"%020d" % digest
     new = data[:at] + digits + data[at + 40 :]
-    new = new.replace(struct.pack("<I", zlib.crc32(data[at : at + 40])), struct.pack("<I", zlib.crc32(digits)))
+    new = new.replace(
+        struct.pack("<I", zlib.crc32(data[at : at + 40])), struct.pack("<I", zlib.crc32(digits))
+    )
     return new.replace(struct.pack("<I", old), struct.pack("<I", crc))
 
 
@@ -359,7 +432,10 @@ def test_a_pickle_out_of_few_bytes_is_not_read(size: int) -> None:
     assert peak < 10 << 20
 
 
-@pytest.mark.parametrize(("size", "method"), [(1 << 19, zipfile.ZIP_DEFLATED), (7 << 20, zipfile.ZIP_DEFLATED), (12 << 20, zipfile.ZIP_STORED)])
+@pytest.mark.parametrize(
+    ("size", "method"),
+    [(1 << 19, zipfile.ZIP_DEFLATED), (7 << 20, zipfile.ZIP_DEFLATED), (12 << 20, zipfile.ZIP_STORED)],
+)
 def test_other_pickles_are_read(size: int, method: int) -> None:
     text = bytes(1 << 19) + random.Random(1).randbytes(1 << 20) if size > 1 << 20 else b""
     value = b"\x80\x02B" + struct.pack("<I", size) + text.ljust(size, b"a") + b"."
@@ -368,7 +444,9 @@ def test_other_pickles_are_read(size: int, method: int) -> None:
 
 @pytest.mark.slow
 def test_a_pickle_that_inflates_further_than_it_says_is_bounded() -> None:
-    data = plain_zip([("f/data.pkl", bytes(50_000_000)), ("f/version", b"3\n")]).replace(struct.pack("<I", 50_000_000), struct.pack("<I", 1000))
+    data = plain_zip([("f/data.pkl", bytes(50_000_000)), ("f/version", b"3\n")]).replace(
+        struct.pack("<I", 50_000_000), struct.pack("<I", 1000)
+    )
     tracemalloc.start()
     found = look(data, ZIP)
     peak = tracemalloc.get_traced_memory()[1]
@@ -385,7 +463,11 @@ def test_entries_that_share_one_payload_do_not_multiply(fmt: Any) -> None:
     data = plain_zip([(name, bytes(30 << 20))])
     central, end = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
     entry, n = data[central:end], 5000
-    bomb = data[:central] + entry * n + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, n, n, n * len(entry), central, 0)
+    bomb = (
+        data[:central]
+        + entry * n
+        + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, n, n, n * len(entry), central, 0)
+    )
     anatomy, began = Anatomy(), time.process_time()
     found = look(bomb, fmt, anatomy)
     assert time.process_time() - began < 30
@@ -415,7 +497,12 @@ def test_rubbish_between_two_good_ends_costs_little(seed: int) -> None:
 def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Strided tensors with their dotted names."""
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and not value.is_quantized and not value.is_nested and value.device.type != "meta":
+        if (
+            value.layout is torch.strided
+            and not value.is_quantized
+            and not value.is_nested
+            and value.device.type != "meta"
+        ):
             yield path, value
     elif isinstance(value, dict):
         for k, v in value.items():
@@ -428,7 +515,10 @@ def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "path",
-    sorted({*FORMAT_FILES.glob("torch_*/good/*"), FORMAT_FILES / "pickle_plain/good/tensors.pkl"} - {FORMAT_FILES / "torch_zip/good/package.pt"}),
+    sorted(
+        {*FORMAT_FILES.glob("torch_*/good/*"), FORMAT_FILES / "pickle_plain/good/tensors.pkl"}
+        - {FORMAT_FILES / "torch_zip/good/package.pt"}
+    ),
     ids=lambda p: f"{p.parts[-3]}/{p.name}",
 )
 def test_tensors_lie_where_torch_finds_them(path: Path) -> None:
@@ -443,7 +533,9 @@ def test_tensors_lie_where_torch_finds_them(path: Path) -> None:
         assert (t.dtype, t.shape) == (str(real.dtype).removeprefix("torch."), tuple(real.shape))
         assert t.nbytes == real.numel() * real.element_size()
         if t.offset is not None and real.numel() and path.name != "big-endian.pt":
-            raw = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][: real.element_size()]
+            raw = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][
+                : real.element_size()
+            ]
             assert data[t.offset : t.offset + len(raw)] == raw
 
 
@@ -472,7 +564,11 @@ def test_parts_of_sparse_quantized_and_nested_tensors() -> None:
         "parameter": ("float32", (2,), 8), "parameter.sub": ("float32", (3,), 12), "subclass": ("float32", (2,), 8), "subclass.extra": ("float32", (4,), 16),
     }  # fmt: skip
     assert names("torch_zip/good/odd-keys.pt").keys() == {"1", "(1, 'a')", "None", "0.5"}
-    assert names("pickle_plain/good/tensors.pkl") == {"w": ("float32", (2,), 8), "p": ("float32", (2, 3), 24), "half": ("float16", (1,), 2)}
+    assert names("pickle_plain/good/tensors.pkl") == {
+        "w": ("float32", (2,), 8),
+        "p": ("float32", (2, 3), 24),
+        "half": ("float16", (1,), 2),
+    }
     assert names("torch_tar/good/view.pt") == {"whole": ("float32", (4,), 16), "part": ("float32", (2,), 8)}
 
 
@@ -486,7 +582,9 @@ def test_big_endian_files_say_so() -> None:
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole modules, compiled ones, scripts, packages, exported programs, enums in args: nothing of it is damaged or unsafe."""
+    """Whole modules, compiled ones, scripts, packages, exported programs, enums in args: nothing of it is
+    damaged or unsafe.
+    """
     torch = pytest.importorskip("torch")
     import argparse
     import signal
@@ -497,7 +595,15 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
     net(torch.ones(3, 2)).sum().backward()
     optimizer.step()
     args = argparse.Namespace(exit_signal=signal.SIGTERM, dtype=torch.bfloat16, device=torch.device("cpu"))
-    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "args": args}, "job.pt")
+    torch.save(
+        {
+            "net": net.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+            "args": args,
+        },
+        "job.pt",
+    )
     torch.save(net, "module.pt")
     torch.save(net, "module-legacy.pt", _use_new_zipfile_serialization=False)
     torch.save(torch.compile(net), "compiled.pt")
@@ -521,7 +627,11 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
 
 
 @examples(200)
-@given(st.lists(st.integers(0, 2**48).map(str), max_size=30) | st.integers(0, 3000).map(lambda n: [str(i) for i in range(n)]), st.integers(2, 5))
+@given(
+    st.lists(st.integers(0, 2**48).map(str), max_size=30)
+    | st.integers(0, 3000).map(lambda n: [str(i) for i in range(n)]),
+    st.integers(2, 5),
+)
 def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None:
     assert encoded(value, protocol) in (pickle.dumps(value, protocol), None)
     assert encoded({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
@@ -563,7 +673,10 @@ def test_a_tar_of_many_members_costs_little() -> None:
     assert bad(found)
 
 
-@pytest.mark.parametrize("value", [{}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2}])
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2}],
+)
 @pytest.mark.parametrize("protocol", range(6))
 def test_plain_pickles_are_recognised(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
@@ -574,7 +687,19 @@ def test_plain_pickles_are_recognised(value: Any, protocol: int) -> None:
 @examples(300)
 @given(
     st.text(min_size=3)
-    | st.sampled_from(["count\nvalue\n1\n2\n", "(a, b)\n", "]\n", "}", "name,age\n", "I,1\n2", "N\n\n\n", "Price\n", "S3 bucket\n"])
+    | st.sampled_from(
+        [
+            "count\nvalue\n1\n2\n",
+            "(a, b)\n",
+            "]\n",
+            "}",
+            "name,age\n",
+            "I,1\n2",
+            "N\n\n\n",
+            "Price\n",
+            "S3 bucket\n",
+        ]
+    )
 )
 def test_text_is_no_pickle(text: str) -> None:
     data = text.encode("utf-8", "replace")[:HEAD]

@@ -1,4 +1,6 @@
-"""A pickle that was not read to its end is unknown, never sound: padding hides no call, wherever a framework reads pickles."""
+"""A pickle that was not read to its end is unknown, never sound: padding hides no call, wherever a framework
+reads pickles.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ PADDING = {
     "long bytes of 64 bits": b"\x80\4\x8e" + struct.pack("<Q", LONG) + b"x" * LONG + b"0" + BAD,
     "a long line": b"V" + b"x" * LONG + b"\n0" + BAD,
     "a large frame": b"\x80\4\x95" + struct.pack("<Q", 2 * OPS + len(BAD)) + b"N0" * OPS + BAD,
-    "copied values": P2 + b"](" + b"K\1" * (OPS // 2) + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 4 + b"0" + BAD,
+    "copied values": (
+        P2 + b"](" + b"K\1" * (OPS // 2) + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 4 + b"0" + BAD
+    ),
 }
 
 
@@ -150,15 +154,25 @@ def test_a_file_that_was_not_read_to_its_end_is_never_planned(level: Level, tmp_
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(("top", "name"), [("model/", "data/model.pkl"), ("", "arrays.pickle"), ("model/", "data/weights.pt")])
+@pytest.mark.parametrize(
+    ("top", "name"), [("model/", "data/model.pkl"), ("", "arrays.pickle"), ("model/", "data/weights.pt")]
+)
 def test_pickles_in_other_archives(top: str, name: str, method: int, tmp_path: Path) -> None:
     """Packages, exported programs, and zips of other programs hold pickles that their own loaders read."""
-    for inner, code in (P2 + BAD, "unsafe-pickle"), (PADDING["empty opcodes"], "unread-pickle"), (P.archive(P2 + BAD), "unsafe-pickle"):
+    for inner, code in (
+        (P2 + BAD, "unsafe-pickle"),
+        (PADDING["empty opcodes"], "unread-pickle"),
+        (P.archive(P2 + BAD), "unsafe-pickle"),
+    ):
         if name.endswith(".pt") != inner.startswith(b"PK"):
             continue
         path = tmp_path / "x.zip"
         with zipfile.ZipFile(path, "w", method) as z:
-            for n, data in ((f"{top}archive_format", b"pt2"), (f"{top}version", b"3\n"), (f"{top}{name}", inner)):
+            for n, data in (
+                (f"{top}archive_format", b"pt2"),
+                (f"{top}version", b"3\n"),
+                (f"{top}{name}", inner),
+            ):
                 z.writestr(n, data)
         verdict, codes = seen(path)
         assert code in codes

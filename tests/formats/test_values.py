@@ -1,4 +1,6 @@
-"""The values level: counts agree with numpy's own functions, flipped exponent bits are found, and what good checkpoints hold is no alarm."""
+"""The values level: counts agree with numpy's own functions, flipped exponent bits are found, and what good
+checkpoints hold is no alarm.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ def one(data: bytes, dtype: str, *shape: int) -> tuple[set[str], Stats]:
 def encoded(numbers: Any, dtype: str) -> Any:
     """Bit patterns of numbers, bfloat16 rounded to nearest."""
     if dtype == "bfloat16":
-        return torch.from_numpy(np.asarray(numbers, "f4").copy()).to(torch.bfloat16).view(torch.uint16).numpy()
+        return (
+            torch.from_numpy(np.asarray(numbers, "f4").copy()).to(torch.bfloat16).view(torch.uint16).numpy()
+        )
     return np.asarray(numbers).astype(WIDTHS[dtype]).view(WIDTHS[dtype].replace("f", "u"))
 
 
-@pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float16", "bfloat16"]
+)
 def test_every_pattern_of_the_small_types(dtype: str) -> None:
     """All of them in one tensor, against torch."""
     kind = KINDS[dtype]
@@ -70,8 +76,18 @@ def test_every_pattern_of_the_small_types(dtype: str) -> None:
 def floats(draw: st.DrawFn) -> tuple[str, bytes]:
     dtype = draw(st.sampled_from(sorted(WIDTHS)))
     width = KINDS[dtype].width
-    odd = [0, 1 << (8 * width - 1), KINDS[dtype].special, KINDS[dtype].special + 1, KINDS[dtype].special - 1, 1, (1 << KINDS[dtype].mantissa) - 1]
-    patterns = draw(st.lists(st.integers(0, (1 << 8 * width) - 1) | st.sampled_from(odd), min_size=1, max_size=30))
+    odd = [
+        0,
+        1 << (8 * width - 1),
+        KINDS[dtype].special,
+        KINDS[dtype].special + 1,
+        KINDS[dtype].special - 1,
+        1,
+        (1 << KINDS[dtype].mantissa) - 1,
+    ]
+    patterns = draw(
+        st.lists(st.integers(0, (1 << 8 * width) - 1) | st.sampled_from(odd), min_size=1, max_size=30)
+    )
     return dtype, b"".join(p.to_bytes(width, "little") for p in patterns)
 
 
@@ -118,8 +134,11 @@ def test_what_is_not_in_the_file_is_passed_over() -> None:
         Tensor("huge", "float32", (1 << 60,), 1 << 62, 8),
         Tensor("odd", "float32", (1,), 7, 32),
     ]
-    assert [(s.name, s.count) for s in run(data, *tensors)[1]] == []  # "text" is the first that holds those bytes
-    assert [(s.name, s.count) for s in run(data, *(t for t in tensors if t.name != "text"))[1]] == [("odd", 1)]
+    # "text" is the first that holds those bytes
+    assert [(s.name, s.count) for s in run(data, *tensors)[1]] == []
+    assert [(s.name, s.count) for s in run(data, *(t for t in tensors if t.name != "text"))[1]] == [
+        ("odd", 1)
+    ]
 
 
 def test_complex_numbers_are_two_each() -> None:
@@ -138,7 +157,9 @@ def test_progress_and_bytes_read() -> None:
 
 def test_many_damaged_tensors_are_counted() -> None:
     n = LISTED + 5
-    found, stats = run(struct.pack("<f", math.nan) * n, *(Tensor(f"w{i}", "float32", (1,), 4, 4 * i) for i in range(n)))
+    found, stats = run(
+        struct.pack("<f", math.nan) * n, *(Tensor(f"w{i}", "float32", (1,), 4, 4 * i) for i in range(n))
+    )
     assert len(stats) == n
     assert len(found) == LISTED + 1
     assert found[-1].message == "and 5 more tensors"
@@ -170,7 +191,9 @@ WEIGHTS: dict[str, Callable[[Any, int], Any]] = {
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_a_flip_of_the_highest_exponent_bit_is_found(dtype: str, weights: str) -> None:
-    """It multiplies a number below 2 by 2**128 (float32): the only bit of the exponent that does so to nearly every weight."""
+    """It multiplies a number below 2 by 2**128 (float32): the only bit of the exponent that does so to nearly
+    every weight.
+    """
     rng, kind, found = np.random.default_rng(2), KINDS[dtype], 0
     for _ in range(25):
         bits = encoded(WEIGHTS[weights](rng, 4096), dtype).copy()
@@ -216,7 +239,10 @@ GOOD: dict[str, tuple[Any, str]] = {
     "cumulative sums": (np.cumsum(np.abs(NORMAL) * 1e6), "float32"),
     "cumulative squares": (np.cumsum((NORMAL * 1e8) ** 2), "float32"),
     "all diverged": (np.abs(NORMAL) * 1e30, "float32"),
-    "time stamps in ns among small statistics": (np.where(np.arange(4096) == 5, 1.7e18, NORMAL.ravel()), "float32"),
+    "time stamps in ns among small statistics": (
+        np.where(np.arange(4096) == 5, 1.7e18, NORMAL.ravel()),
+        "float32",
+    ),
     "running variances of half": (np.where(np.arange(128) == 5, 6e4, 1e-3), "float16"),
     "outlier features of half": (np.where(np.arange(4096).reshape(64, 64) == 9, 300.0, NORMAL), "float16"),
     "few values": (np.array([1.0, 2.0, 3e37]), "float32"),

@@ -30,17 +30,30 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["zarr"]
-PACK = {"zstd": zstandard.compress, "zlib": zlib.compress, "gzip": lambda d: gzip.compress(d, mtime=0), "bz2": bz2.compress}
+PACK = {
+    "zstd": zstandard.compress,
+    "zlib": zlib.compress,
+    "gzip": lambda d: gzip.compress(d, mtime=0),
+    "bz2": bz2.compress,
+}
 SHAPES = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4)), max_size=3)
 
 
-def v2(shape: list[int], chunks: list[int], dtype: str = "<i4", codec: str | None = None, separator: str = ".") -> bytes:
+def v2(
+    shape: list[int], chunks: list[int], dtype: str = "<i4", codec: str | None = None, separator: str = "."
+) -> bytes:
     doc = {"chunks": chunks, "compressor": codec and {"id": codec}, "dimension_separator": separator, "dtype": dtype, "fill_value": None,
            "filters": None, "order": "C", "shape": shape, "zarr_format": 2}  # fmt: skip
     return json.dumps(doc).encode()
 
 
-def v3(shape: list[int], chunks: list[int], codecs: list[Mapping[str, object]], dtype: str = "int32", keys: str = "default") -> bytes:
+def v3(
+    shape: list[int],
+    chunks: list[int],
+    codecs: list[Mapping[str, object]],
+    dtype: str = "int32",
+    keys: str = "default",
+) -> bytes:
     grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
     doc = {"chunk_grid": grid, "chunk_key_encoding": {"name": keys}, "codecs": codecs, "data_type": dtype, "fill_value": 0, "node_type": "array",
            "shape": shape, "zarr_format": 3}  # fmt: skip
@@ -58,7 +71,9 @@ BYTES: Mapping[str, object] = {"name": "bytes", "configuration": {"endian": "lit
 
 @examples(60)
 @given(SHAPES, st.sampled_from([None, *PACK]), st.sampled_from([".", "/"]), st.data())
-def test_whole_arrays_are_good_and_their_damage_is_seen(dims: list[tuple[int, int]], codec: str | None, separator: str, draw: st.DataObject) -> None:
+def test_whole_arrays_are_good_and_their_damage_is_seen(
+    dims: list[tuple[int, int]], codec: str | None, separator: str, draw: st.DataObject
+) -> None:
     shape, chunks = [s for s, _ in dims], [c for _, c in dims]
     size = 4 * prod(chunks)
     files = {".zarray": v2(shape, chunks, codec=codec, separator=separator)}
@@ -95,7 +110,10 @@ def test_a_checksum_over_compressed_bytes() -> None:
     packed = zstandard.compress(plain)
     for chain, body in (
         ([BYTES, {"name": "zstd"}, {"name": "crc32c"}], packed + crc32c(packed).to_bytes(4, "little")),
-        ([BYTES, {"name": "crc32c"}, {"name": "zstd"}], zstandard.compress(plain + crc32c(plain).to_bytes(4, "little"))),
+        (
+            [BYTES, {"name": "crc32c"}, {"name": "zstd"}],
+            zstandard.compress(plain + crc32c(plain).to_bytes(4, "little")),
+        ),
     ):
         files = {"zarr.json": v3([3, 4], [3, 4], chain), "c/0/0": body}
         assert seen(files, "c/0/0") == []
@@ -168,7 +186,10 @@ def test_only_checksums_count_as_coverage(name: str) -> None:
 
 
 def test_some_flips_in_zstd_data_break_its_decoding() -> None:
-    for name, least in (("orbax_tree/good/files_zarr2/params.dense.w/0.0", 0.03), ("zarr/good/v2_zstd/0.0", 0.5)):
+    for name, least in (
+        ("orbax_tree/good/files_zarr2/params.dense.w/0.0", 0.03),
+        ("zarr/good/v2_zstd/0.0", 0.5),
+    ):
         good, seen = Fixture(FORMAT_FILES / name), 0
         data = bytearray(good.data)
         places = range(0, 8 * len(data), 7)
@@ -239,7 +260,9 @@ UNKNOWN = v2([4], [4], "posit16", "zstd")
         (v2([GIB], [GIB], "|u1", "zstd"), frame(1 << 18), ["bad-compression"], GIB + (1 << 17)),
     ],
 )  # fmt: skip
-def test_what_comes_out_of_a_frame_is_bounded(text: bytes, chunk: bytes, code: list[str], decoded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_out_of_a_frame_is_bounded(
+    text: bytes, chunk: bytes, code: list[str], decoded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     came_out = counted(monkeypatch)
     assert seen({".zarray": text, "0": chunk}, "0") == code
     assert came_out[0] <= decoded + (1 << 20)
@@ -272,8 +295,17 @@ def test_a_bz2_bomb_of_any_size_stops(dtype: str, code: str, monkeypatch: pytest
 @pytest.mark.slow
 def test_many_small_bombs_in_one_file_are_one() -> None:
     parts, one = 400, frame(1024)  # 128 MiB out of 4 KB
-    sharded = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1 << 27], "codecs": [BYTES, {"name": "zstd"}], "index_codecs": [BYTES]}}
-    index = b"".join((i * len(one)).to_bytes(8, "little") + len(one).to_bytes(8, "little") for i in range(parts))
+    sharded = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [1 << 27],
+            "codecs": [BYTES, {"name": "zstd"}],
+            "index_codecs": [BYTES],
+        },
+    }
+    index = b"".join(
+        (i * len(one)).to_bytes(8, "little") + len(one).to_bytes(8, "little") for i in range(parts)
+    )
     files = {"zarr.json": v3([parts << 27], [parts << 27], [sharded], "uint8"), "c/0": one * parts + index}
     anatomy, said = Anatomy(), claims(files)[0]
     found = list(structure(BytesSource(files["c/0"]), anatomy, said["c/0"][0].check))
@@ -291,18 +323,30 @@ def test_a_long_chain_of_codecs_is_not_followed() -> None:
     assert seen({"zarr.json": v3([12], [12], [BYTES, *[summed] * 15]), "c/0": chunk}, "c/0") == []
     found = look(v3([12], [12], [BYTES, *[summed] * 16]), FMT)
     assert [f.code for f in found] == ["too-complex"]
-    inner = {"name": "sharding_indexed", "configuration": {"chunk_shape": [12], "codecs": [BYTES, *[summed] * 20_000], "index_codecs": [BYTES]}}
+    inner = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [12],
+            "codecs": [BYTES, *[summed] * 20_000],
+            "index_codecs": [BYTES],
+        },
+    }
     assert [f.code for f in look(v3([12], [12], [inner]), FMT)] == ["too-complex"]
 
 
-@pytest.mark.parametrize("window", [zstd.MAGIC + b"\0\xff" + b"\1\0\0", zstd.MAGIC + b"\xe0" + b"\xff" * 8 + b"\1\0\0"])
+@pytest.mark.parametrize(
+    "window", [zstd.MAGIC + b"\0\xff" + b"\1\0\0", zstd.MAGIC + b"\xe0" + b"\xff" * 8 + b"\1\0\0"]
+)
 def test_a_huge_window_is_refused(window: bytes) -> None:
     assert seen({".zarray": v2([1000], [1000], codec="zstd"), "0": window}, "0") != []
 
 
 def test_endless_blocks_end() -> None:
     began = time.process_time()
-    assert seen({".zarray": v2([1000], [1000], codec="zstd"), "0": zstd.MAGIC + b"\0\x58" + bytes(1 << 20)}, "0") != []
+    assert (
+        seen({".zarray": v2([1000], [1000], codec="zstd"), "0": zstd.MAGIC + b"\0\x58" + bytes(1 << 20)}, "0")
+        != []
+    )
     assert time.process_time() - began < 30
 
 

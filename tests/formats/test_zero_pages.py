@@ -72,11 +72,21 @@ GOOD = {
     "padded columns": np.pad(normal(96, 3072), ((0, 0), (0, 1024))),
     "padded rows": np.pad(normal(96, 4096), ((0, 4), (0, 0))),
     "a token's row": np.where(np.arange(100)[:, None] == 50, 0, normal(100, 1024)).astype("<f4"),
-    "two heads": np.where((np.arange(4096) // 1024 == 2) & (np.arange(100)[:, None] // 2 == 3), 0, normal(100, 4096)).astype("<f4"),
-    "half pruned": np.where(np.random.default_rng(2).random((200, 1024)) < 0.5, 0, normal(200, 1024)).astype("<f4"),
-    "nearly all pruned": np.where(np.random.default_rng(2).random((200, 1024)) < 0.995, 0, normal(200, 1024)).astype("<f4"),
+    "two heads": (
+        np.where(
+            (np.arange(4096) // 1024 == 2) & (np.arange(100)[:, None] // 2 == 3), 0, normal(100, 4096)
+        ).astype("<f4")
+    ),
+    "half pruned": (
+        np.where(np.random.default_rng(2).random((200, 1024)) < 0.5, 0, normal(200, 1024)).astype("<f4")
+    ),
+    "nearly all pruned": (
+        np.where(np.random.default_rng(2).random((200, 1024)) < 0.995, 0, normal(200, 1024)).astype("<f4")
+    ),
     "zeros": np.zeros((100, 1024), "<f4"),
-    "a pruned filter": np.where(np.arange(64)[:, None, None, None] == 9, 0, normal(64, 128, 3, 3)).astype("<f4"),
+    "a pruned filter": (
+        np.where(np.arange(64)[:, None, None, None] == 9, 0, normal(64, 128, 3, 3)).astype("<f4")
+    ),
 }
 
 
@@ -91,7 +101,9 @@ def test_zeros_that_somebody_wrote(name: str) -> None:
 
 
 @examples(100)
-@given(st.lists(st.sampled_from([b"\0", b"\1"]), max_size=12), st.integers(0, 2 * PAGE), st.integers(1, 3 * PAGE))
+@given(
+    st.lists(st.sampled_from([b"\0", b"\1"]), max_size=12), st.integers(0, 2 * PAGE), st.integers(1, 3 * PAGE)
+)
 def test_pages_are_found_however_the_bytes_are_cut(kinds: list[bytes], shift: int, step: int) -> None:
     """Whole pages of zeros, as far as each piece holds them whole; all of them when the pieces are pages."""
     data = b"".join(k * PAGE for k in kinds)

@@ -1,4 +1,6 @@
-"""The attacks of benchmarks/attack.py, each carried out against a process of ckpt: none succeeds. The quick ones always, all with -m exhaustive."""
+"""The attacks of benchmarks/attack.py, each carried out against a process of ckpt: none succeeds. The quick
+ones always, all with -m exhaustive.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ sys.path.append(str(BENCHMARKS))  # last: its small_files is another than that o
 import attack
 from _scene import Answer, Scene, scene
 
-ROWS = [pytest.param(a, marks=[pytest.mark.exhaustive] if a.slow else [], id=f"{a.boundary}: {a.name}") for a in attack.ATTACKS]
+ROWS = [
+    pytest.param(a, marks=[pytest.mark.exhaustive] if a.slow else [], id=f"{a.boundary}: {a.name}")
+    for a in attack.ATTACKS
+]
 
 
 @pytest.mark.parametrize("one", ROWS)
@@ -63,14 +68,31 @@ def test_memory_is_that_of_the_command_alone(end: str) -> None:
     ballast = bytearray(200 << 20)
     ballast[::4096] = b"x" * len(ballast[::4096])
     with scene() as at:
-        small, large = (at.ckpt("explain", "truncated", code=f"{end}x = b'x' * ({size} << 20)\n").memory for size in (1, 128))
+        small, large = (
+            at.ckpt("explain", "truncated", code=f"{end}x = b'x' * ({size} << 20)\n").memory
+            for size in (1, 128)
+        )
     assert 10 << 20 < small < 120 << 20 < 128 << 20 < large < 250 << 20
 
 
 def test_obeying_shows(tmp_path: Path) -> None:
-    """What the rows look at is really there when a decision is followed: the same values in a decision of ours are seen by the command."""
+    """What the rows look at is really there when a decision is followed: the same values in a decision of
+    ours are seen by the command.
+    """
     with scene() as at:
         at.demo()
-        answer = at.ckpt("run", at.runs, "--order", "step", "--plan-dir", at.home / "p", "--job", "j", "--", "env", env={"CKPT_X": "PWNED"})
+        answer = at.ckpt(
+            "run",
+            at.runs,
+            "--order",
+            "step",
+            "--plan-dir",
+            at.home / "p",
+            "--job",
+            "j",
+            "--",
+            "env",
+            env={"CKPT_X": "PWNED"},
+        )
         assert answer.code == 0 and "CKPT_X=PWNED" in answer.out
         assert Scene.decision(at)[1]["checkpoint"]["step"] == 10

@@ -1,4 +1,6 @@
-"""The fuzzing target of benchmarks/fuzz.py over the seeds it starts from: what must hold whatever the bytes are holds for every fixture."""
+"""The fuzzing target of benchmarks/fuzz.py over the seeds it starts from: what must hold whatever the bytes
+are holds for every fixture.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ def test_what_once_failed_does_not_fail_again(path: Path) -> None:
 def test_kept_inputs_are_small_and_belong_to_a_target() -> None:
     assert {p.parent.name for p in KEPT} <= set(TARGET.every())
     assert all(p.parent.parent == TARGET.KEPT and 0 < p.stat().st_size <= 64 << 10 for p in KEPT)
-    assert any(data == p.read_bytes() for p in KEPT for data in TARGET.seeds(p.parent.name))  # and mutation starts from them
+    # and mutation starts from them
+    assert any(data == p.read_bytes() for p in KEPT for data in TARGET.seeds(p.parent.name))
 
 
 @pytest.mark.parametrize("name", sorted(TARGET.OTHERS))
@@ -93,7 +96,10 @@ def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> Non
 
 def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
-    monkeypatch.setattr("ckpt_tools.layouts.common.mindformers_records.records", lambda *_: [replace(finding("truncated", "x"), code="no-such-code")])
+    monkeypatch.setattr(
+        "ckpt_tools.layouts.common.mindformers_records.records",
+        lambda *_: [replace(finding("truncated", "x"), code="no-such-code")],
+    )
     with pytest.raises(AssertionError):
         TARGET.target("tracker")(b"20")
 
@@ -117,18 +123,28 @@ def test_every_target_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch,
 
     def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> dict[str, object]:
         asked.append((name, seconds, out))
-        return {"format": name, "executions": 1, "deaths": 0, "defects": {"crash": {}} if name == "names" else {}}
+        return {
+            "format": name,
+            "executions": 1,
+            "deaths": 0,
+            "defects": {"crash": {}} if name == "names" else {},
+        }
 
     monkeypatch.setattr(FUZZ, "campaign", campaign)
     monkeypatch.setattr(FUZZ.os, "sched_getaffinity", lambda _: {0, 1})
     results = FUZZ.campaigns(120, tmp_path, None)
-    assert sorted(name for name, _, _ in asked) == sorted(TARGET.every()) and len({out for _, _, out in asked}) == len(asked)
+    assert sorted(name for name, _, _ in asked) == sorted(TARGET.every()) and len(
+        {out for _, _, out in asked}
+    ) == len(asked)
     assert sum(seconds for _, seconds, _ in asked) <= 2 * 120
     assert FUZZ.summed(results)["defects"] == {"names": ["crash"]} and json.dumps(FUZZ.summed(results))
 
 
 def test_workflows_fuzz_every_target_for_two_minutes_and_every_night_for_long() -> None:
-    push, night = (yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"] for name in ("ci.yml", "nightly.yml"))
+    push, night = (
+        yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"]
+        for name in ("ci.yml", "nightly.yml")
+    )
     assert {"run": ".ci/fuzz"} in push["fuzz"]["steps"]
     assert 'benchmarks/fuzz.py --all --seconds "${1:-120}"' in (ROOT / ".ci/fuzz").read_text()
     steps = night["fuzz"]["steps"]

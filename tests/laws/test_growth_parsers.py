@@ -1,4 +1,6 @@
-"""What a file costs grows as its bytes do, in every format, also where its parts collide, nest or overlap: calls are counted at two sizes."""
+"""What a file costs grows as its bytes do, in every format, also where its parts collide, nest or overlap:
+calls are counted at two sizes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def pickled(n: int, storage: Callable[[int], int]) -> bytes:
     return b"\x80\x02}(" + b"".join(b"X\6\0\0\0%06d" % i + TENSOR % storage(i) for i in range(n)) + b"u."
 
 
-def torch_zip(n: int, storage: Callable[[int], int] = lambda i: i, records: int | None = None, twice: int = 0) -> dict[str, bytes]:
+def torch_zip(
+    n: int, storage: Callable[[int], int] = lambda i: i, records: int | None = None, twice: int = 0
+) -> dict[str, bytes]:
     data = [(f"data/{i:06}", FLOATS) for i in range(n if records is None else records)]
     return {"x.pt": archive(("data.pkl", pickled(n, storage)), ("version", b"3\n"), *data, *(data * twice))}
 
@@ -74,7 +78,10 @@ def mindspore(names: list[str], dims: tuple[int, ...] = (1,)) -> dict[str, bytes
 
 def bundle(n: int, apart: int = 4, per_block: int = 1 << 30) -> dict[str, bytes]:
     entries = {f"w{i:06}".encode(): tf.entry(1, [1], apart * i, 4, tf.crc32c(FLOATS)) for i in range(n)}
-    return {"ckpt-1.index": tf.bundle(entries, per_block=per_block), "ckpt-1.data-00000-of-00001": FLOATS * (n if apart else 1)}
+    return {
+        "ckpt-1.index": tf.bundle(entries, per_block=per_block),
+        "ckpt-1.data-00000-of-00001": FLOATS * (n if apart else 1),
+    }
 
 
 def dcp(n: int, files: int) -> dict[str, bytes]:
@@ -82,12 +89,25 @@ def dcp(n: int, files: int) -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        saver.save({f"w{i}": small_files.tensor(i) for i in range(n)}, storage_writer=saver.FileSystemWriter(name, thread_count=files), no_dist=True)
+        saver.save(
+            {f"w{i}": small_files.tensor(i) for i in range(n)},
+            storage_writer=saver.FileSystemWriter(name, thread_count=files),
+            no_dist=True,
+        )
         return {p.name: p.read_bytes() for p in Path(name).iterdir()}
 
 
 def zarr(n: int) -> dict[str, bytes]:
-    head = {"zarr_format": 2, "shape": [n], "chunks": [1], "dtype": "<f4", "compressor": None, "fill_value": None, "order": "C", "filters": None}
+    head = {
+        "zarr_format": 2,
+        "shape": [n],
+        "chunks": [1],
+        "dtype": "<f4",
+        "compressor": None,
+        "fill_value": None,
+        "order": "C",
+        "filters": None,
+    }
     return {".zarray": json.dumps(head).encode(), **{str(i): FLOATS for i in range(n)}}
 
 
@@ -98,7 +118,10 @@ def shards(n: int, files: int) -> dict[str, bytes]:
         each.setdefault(file, []).append(name)
     index = json.dumps({"metadata": {"total_size": 4 * n}, "weight_map": weights}).encode()
     bodies = {
-        file: safetensors(*(b'"%s":' % w.encode() + LIST % (4 * k, 4 * k + 4) for k, w in enumerate(ws)), data=len(ws)) for file, ws in each.items()
+        file: safetensors(
+            *(b'"%s":' % w.encode() + LIST % (4 * k, 4 * k + 4) for k, w in enumerate(ws)), data=len(ws)
+        )
+        for file, ws in each.items()
     }
     return {"model.safetensors.index.json": index, **bodies}
 
@@ -109,20 +132,34 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "torch, no storage": lambda n: torch_zip(n, records=0),
     "torch, storages of nobody": lambda n: {"x.pt": torch_zip(1, records=n)["x.pt"]},
     "torch, records twice": lambda n: torch_zip(n, twice=1),
-    "torch, one name": lambda n: {"x.pt": archive(("data.pkl", b"\x80\x02}."), ("version", b"3\n"), *[("data/0", b"")] * n)},
+    "torch, one name": lambda n: {
+        "x.pt": archive(("data.pkl", b"\x80\x02}."), ("version", b"3\n"), *[("data/0", b"")] * n)
+    },
     "torch, old format": legacy,
     "zip": lambda n: {"x.npz": archive(*((f"{i}.npy", b"x") for i in range(n)))},
     "pickle": lambda n: {"x.pkl": b"\x80\x02](" + b"}" * n + b"e."},
-    "safetensors": lambda n: {"x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)},
-    "safetensors, one place": lambda n: {"x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (0, 4) for i in range(n)), data=1)},
+    "safetensors": lambda n: {
+        "x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)
+    },
+    "safetensors, one place": lambda n: {
+        "x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (0, 4) for i in range(n)), data=1)
+    },
     "safetensors, backwards": lambda n: {
-        "x.safetensors": safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in reversed(range(n))), data=n)
+        "x.safetensors": safetensors(
+            *(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in reversed(range(n))), data=n
+        )
     },
-    "safetensors, one name": lambda n: {"x.safetensors": safetensors(*(b'"w":' + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)},
+    "safetensors, one name": lambda n: {
+        "x.safetensors": safetensors(*(b'"w":' + LIST % (4 * i, 4 * i + 4) for i in range(n)), data=n)
+    },
     "safetensors, metadata": lambda n: {
-        "x.safetensors": safetensors(b'"__metadata__":{' + b",".join(b'"k%d":"v"' % i for i in range(n)) + b"}", data=0)
+        "x.safetensors": safetensors(
+            b'"__metadata__":{' + b",".join(b'"k%d":"v"' % i for i in range(n)) + b"}", data=0
+        )
     },
-    "safetensors, braces": lambda n: {"x.safetensors": safetensors(*(b'"w%d":{"x":"%s"}' % (i, b"}" * 40) for i in range(n)), data=0)},
+    "safetensors, braces": lambda n: {
+        "x.safetensors": safetensors(*(b'"w%d":{"x":"%s"}' % (i, b"}" * 40) for i in range(n)), data=0)
+    },
     "safetensors, set": lambda n: shards(n, 4),
     "safetensors, many files": lambda n: shards(n, n),
     "JSON": lambda n: {"config.json": json.dumps({f"k{i}": i for i in range(n)}).encode()},
@@ -160,11 +197,13 @@ def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
     assert counted[2] < 6 * counted[1], counted
 
 
-# -- bounds --------------------------------------------------------------------------------------------------------------------------
+# -- bounds --------------------------------------------------------------------------------------------------
 
 
 def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More records, tensors or values than are kept: never sound; and unknown where a pickle among them was not read."""
+    """More records, tensors or values than are kept: never sound; and unknown where a pickle among them was
+    not read.
+    """
     monkeypatch.setattr(zip_directory, "MAX_RECORDS", 50)
     monkeypatch.setattr("ckpt_tools.formats.safetensors.safetensors.MAX_TENSORS", 50)
     monkeypatch.setattr(json_text, "MAX_MEMORY", 2000)
@@ -174,7 +213,11 @@ def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ((file, data),) = FILES[name](n).items()
             (tmp_path / file).write_bytes(data)
             report = verify([str(tmp_path / file)]).files[0].report
-            assert report.verdict in ({verdict} if n == 60 else {Verdict.OK, Verdict.SUSPECT}), (name, n, report.findings)
+            assert report.verdict in ({verdict} if n == 60 else {Verdict.OK, Verdict.SUSPECT}), (
+                name,
+                n,
+                report.findings,
+            )
             assert (code in {f.code for f in report.findings}) == (n == 60)
 
 

@@ -1,4 +1,6 @@
-"""Pickles cost what their bytes cost: the operations grow as the stream does whatever its keys, and memory has an end."""
+"""Pickles cost what their bytes cost: the operations grow as the stream does whatever its keys, and memory
+has an end.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ INTO: dict[str, Callable[[list[bytes]], bytes]] = {
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("alike", ALIKE)
 def test_keys_that_python_takes_for_alike(alike: str, into: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No number of a stream is a key by its own hash, which anybody can foresee, and few are compared with others."""
+    """No number of a stream is a key by its own hash, which anybody can foresee, and few are compared with
+    others.
+    """
     compared = 0
     equal = Number.__eq__
 
@@ -79,13 +83,17 @@ def test_keys_that_python_takes_for_alike(alike: str, into: str, monkeypatch: py
 
 
 def test_numbers_are_still_equal_as_numbers_are() -> None:
-    got = read_pickle(P2 + b"}(" + real(5000.0) + b"NJ\x88\x13\0\0NK\1N" + real(1.0) + b"N" + long1(1 << 63) + b"Nu.").value
+    got = read_pickle(
+        P2 + b"}(" + real(5000.0) + b"NJ\x88\x13\0\0NK\1N" + real(1.0) + b"N" + long1(1 << 63) + b"Nu."
+    ).value
     assert len(got) == 3
     assert sorted(map(text, got), key=len) == ["1", "5000", str(1 << 63)]
 
 
 def test_the_memo_is_no_dict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries in order cost a list's place each; those that a stream numbers as it likes are keyed by what it cannot foresee."""
+    """Entries in order cost a list's place each; those that a stream numbers as it likes are keyed by what it
+    cannot foresee.
+    """
     made: list[machine.Machine] = []
     forget = machine.Machine.stop
     monkeypatch.setattr(machine.Machine, "stop", lambda self, op: made.append(self) or forget(self, op))
@@ -93,11 +101,17 @@ def test_the_memo_is_no_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = b"".join(b"p%d\n" % (k * PRIME) for k in range(40)) + b"p-1\n"
     got = read_pickle(P2 + b"K\7" + puts + lines + b"0j\0\x20\0\0g%d\n\x86." % PRIME).value
     assert got == (7, 7)
-    assert type(made[0].memo) is list and len(made[0].memo) < 100_000 and all(type(k) is str and not k.isdigit() for k in made[0].far)
+    assert (
+        type(made[0].memo) is list
+        and len(made[0].memo) < 100_000
+        and all(type(k) is str and not k.isdigit() for k in made[0].far)
+    )
 
 
 def test_the_memo_as_pythons_own() -> None:
-    """Numbers that are left out, given twice, far away, and those that MEMOIZE gives beside them, which counts entries."""
+    """Numbers that are left out, given twice, far away, and those that MEMOIZE gives beside them, which
+    counts entries.
+    """
     import pickle
 
     for stream in (
@@ -115,12 +129,14 @@ def test_the_memo_as_pythons_own() -> None:
         read_pickle(P4 + b"K\1q\5h\4.")
 
 
-# -- growth ------------------------------------------------------------------------------------------------------------------------
+# -- growth --------------------------------------------------------------------------------------------------
 
 
 STORMS: dict[str, Callable[[int], bytes]] = {
     "puts": lambda n: P2 + b"N" + b"".join(b"r" + (k * 3).to_bytes(4, "little") for k in range(n)) + b".",
-    "puts backwards": lambda n: P2 + b"N" + b"".join(b"r" + (n - k).to_bytes(4, "little") for k in range(n)) + b".",
+    "puts backwards": (
+        lambda n: P2 + b"N" + b"".join(b"r" + (n - k).to_bytes(4, "little") for k in range(n)) + b"."
+    ),
     "memoizes": lambda n: P4 + b"N" + b"\x94" * n + b".",
     "lines": lambda n: P2 + b"N" + b"".join(b"p%d\n" % (k * PRIME) for k in range(n)) + b".",
     "marks": lambda n: P2 + b"(" * n + b"0" * n + b"N.",
@@ -138,7 +154,15 @@ STORMS: dict[str, Callable[[int], bytes]] = {
 def test_work_grows_as_the_stream_does(name: str) -> None:
     def reading(n: int) -> int:
         data = in_archive(STORMS[name](n))
-        return calls(lambda: list(structure(BytesSource(data), Anatomy(), BY_NAME["torch_zip"].checks[next(iter(BY_NAME["torch_zip"].checks))])))
+        return calls(
+            lambda: list(
+                structure(
+                    BytesSource(data),
+                    Anatomy(),
+                    BY_NAME["torch_zip"].checks[next(iter(BY_NAME["torch_zip"].checks))],
+                )
+            )
+        )
 
     small, large = reading(500), reading(2000)
     assert large < 6 * small, (small, large)
@@ -152,7 +176,7 @@ def in_archive(data: bytes, *more: tuple[str, bytes, int]) -> bytes:
         return out.getvalue()
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 
 HEAVY: dict[str, bytes] = {
     "dicts": b"}", "lists": b"]", "marks": b"(", "sets": b"\x8f", "tuples": b"\x85", "ints": b"M\xff\xff", "texts": b"X\x64\0\0\0" + b"a" * 100,
@@ -187,7 +211,9 @@ with open("/proc/self/status") as status:  # ru_maxrss begins with that of the p
 
 def megabytes(path: Path) -> tuple[str, int]:
     """The verdict on a file and the memory that a whole process took for it."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=True
+    )
     verdict, peak = done.stdout.split()
     return verdict, int(peak)
 
@@ -223,7 +249,12 @@ def test_long_bytes_are_passed_over(tmp_path: Path) -> None:
     got = read_from(source, 0, source.size, source.read(0, 65536), seen)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert type(got.value[0]) is Long and got.end == source.size and list(seen) == [("os", "system")] and list(seen.values()) == [11 + n]
+    assert (
+        type(got.value[0]) is Long
+        and got.end == source.size
+        and list(seen) == [("os", "system")]
+        and list(seen.values()) == [11 + n]
+    )
     assert source.bytes_read < 1 << 20 and peak < 1 << 20
 
 
@@ -234,7 +265,9 @@ def test_a_window_reads_what_the_whole_reads(first: int, monkeypatch: pytest.Mon
     from ckpt_tools.formats.pickles import reader
 
     monkeypatch.setattr(reader, "WINDOW", 64)
-    value = {f"layer.{k}": (k * 1.5, [k] * 40, "t" * k, b"b" * (k * 7), {k, k + 5000}, 3**k) for k in range(60)}
+    value = {
+        f"layer.{k}": (k * 1.5, [k] * 40, "t" * k, b"b" * (k * 7), {k, k + 5000}, 3**k) for k in range(60)
+    }
     for protocol in range(6):
         data = b"junk" + pickle.dumps(value, protocol) + b"more"
         here, there = dict[Any, int](), dict[Any, int]()
@@ -255,17 +288,22 @@ def plain(value: Any) -> Any:
     return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-# -- what is said of storages and keys ----------------------------------------------------------------------------------------------
+# -- what is said of storages and keys -----------------------------------------------------------------------
 
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n%s\nX\1\0\0\0%dX\3\0\0\0cpuK\4tQK\0K\4\x85K\1\x85\x89NtR"
 
 
 def found(data: bytes) -> list[str]:
-    return sorted(f.code for f in structure(BytesSource(data), Anatomy(), next(iter(BY_NAME["torch_zip"].checks.values()))))
+    return sorted(
+        f.code
+        for f in structure(BytesSource(data), Anatomy(), next(iter(BY_NAME["torch_zip"].checks.values())))
+    )
 
 
 def state(*tensors: tuple[bytes, bytes, int]) -> bytes:
-    return P2 + b"}(" + b"".join(b"X\1\0\0\0" + key + TENSOR % (kind, at) for key, kind, at in tensors) + b"u."
+    return (
+        P2 + b"}(" + b"".join(b"X\1\0\0\0" + key + TENSOR % (kind, at) for key, kind, at in tensors) + b"u."
+    )
 
 
 PAYLOAD = b"0123456789abcdef"
@@ -285,6 +323,8 @@ def test_one_key_pickled_twice_is_said() -> None:
 
 
 def test_one_storage_under_two_types_is_said() -> None:
-    tied, two = (state((b"a", b"FloatStorage", 0), (b"b", kind, 0)) for kind in (b"FloatStorage", b"IntStorage"))
+    tied, two = (
+        state((b"a", b"FloatStorage", 0), (b"b", kind, 0)) for kind in (b"FloatStorage", b"IntStorage")
+    )
     assert "storage-dtypes" not in found(in_archive(tied, ("data/0", PAYLOAD, 0)))
     assert "storage-dtypes" in found(in_archive(two, ("data/0", PAYLOAD, 0)))

@@ -1,4 +1,6 @@
-"""What a plan costs grows as the directory does, whatever lies in it: calls are counted at two sizes, never seconds."""
+"""What a plan costs grows as the directory does, whatever lies in it: calls are counted at two sizes, never
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def put(path: Path, data: bytes = b"", minute: int = 0) -> None:
 
 
 def files(name: str, data: bytes = b"", apart: int = 0) -> Callable[[Path, int], None]:
-    """As many files as asked for; ``{i}`` in their names counts them, ``{}`` of Megatron's name are step and rank."""
+    """As many files as asked for; ``{i}`` in their names counts them, ``{}`` of Megatron's name are step and
+    rank.
+    """
 
     def make(root: Path, n: int) -> None:
         for i in range(1, n + 1):
@@ -104,9 +108,12 @@ def cost(root: Path, settle: float) -> int:
 
 @pytest.mark.parametrize("settle", [120.0, pytest.param(1e12, id="under-way")])
 @pytest.mark.parametrize("name", TREES)
-def test_a_plan_grows_as_the_directory_does(name: str, settle: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_grows_as_the_directory_does(
+    name: str, settle: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a run that ended long ago, and of one that may still be written."""
-    monkeypatch.setattr(contradictions, "_SIZES_COMPARED", 8)  # what is compared with each candidate has an end, and these trees are small
+    # what is compared with each candidate has an end, and these trees are small
+    monkeypatch.setattr(contradictions, "_SIZES_COMPARED", 8)
     counted = []
     for size in (1, SMALL, 4 * SMALL):  # the first one imports what is imported once
         TREES[name](tmp_path / str(size), size)

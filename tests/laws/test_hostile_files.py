@@ -1,4 +1,6 @@
-"""Decisions, views and caches that somebody else wrote: an error that says why, or as if they were not there; never exit 70, and never their orders."""
+"""Decisions, views and caches that somebody else wrote: an error that says why, or as if they were not there;
+never exit 70, and never their orders.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def text_of(body: object) -> bytes:
 
 
 def followed(path: str, rank: int | None) -> str:
-    """Everything that any command does with a decision, and the words and variables that a job would start with."""
+    """Everything that any command does with a decision, and the words and variables that a job would start
+    with.
+    """
     taken = job.taken(read(path), rank, needed=False)
     values = environment(taken.decision, taken.rank)
     assert set(values) <= {*EXPORTED, *RESUME_VARIABLES}
@@ -54,15 +58,23 @@ def followed(path: str, rank: int | None) -> str:
     for word in (*words, *values.values()):
         os.fsencode(word)
         assert "\0" not in word
-    return "\n".join([shell.exports(values), as_json.dump({**taken.body, "env": values}), repr(taken.paths), *words])
+    return "\n".join(
+        [shell.exports(values), as_json.dump({**taken.body, "env": values}), repr(taken.paths), *words]
+    )
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------------------------
+# -- decisions -----------------------------------------------------------------------------------------------
 
 
 def small(body: dict[str, Any]) -> dict[str, Any]:
     """A decision without what is the same again: one candidate, one warning."""
-    return {**body, "candidates": [], "warnings": [], "topology": {}, "ranks": [{**r, "files": r["files"][:1]} for r in body["ranks"]]}
+    return {
+        **body,
+        "candidates": [],
+        "warnings": [],
+        "topology": {},
+        "ranks": [{**r, "files": r["files"][:1]} for r in body["ranks"]],
+    }
 
 
 def followed_or_refused(path: Path, data: bytes, what: str) -> bool:
@@ -97,8 +109,24 @@ def test_every_change_of_one_value(tmp_path: Path) -> None:
         (("resume", "path"), "/elsewhere"),
         (("resume", "args"), ["--load", "/elsewhere"]),
         (("resume", "env"), {"CKPT_LOAD_DIR": "/elsewhere"}),
-        (("view",), {"root": "/v", "checkpoint": "/v/c", "ranks": {"0": ["/etc/passwd"], "1": ["/v/b"]}, "shared": []}),
-        (("view",), {"root": "/v", "checkpoint": "/v/c", "ranks": {"0": ["/v/../etc/passwd"], "1": ["/v/b"]}, "shared": []}),
+        (
+            ("view",),
+            {
+                "root": "/v",
+                "checkpoint": "/v/c",
+                "ranks": {"0": ["/etc/passwd"], "1": ["/v/b"]},
+                "shared": [],
+            },
+        ),
+        (
+            ("view",),
+            {
+                "root": "/v",
+                "checkpoint": "/v/c",
+                "ranks": {"0": ["/v/../etc/passwd"], "1": ["/v/b"]},
+                "shared": [],
+            },
+        ),
         (("view",), {"root": "/v", "checkpoint": "/vv", "ranks": {}, "shared": []}),
         (("view",), {"root": "/v", "checkpoint": "/v/c", "ranks": {"0": []}, "shared": []}),
         (("ranks", 0, "files"), []),
@@ -143,22 +171,33 @@ GARBAGE: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_the_commands_that_read_a_decision(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_that_read_a_decision(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, code = GARBAGE[name]
     path = tmp_path / "x.json"
     path.write_bytes(data)
     for variable in set(os.environ) - set(CLEAN):
         monkeypatch.delenv(variable)
     monkeypatch.setenv("CKPT_PLAN", str(path))
-    for line in (["latest", "--rank", "0"], ["latest", "--rank", "0", "--json"], ["hook", "--read"], ["hook", "--read", "--format", "slurm"]):
+    for line in (
+        ["latest", "--rank", "0"],
+        ["latest", "--rank", "0", "--json"],
+        ["hook", "--read"],
+        ["hook", "--read", "--format", "slurm"],
+    ):
         assert cli.execute(line) == code
         out, err = capsys.readouterr()
         assert "no decision" in out + err and "Traceback" not in err
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_a_state_directory_with_garbage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a decision of this job should be, and where the last start should be noted: 2, 5, or a decision made anew where nobody can have started by it."""
+def test_a_state_directory_with_garbage(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a decision of this job should be, and where the last start should be noted: 2, 5, or a decision
+    made anew where nobody can have started by it.
+    """
     data, _ = GARBAGE[name]
     first = decided(tmp_path)
     root, plans = str(tmp_path / "run"), str(tmp_path / "plans")
@@ -168,7 +207,9 @@ def test_a_state_directory_with_garbage(name: str, tmp_path: Path, monkeypatch: 
     again = ["hook", root, "--plan-dir", plans, "--world-size", "2", "--job", "j", "--json"]
     assert cli.execute(again) in (0, 2, 5)
     (first.parent.parent / decision_log.LAST).write_bytes(data)
-    assert cli.execute(["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow-none", "--json"]) in (0, 2, 5)
+    assert cli.execute(
+        ["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow-none", "--json"]
+    ) in (0, 2, 5)
     empty = tmp_path / "empty"
     empty.mkdir()
     note = Path(decision_log.place(plans, str(empty))) / decision_log.LAST
@@ -194,7 +235,9 @@ def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("case", "question"), [q for q in questions() if q.id.endswith("-0")])
 def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
-    """A plan for each case of each layout, with and without a view, and what a start that failed leaves to the others."""
+    """A plan for each case of each layout, with and without a view, and what a start that failed leaves to
+    the others.
+    """
     root = materialise(case, tmp_path)
     damage(root, question)
     try:
@@ -210,11 +253,22 @@ def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path:
 
 def stamped(body: dict[str, Any]) -> bytes:
     return as_json.dump(
-        {**body, "decision": {"root": "/x", "decided_at": 1.5, "host": "h", "pid": 1, "process": "1.1", "agent": "", "job": None}}
+        {
+            **body,
+            "decision": {
+                "root": "/x",
+                "decided_at": 1.5,
+                "host": "h",
+                "pid": 1,
+                "process": "1.1",
+                "agent": "",
+                "job": None,
+            },
+        }
     ).encode()
 
 
-# -- views and caches --------------------------------------------------------------------------------------------------------------
+# -- views and caches ----------------------------------------------------------------------------------------
 
 
 def test_every_change_of_the_note_in_a_view(tmp_path: Path) -> None:
@@ -237,7 +291,10 @@ def test_every_change_of_a_kept_report(tmp_path: Path) -> None:
     """It is no report, or one that can be used as any other."""
     root = megatron(tmp_path / "run", steps=(10,))
     report = api.verify([str(root)]).files[0].report
-    data = pack(replace(report, findings=(report.findings or ()) + (checked_finding(),), stats=()), {"a": ((0,), (1,))})  # type: ignore[dict-item]
+    data = pack(
+        replace(report, findings=(report.findings or ()) + (checked_finding(),), stats=()),
+        {"a": ((0,), (1,))},
+    )  # type: ignore[dict-item]
     assert data is not None and unpack("/p", data)
     for what, other in mutants(json.loads(data)):
         try:
@@ -259,7 +316,10 @@ def checked_finding() -> Any:
 def usable(report: Report) -> None:
     """What later stages do with one."""
     as_json.dump(as_json._report(report))
-    assert report.size + report.bytes_read + report.mtime_ns + report.tensors + report.mode is not None and sorted(report.metadata) is not None
+    assert (
+        report.size + report.bytes_read + report.mtime_ns + report.tensors + report.mode is not None
+        and sorted(report.metadata) is not None
+    )
     assert report.coverage <= report.coverage + 1 and report.signature + "" is not None
 
 
@@ -267,7 +327,9 @@ FORGED: dict[str, Callable[[sqlite3.Connection], object]] = {
     "garbage": lambda db: db.execute("UPDATE seen SET entry = x'00ff'"),
     "deep": lambda db: db.execute("UPDATE seen SET entry = ?", (b"[" * 100_000,)),
     "text": lambda db: db.execute("UPDATE seen SET entry = 'text', depth = 'deep', seen_ns = 'now'"),
-    "null": lambda db: db.execute("UPDATE seen SET entry = NULL, depth = NULL, seen_ns = NULL, used_ns = NULL"),
+    "null": lambda db: db.execute(
+        "UPDATE seen SET entry = NULL, depth = NULL, seen_ns = NULL, used_ns = NULL"
+    ),
     "infinite": lambda db: db.execute("UPDATE seen SET seen_ns = 9e999, depth = 9e999"),
     "pruned": lambda db: db.execute("INSERT INTO pruned VALUES ('now')"),
     "view": lambda db: db.executescript("ALTER TABLE seen RENAME TO s; CREATE VIEW seen AS SELECT * FROM s"),
@@ -275,8 +337,12 @@ FORGED: dict[str, Callable[[sqlite3.Connection], object]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_cache_is_not_used(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer is that without a cache: the digests of forged entries are right, as a forger would make them."""
+def test_a_forged_cache_is_not_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer is that without a cache: the digests of forged entries are right, as a forger would make
+    them.
+    """
     home = tmp_path / "cache"
     monkeypatch.setenv("CKPT_CACHE_DIR", str(home))
     root = megatron(tmp_path / "run", steps=(10,))
@@ -288,11 +354,16 @@ def test_a_forged_cache_is_not_used(name: str, tmp_path: Path, monkeypatch: pyte
     assert db.execute("SELECT count(*) FROM seen").fetchone()[0]
     FORGED[name](db)
     if name not in ("pruned", "view"):
-        for row in db.execute("SELECT rowid, path, question, entry, depth, seen_ns, bad, identity FROM seen").fetchall():
+        for row in db.execute(
+            "SELECT rowid, path, question, entry, depth, seen_ns, bad, identity FROM seen"
+        ).fetchall():
             digest = xxhash.xxh3_64_digest(repr(tuple(row[1:])).encode())
             db.execute("UPDATE seen SET digest = ? WHERE rowid = ?", (digest, row[0]))
     db.commit()
     db.close()
     assert cli.execute(line) == 0
     out, err = capsys.readouterr()
-    assert re.sub('"bytes_read": [0-9]+', "", out) == re.sub('"bytes_read": [0-9]+', "", good) and "Traceback" not in err
+    assert (
+        re.sub('"bytes_read": [0-9]+', "", out) == re.sub('"bytes_read": [0-9]+', "", good)
+        and "Traceback" not in err
+    )

@@ -1,4 +1,6 @@
-"""Laws of the plan on real random trees: it is what an oracle works out from their description, and it depends on nothing that does not matter."""
+"""Laws of the plan on real random trees: it is what an oracle works out from their description, and it
+depends on nothing that does not matter.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ BYTES = ("truncate", "zero", "flip")
 
 def selection(q: Question) -> Selection:
     return Selection(
-        world_size=q.world, replica_groups={"": q.groups} if q.groups else {}, fault_ranks=q.faults, save_interval=q.interval, order=q.order
+        world_size=q.world,
+        replica_groups={"": q.groups} if q.groups else {},
+        fault_ranks=q.faults,
+        save_interval=q.interval,
+        order=q.order,
     )
 
 
@@ -58,14 +64,20 @@ def files(made: LoadPlan, root: Path) -> tuple[dict[int, dict[str, list[str]]], 
 
 def compare(made: LoadPlan | str, expected: Answer | str, root: Path) -> None:
     if isinstance(made, str) or isinstance(expected, str):
-        # where another number of ranks saved and files are damaged as well, either may be said: both stop the job
-        assert made == expected or {made if isinstance(made, str) else "", expected if isinstance(expected, str) else ""} == {
+        # where another number of ranks saved and files are damaged as well, either may be said: both stop the
+        # job
+        assert made == expected or {
+            made if isinstance(made, str) else "",
+            expected if isinstance(expected, str) else "",
+        } == {
             "UsageError",
             "NoneUsable",
         }
         return
     assert made.checkpoint is not None
-    note(f"rejected {[(r.checkpoint.path, [(f.code, f.message) for f in r.findings]) for r in made.rejected]}")
+    note(
+        f"rejected {[(r.checkpoint.path, [(f.code, f.message) for f in r.findings]) for r in made.rejected]}"
+    )
     ranks, shared = files(made, root)
     note(f"planned {ranks} {shared}")
     assert number(made) == expected.step
@@ -110,7 +122,11 @@ def test_saves_without_the_highest_ranks_are_what_the_oracle_says(data: st.DataO
     q = question(data, made)
     for i, s in enumerate(made.saves):
         s.mtime = START + 600 * i
-        size = data.draw(st.sampled_from([few, few, made.world]), label=f"ranks at {s.step}") if i else made.world
+        size = (
+            data.draw(st.sampled_from([few, few, made.world]), label=f"ranks at {s.step}")
+            if i
+            else made.world
+        )
         for f in s.files[size:]:
             f.harm = "gone"
     for _ in range(data.draw(st.integers(0, 1), label="harms")):
@@ -122,7 +138,9 @@ def test_saves_without_the_highest_ranks_are_what_the_oracle_says(data: st.DataO
         compare(asked(Path(name), q), expected, Path(name))
 
 
-def built(data: st.DataObject, layout: str, root: Path, harms: int = 2) -> tuple[Tree, Question, Answer | str]:
+def built(
+    data: st.DataObject, layout: str, root: Path, harms: int = 2
+) -> tuple[Tree, Question, Answer | str]:
     """A tree in which files are damaged in place: which checkpoints there are, and of whom, is not in doubt."""
     made = tree(data, layout)
     q = question(data, made)
@@ -146,7 +164,9 @@ def told(made: LoadPlan | str, root: Path) -> object:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
-def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_is_chosen(layout: str, data: st.DataObject) -> None:
+def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_is_chosen(
+    layout: str, data: st.DataObject
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         made, q, expected = built(data, layout, root)
@@ -186,7 +206,14 @@ def test_damage_where_the_plan_does_not_look_never_changes_it(layout: str, data:
 
 def state(root: Path) -> dict[str, object]:
     return {
-        str(p): (s.st_size, s.st_mtime_ns, s.st_mode, s.st_nlink, s.st_ino, p.read_bytes() if p.is_file() else b"")
+        str(p): (
+            s.st_size,
+            s.st_mtime_ns,
+            s.st_mode,
+            s.st_nlink,
+            s.st_ino,
+            p.read_bytes() if p.is_file() else b"",
+        )
         for p in [root, *root.rglob("*")]
         for s in [p.stat()]
     }
@@ -195,7 +222,9 @@ def state(root: Path) -> dict[str, object]:
 class Shuffled:
     """``os.scandir`` in an order of its own."""
 
-    def __init__(self, path: object, shuffle: Callable[[list[object]], None], real: Callable[..., Any]) -> None:
+    def __init__(
+        self, path: object, shuffle: Callable[[list[object]], None], real: Callable[..., Any]
+    ) -> None:
         with real(path) as it:
             self.entries = list(it)
         shuffle(self.entries)
@@ -210,7 +239,9 @@ class Shuffled:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
-def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modified(layout: str, data: st.DataObject) -> None:
+def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modified(
+    layout: str, data: st.DataObject
+) -> None:
     made, q = described(data, layout)
     shuffle = random.Random(data.draw(st.integers(0, 9), label="order of entries")).shuffle
     with tempfile.TemporaryDirectory() as name:
@@ -245,7 +276,10 @@ def test_verify_blames_what_was_harmed_and_nothing_else(layout: str, data: st.Da
         write(made, root)
         result = verify([name])
         verdicts = {os.path.relpath(r.report.path, root): r.report.verdict for r in result.files}
-        note(f"{[(r.report.path, r.report.findings) for r in result.files if r.report.findings]} {result.findings}")
+        note(
+            f"{[(r.report.path, r.report.findings) for r in result.files if r.report.findings]}"
+            f" {result.findings}"
+        )
         for f in (f for s in made.saves for f in s.files):
             if not f.harm:
                 assert verdicts[f.path] is not Verdict.BROKEN or any(f in s.files for s in harmed), f.path
@@ -254,4 +288,6 @@ def test_verify_blames_what_was_harmed_and_nothing_else(layout: str, data: st.Da
         for finding in result.findings:
             if finding.severity is Severity.ERROR:
                 where = os.path.relpath(finding.path, root)
-                assert where in made.others or any(f.path.startswith(where) for s in harmed for f in s.files), finding
+                assert where in made.others or any(
+                    f.path.startswith(where) for s in harmed for f in s.files
+                ), finding

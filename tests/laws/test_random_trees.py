@@ -1,4 +1,5 @@
-"""Any tree of files: names made from the templates of all layouts, and names that miss them narrowly; contents real, cut, empty or of no sense.
+"""Any tree of files: names made from the templates of all layouts, and names that miss them narrowly;
+contents real, cut, empty or of no sense.
 
 Nothing but a CkptError may come out of a question, and the tree must be what it was.
 """
@@ -32,10 +33,41 @@ from ckpt_tools.output import story, table, tree
 
 T = TypeVar("T")
 SAMPLES = LAYOUT_TREES
-STRAYS = ["rank_0/meta.json", "resume_record/latest_checkpointed_iteration.txt", "net-graph.meta", "x.tmp", "model.ckpt.dirty"]
+STRAYS = [
+    "rank_0/meta.json",
+    "resume_record/latest_checkpointed_iteration.txt",
+    "net-graph.meta",
+    "x.tmp",
+    "model.ckpt.dirty",
+]
 """Notes and leftovers that no template names."""
-SAID = [b"", b"10", b"20\n", b"release", b"global_step10", b'model_checkpoint_path: "ckpt-1"\n', b"{}", b"\xff" * 20, b"9" * 5000]
-NUMBERS = ["1", "0", "2", "3", "10", "20", "007", "0000010", "0000020", "00001", "00002", "9999", "1" * 18, "1" * 30]
+SAID = [
+    b"",
+    b"10",
+    b"20\n",
+    b"release",
+    b"global_step10",
+    b'model_checkpoint_path: "ckpt-1"\n',
+    b"{}",
+    b"\xff" * 20,
+    b"9" * 5000,
+]
+NUMBERS = [
+    "1",
+    "0",
+    "2",
+    "3",
+    "10",
+    "20",
+    "007",
+    "0000010",
+    "0000020",
+    "00001",
+    "00002",
+    "9999",
+    "1" * 18,
+    "1" * 30,
+]
 WORDS = ["net", "model", "a-b", "x_1", "net_2", "é", "a b", "-", "\x1b[2J", "\udcff", "\n"]
 
 
@@ -53,7 +85,9 @@ ALL_REAL = [data for files in REAL.values() for data in files]
 
 
 class Entry(NamedTuple):
-    """What lies at a path: ``link`` its target, ``directory``, or a file. ``real`` picks its content, cut to the fraction ``left``, unless ``data`` is given."""
+    """What lies at a path: ``link`` its target, ``directory``, or a file. ``real`` picks its content, cut to
+    the fraction ``left``, unless ``data`` is given.
+    """
 
     path: str
     link: str | None
@@ -88,7 +122,9 @@ def fill(template: str, choose: Callable[[Sequence[T]], T]) -> str:
         else:
             field = _FIELD.fullmatch(token)
             assert field
-            text = choose(["_tmp"] if field[1] == "tmp" else WORDS if field[1] in TEXTS else NUMBERS).zfill(int(field[2] or 0))
+            text = choose(["_tmp"] if field[1] == "tmp" else WORDS if field[1] in TEXTS else NUMBERS).zfill(
+                int(field[2] or 0)
+            )
         out += text if kept[-1] else ""
     return out
 
@@ -99,7 +135,11 @@ def names(draw: st.DrawFn, templates: list[str]) -> str:
     out = fill(draw(st.sampled_from(templates)), lambda options: draw(st.sampled_from(options)))
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(out) - 1))
-        out = out[:at] + draw(st.sampled_from(["", out[at] * 2, "_", "-", "0", ".", "/", "é", " "])) + out[at + 1 :]
+        out = (
+            out[:at]
+            + draw(st.sampled_from(["", out[at] * 2, "_", "-", "0", ".", "/", "é", " "]))
+            + out[at + 1 :]
+        )
     return "/".join(c[:200] for c in out.split("/") if c not in ("", ".", "..")) or "x"
 
 
@@ -111,15 +151,33 @@ def entries(some: list[Layout]) -> st.SearchStrategy[Entry]:
     data = st.none() | st.none() | st.binary(max_size=60) | st.just(bytes(100))
     left = st.sampled_from([1.0, 1.0, 1.0, 0.0, 0.5, 0.97])
     at = st.integers(0, 3)
-    file = st.builds(Entry, st.builds(str.__add__, path, name), link, st.sampled_from([False] * 15 + [True]), data, st.integers(0, 50), left, at)
+    file = st.builds(
+        Entry,
+        st.builds(str.__add__, path, name),
+        link,
+        st.sampled_from([False] * 15 + [True]),
+        data,
+        st.integers(0, 50),
+        left,
+        at,
+    )
     notes = [n for layout in some for n in (layout.tracker, *layout.records) if n] + STRAYS
     note = st.builds(
-        Entry, st.builds(str.__add__, path, st.sampled_from(notes)), st.none(), st.just(False), st.sampled_from(SAID), st.just(0), st.just(1.0), at
+        Entry,
+        st.builds(str.__add__, path, st.sampled_from(notes)),
+        st.none(),
+        st.just(False),
+        st.sampled_from(SAID),
+        st.just(0),
+        st.just(1.0),
+        at,
     )
     return file | file | file | note
 
 
-TREES = st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=2).flatmap(lambda some: st.lists(entries(some), min_size=1, max_size=24))
+TREES = st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=2).flatmap(
+    lambda some: st.lists(entries(some), min_size=1, max_size=24)
+)
 QUESTIONS = st.builds(
     Selection,
     level=st.sampled_from([Level.PRESENCE, Level.STRUCTURE, Level.CONTENT]),
@@ -157,7 +215,13 @@ def everything(root: Path) -> dict[str, tuple[object, ...]]:
     for base, directories, files in os.walk(root):
         for path in (os.path.join(base, name) for name in (*directories, *files, ".")):
             seen = os.lstat(path)
-            held = os.readlink(path) if stat.S_ISLNK(seen.st_mode) else Path(path).read_bytes() if stat.S_ISREG(seen.st_mode) else None
+            held = (
+                os.readlink(path)
+                if stat.S_ISLNK(seen.st_mode)
+                else Path(path).read_bytes()
+                if stat.S_ISREG(seen.st_mode)
+                else None
+            )
             out[path] = (seen.st_mode, seen.st_size, seen.st_mtime_ns, held)
     return out
 
@@ -197,8 +261,11 @@ def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Select
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> None:
-    """Paths made like those above are the layout's own: on trees of strangers the questions would all end early."""
-    pieces = [p for p in layout.pieces if not p.unfinished and not (p.weak and p.step_from == "content")]  # any x.ckpt is what its content says
+    """Paths made like those above are the layout's own: on trees of strangers the questions would all end
+    early.
+    """
+    # any x.ckpt is what its content says
+    pieces = [p for p in layout.pieces if not p.unfinished and not (p.weak and p.step_from == "content")]
     made = [Entry(fill(p.template, lambda options: options[0]), None, False, None, 0, 1.0, 0) for p in pieces]
     build(tmp_path, made)
     assert layout.name in {c.layout for c in scan(str(tmp_path)).checkpoints}

@@ -1,4 +1,6 @@
-"""Twenty-four hours of a job that crashes, rolls back and restarts: ckpt must find, after each crash, the newest save that the simulation knows to be whole."""
+"""Twenty-four hours of a job that crashes, rolls back and restarts: ckpt must find, after each crash, the
+newest save that the simulation knows to be whole.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +45,27 @@ class Day:
         made, why = self.asked(selection)
         if made is None:
             assert expected is None or (why and "two attempts" in str(why)), (
-                f"{what}: {why!r}, expected step {expected.step if expected else None} {why.plan.rejected if why and why.plan else ''}"
+                f"{what}: {why!r}, expected step {expected.step if expected else None}"
+                f" {why.plan.rejected if why and why.plan else ''}"
             )
             self.seen["none"] += 1
             return None
         mixed = job.mixed()
-        planned = [os.path.relpath(f.path, job.root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+        planned = [
+            os.path.relpath(f.path, job.root)
+            for f in (*made.shared, *(f for r in made.ranks for f in r.files))
+        ]
         homes = {s.home for s in job.saves if s.files & set(planned)}
-        if homes & mixed and all(job.content[p][1] for p in planned):  # whole, of one step, but of two attempts
-            assert len({job.content[p][0] for p in planned}) == 1, f"{what}: planned files of two attempts {planned}"
+        # whole, of one step, but of two attempts
+        if homes & mixed and all(job.content[p][1] for p in planned):
+            assert len({job.content[p][0] for p in planned}) == 1, (
+                f"{what}: planned files of two attempts {planned}"
+            )
             return next(s for s in reversed(job.saves) if s.home in homes)
         assert expected is not None, f"{what}: planned {made.resume_step} {planned}, nothing is whole"
         assert made.resume_step == expected.step, (
-            f"{what}: planned {made.resume_step}, expected {expected.step} {[(r.checkpoint.step, r.findings) for r in made.rejected]}"
+            f"{what}: planned {made.resume_step}, expected {expected.step}"
+            f" {[(r.checkpoint.step, r.findings) for r in made.rejected]}"
         )
         self.check_files(made, planned, expected)
         return expected
@@ -66,7 +76,8 @@ class Day:
             return plan(str(self.job.root), selection), None
         except (errors.NoCheckpoint, errors.NoneUsable) as e:
             return None, e
-        except errors.UsageError as e:  # a rank that never got to its first save: only the caller knows how many there are
+        # a rank that never got to its first save: only the caller knows how many there are
+        except errors.UsageError as e:
             if "two attempts" in str(e):
                 self.seen["two attempts" if self.job.mixed() else "two attempts where there was one"] += 1
                 return None, e
@@ -88,7 +99,9 @@ class Day:
         """Errors only where a crash really lost something."""
         result = verify([str(self.job.root)])
         self.seen[what] += 1
-        rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+        rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [
+            (f.path, f) for f in result.findings
+        ]
         for path, f in rows:
             if f.severity is Severity.ERROR and not self.job.excused(path):
                 raise AssertionError(f"{what}: {os.path.relpath(path, self.job.root)}: {f.code} {f.message}")
@@ -107,14 +120,18 @@ class Day:
         made = fw.save(self.step + fw.every - self.step % fw.every)
         made.id = len(job.saves)
         job.saves.append(made)
-        if not job.run(made.phases, made.id, crash=crash, look=self.live if job.rng.random() < 0.15 else None):
+        if not job.run(
+            made.phases, made.id, crash=crash, look=self.live if job.rng.random() < 0.15 else None
+        ):
             return False
         self.step = made.step
         self.seen["saves"] += 1
         return job.run([fw.prune()], -1, crash=crash and job.rng.random() < 0.3) if any(fw.prune()) else True
 
     def fault(self, crashed: bool) -> None:
-        """What the job still does when it dies: nothing, a dying gasp, or half of one. Then perhaps the node loses power."""
+        """What the job still does when it dies: nothing, a dying gasp, or half of one. Then perhaps the node
+        loses power.
+        """
         job, fw = self.job, self.framework
         fw.faults = frozenset()
         at = job.saves[-1].step if crashed else self.step + job.rng.randrange(1, fw.every)
@@ -166,7 +183,9 @@ if "SIMULATION_SEEDS" in os.environ:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = Day(name, seed, tmp_path)
-    monkeypatch.setattr("ckpt_tools.reading.session.time", SimpleNamespace(time_ns=lambda: int(day.job.now * 1e9)))
+    monkeypatch.setattr(
+        "ckpt_tools.reading.session.time", SimpleNamespace(time_ns=lambda: int(day.job.now * 1e9))
+    )
     day.run()
     assert day.seen["saves"] >= 10 and day.seen["restart"] >= 2
     # only after somebody went back in time may it be in doubt which save is the newest, and seldom

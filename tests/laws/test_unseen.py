@@ -1,4 +1,6 @@
-"""Not having looked is never absence: whatever system call fails on whatever path below ROOT, an answer is the unharmed one, or exit 5 that names the path."""
+"""Not having looked is never absence: whatever system call fails on whatever path below ROOT, an answer is
+the unharmed one, or exit 5 that names the path.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,17 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 def faults(root: Path) -> Iterator[Fault]:
     """Every call that a path is asked with, and every error."""
     for path, directory in paths(root):
-        yield from (Fault(path, call, number) for call in (OF_DIRECTORIES if directory else OF_FILES) for number in ERRNOS)
+        yield from (
+            Fault(path, call, number)
+            for call in (OF_DIRECTORIES if directory else OF_FILES)
+            for number in ERRNOS
+        )
 
 
 def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
-    """Every second path once, three commands; the calls, the errors and the commands take turns, so that each meets each other over all fixtures."""
+    """Every second path once, three commands; the calls, the errors and the commands take turns, so that each
+    meets each other over all fixtures.
+    """
     commands = (COMMANDS[turn % 3], *(COMMANDS[3 + (turn + i) % (len(COMMANDS) - 3)] for i in (0, 3)))
     for n, (path, directory) in enumerate(list(paths(root))[turn % 2 :: 2], turn):
         calls = OF_DIRECTORIES if directory else OF_FILES
@@ -59,7 +67,10 @@ def test_an_error_on_any_path_is_never_absence(at: int, victim: Victim, tmp_path
         harmed = victim.ask(words_of(command, str(root)), fault)
         injected += harmed.injected > 0
         if why := broken_law(command, unharmed[command], harmed, fault.path):
-            wrong.append(f"{command}: {fault.call} of {fault.path[len(str(root)) :]}: {errno.errorcode[fault.errno]}: {why}")
+            wrong.append(
+                f"{command}: {fault.call} of {fault.path[len(str(root)) :]}: {errno.errorcode[fault.errno]}:"
+                f" {why}"
+            )
     assert not wrong
     assert injected
 
@@ -80,7 +91,9 @@ def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fau
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
-def test_every_error_of_every_call_on_every_path(at: int, command: str, victim: Victim, tmp_path: Path) -> None:
+def test_every_error_of_every_call_on_every_path(
+    at: int, command: str, victim: Victim, tmp_path: Path
+) -> None:
     root = materialise(CASES[at], tmp_path)
     all_hold(victim, command, words_of(command, str(root)), faults(root))
 
@@ -93,8 +106,16 @@ def test_every_call_on_every_path_of_damaged_trees(
 ) -> None:
     root = materialise(case, tmp_path)
     damage(root, question)
-    words = ["by-python", os.path.join(root, question.get("root", ".")), json.dumps({**question.get("options", {}), **more})]
-    tried = (fault for n, fault in enumerate(faults(root)) if n // 6 % 6 == n % 6 and not os.path.islink(fault.path))
+    words = [
+        "by-python",
+        os.path.join(root, question.get("root", ".")),
+        json.dumps({**question.get("options", {}), **more}),
+    ]
+    tried = (
+        fault
+        for n, fault in enumerate(faults(root))
+        if n // 6 % 6 == n % 6 and not os.path.islink(fault.path)
+    )
     all_hold(victim, "--skip-unreadable" if more else "", words, tried)
 
 
@@ -112,25 +133,43 @@ def part(root: Path, step: int, rank: int = 0) -> str:
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ETIMEDOUT, errno.EINTR])
 @pytest.mark.parametrize("call", ["opendir", "readdir", "stat", "open", "read"])
-def test_what_may_pass_is_tried_three_times_more(call: str, number: int, victim: Victim, megatron_root: Path) -> None:
+def test_what_may_pass_is_tried_three_times_more(
+    call: str, number: int, victim: Victim, megatron_root: Path
+) -> None:
     words, path = words_of("plan", str(megatron_root)), part(megatron_root, 20)
     path = os.path.dirname(path) if call in ("opendir", "readdir") else path
-    passing, lasting = victim.ask(words, Fault(path, call, number, times=3)), victim.ask(words, Fault(path, call, number, times=1000))
+    passing, lasting = (
+        victim.ask(words, Fault(path, call, number, times=3)),
+        victim.ask(words, Fault(path, call, number, times=1000)),
+    )
     assert passing.answer == victim.ask(words).answer and passing.injected == 3
-    if number != errno.EINTR or call in ("opendir", "readdir", "stat"):  # Python itself makes an interrupted open or read again
-        assert lasting.code == 5 and lasting.injected in (4, 8, 12)  # once, and three times more, wherever the path is asked about
+    # Python itself makes an interrupted open or read again
+    if number != errno.EINTR or call in ("opendir", "readdir", "stat"):
+        # once, and three times more, wherever the path is asked about
+        assert lasting.code == 5 and lasting.injected in (4, 8, 12)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 def test_what_cannot_pass_is_not_tried_again(number: int, victim: Victim, megatron_root: Path) -> None:
-    assert victim.ask(words_of("plan", str(megatron_root)), Fault(str(megatron_root / "iter_0000020"), "opendir", number)).injected == 1
+    assert (
+        victim.ask(
+            words_of("plan", str(megatron_root)),
+            Fault(str(megatron_root / "iter_0000020"), "opendir", number),
+        ).injected
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".nfs0000000012345678"])
 @pytest.mark.parametrize("command", ["plan", "plan --allow-none", "verify", "ls"])
-def test_names_of_the_file_system_do_not_stop_a_start(command: str, name: str, victim: Victim, megatron_root: Path) -> None:
+def test_names_of_the_file_system_do_not_stop_a_start(
+    command: str, name: str, victim: Victim, megatron_root: Path
+) -> None:
     (megatron_root / name).mkdir()
-    words, fault = words_of(command, str(megatron_root)), Fault(str(megatron_root / name), "opendir", errno.EACCES)
+    words, fault = (
+        words_of(command, str(megatron_root)),
+        Fault(str(megatron_root / name), "opendir", errno.EACCES),
+    )
     harmed = victim.ask(words, fault)
     assert harmed.injected and harmed.answer == victim.ask(words).answer and harmed.code == 0
     assert fault.path in harmed.out
@@ -141,7 +180,9 @@ def test_names_of_the_file_system_do_not_stop_a_start(command: str, name: str, v
     [(5, -1, 0), (5, 1, 5), (30, -1, 5), (None, -1, 5), (None, 1, 5)],
     ids=["older", "later", "higher", "nameless", "nameless-later"],
 )
-def test_only_what_is_older_by_name_and_by_time_is_passed_over(step: int | None, days: int, code: int, victim: Victim, megatron_root: Path) -> None:
+def test_only_what_is_older_by_name_and_by_time_is_passed_over(
+    step: int | None, days: int, code: int, victim: Victim, megatron_root: Path
+) -> None:
     hidden = megatron_root / ("other" if step is None else f"iter_{step:07d}")
     hidden.mkdir()
     os.utime(hidden, (OLD + 7200 + days * 86400,) * 2)
@@ -162,9 +203,17 @@ def test_an_older_checkpoint_that_is_closed_does_not_stop_a_start(victim: Victim
         words = words_of("plan", str(root))
         unharmed = victim.ask(words)
         chosen = unharmed.body.get("checkpoint") or {}
-        others = [c for c in unharmed.body.get("candidates", ()) if c["step"] is not None and c["step"] < (chosen.get("step") or 0)]
+        others = [
+            c
+            for c in unharmed.body.get("candidates", ())
+            if c["step"] is not None and c["step"] < (chosen.get("step") or 0)
+        ]
         for older in (
-            c["path"] for c in others if os.path.isdir(c["path"]) and c["path"] != str(root) and str(c["step"]) in os.path.basename(c["path"])
+            c["path"]
+            for c in others
+            if os.path.isdir(c["path"])
+            and c["path"] != str(root)
+            and str(c["step"]) in os.path.basename(c["path"])
         ):
             os.utime(older, (OLD, OLD))
             harmed = victim.ask(words, Fault(older, "opendir", errno.EACCES))
@@ -183,12 +232,15 @@ def test_entries_that_do_not_say_what_they_are(untyped: bool, victim: Victim, me
 
 
 def copied(root: Path) -> None:
-    for name in ("kept", "iter_0000020-copy", "iter_0000030"):  # equal under another name, called a copy, and called another step
+    # equal under another name, called a copy, and called another step
+    for name in ("kept", "iter_0000020-copy", "iter_0000030"):
         shutil.copytree(root / "iter_0000020", root / name)
 
 
 def linked(root: Path) -> None:
-    """The newest checkpoint is a link, a rank directory of the older one too, and another name leads to the newest as well."""
+    """The newest checkpoint is a link, a rank directory of the older one too, and another name leads to the
+    newest as well.
+    """
     (root / "iter_0000020").rename(root / "kept")
     (root / "iter_0000010/mp_rank_01").rename(root / "elsewhere")
     (root / "iter_0000010/mp_rank_01").symlink_to(root / "elsewhere")
@@ -198,7 +250,9 @@ def linked(root: Path) -> None:
 
 @pytest.mark.parametrize("command", ["plan", "plan --skip-unreadable"])
 @pytest.mark.parametrize("made", [copied, linked])
-def test_copies_and_links_that_could_not_be_looked_at(made: Callable[[Path], None], command: str, victim: Victim, megatron_root: Path) -> None:
+def test_copies_and_links_that_could_not_be_looked_at(
+    made: Callable[[Path], None], command: str, victim: Victim, megatron_root: Path
+) -> None:
     made(megatron_root)
     words = words_of(command, str(megatron_root))
     unharmed = victim.ask(words)
@@ -206,7 +260,11 @@ def test_copies_and_links_that_could_not_be_looked_at(made: Callable[[Path], Non
     for path, directory in paths(megatron_root):
         for call in ("opendir", "stat") if directory else ("read", "stat"):
             harmed = victim.ask(words, Fault(path, call, errno.EIO))
-            names = path, path.replace("/kept", "/iter_0000020"), path.replace("/elsewhere", "/iter_0000010/mp_rank_01")
+            names = (
+                path,
+                path.replace("/kept", "/iter_0000020"),
+                path.replace("/elsewhere", "/iter_0000010/mp_rank_01"),
+            )
             assert broken_law(command, unharmed, harmed, *names) is None, (path, call, harmed.err)
 
 
@@ -214,10 +272,21 @@ def test_copies_and_links_that_could_not_be_looked_at(made: Callable[[Path], Non
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "plan --allow-none", "plan --skip-unreadable --allow-none", "hook --allow-none", "run --allow-none", "ls", "verify"]
+    "command",
+    [
+        "plan",
+        "plan --allow-none",
+        "plan --skip-unreadable --allow-none",
+        "hook --allow-none",
+        "run --allow-none",
+        "ls",
+        "verify",
+    ],
 )
 @pytest.mark.parametrize("held", ["nothing", "an unfinished save", "a broken checkpoint"])
-def test_none_is_never_said_of_what_was_not_seen(held: str, command: str, victim: Victim, tmp_path: Path) -> None:
+def test_none_is_never_said_of_what_was_not_seen(
+    held: str, command: str, victim: Victim, tmp_path: Path
+) -> None:
     root = tmp_path / "run"
     (root / "hidden").mkdir(parents=True)
     if held == "an unfinished save":
@@ -239,7 +308,9 @@ def test_a_file_that_may_be_whole_is_not_fallen_back_from_though_its_replica_is_
         st = files[damaged].stat()
         files[damaged].write_bytes(files[damaged].read_bytes()[:-9])
         os.utime(files[damaged], ns=(st.st_atime_ns, st.st_mtime_ns))
-    harmed = victim.ask(words_of("plan --replicas all", str(root)), Fault(str(files[unread]), "read", errno.EIO))
+    harmed = victim.ask(
+        words_of("plan --replicas all", str(root)), Fault(str(files[unread]), "read", errno.EIO)
+    )
     if damaged is None:  # the replica stands in
         assert harmed.code == 0 and harmed.body["checkpoint"]["step_in_epoch"] == 20
     else:
@@ -249,7 +320,9 @@ def test_a_file_that_may_be_whole_is_not_fallen_back_from_though_its_replica_is_
 def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path: Path) -> None:
     """Its files may be of any checkpoint, and nothing else says how many ranks there are."""
     root = one_file_per_rank(tmp_path / "run")
-    harmed = victim.ask(words_of("plan --skip-unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO))
+    harmed = victim.ask(
+        words_of("plan --skip-unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO)
+    )
     assert harmed.code == 5 and str(root / "rank_1") in harmed.err
 
 
@@ -264,7 +337,13 @@ def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) 
         calls.append(number)
         raise OSError(number, os.strerror(number))
 
-    for number, attempts in ((errno.ESTALE, 4), (errno.EINTR, 4), (errno.ETIMEDOUT, 4), (errno.EIO, 1), (errno.ENOENT, 1)):
+    for number, attempts in (
+        (errno.ESTALE, 4),
+        (errno.EINTR, 4),
+        (errno.ETIMEDOUT, 4),
+        (errno.EIO, 1),
+        (errno.ENOENT, 1),
+    ):
         with pytest.raises(OSError, match=os.strerror(number)):
             retry.patiently(failing, number)
         assert calls.count(number) == attempts
@@ -283,7 +362,8 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
         assert retry.there(path) is there, name
         if file is not None:
             assert (retry.is_file(path), retry.is_directory(path)) == (file, directory), name
-    with pytest.raises(OSError, match="too long"):  # each name is short enough: something may be there, and nobody can ask
+    # each name is short enough: something may be there, and nobody can ask
+    with pytest.raises(OSError, match="too long"):
         retry.there(str(tmp_path) + "/name" * 2000)
 
 
@@ -312,13 +392,23 @@ def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) ->
         ("ls", "stat", "iter_0000020/mp_rank_01/model_optim_rng.pt"),
     ],
 )
-def test_every_command_as_a_process_of_its_own(command: str, call: str, below: str, megatron_root: Path, tmp_path: Path) -> None:
+def test_every_command_as_a_process_of_its_own(
+    command: str, call: str, below: str, megatron_root: Path, tmp_path: Path
+) -> None:
     fault, notes = Fault(str(megatron_root / below), call, errno.EIO), tmp_path / "notes"
     name, *more = command.split()
     line = [*CKPT, name, str(megatron_root), *more, *(["--", "echo", "started"] if name == "run" else [])]
-    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
+    done = subprocess.run(
+        line,
+        env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)},
+        capture_output=True,
+        text=True,
+        timeout=1000,
+    )
     assert done.returncode == 5 and "started" not in done.stdout
-    assert (below if name in ("verify", "ls") else fault.path) in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert (
+        below if name in ("verify", "ls") else fault.path
+    ) in done.stdout + done.stderr and "Traceback" not in done.stderr
     assert set(notes.read_text().splitlines()) == {f"{call} {fault.path}"}
 
 
@@ -333,7 +423,13 @@ def test_copies_of_the_process_tell_what_they_could_not_read(command: str, tmp_p
             os.utime(path, (OLD + step * 360, OLD + step * 360))
     fault, notes = Fault(str(root / "rank_33/net-1_20.ckpt"), "read", errno.EIO), tmp_path / "notes"
     line = [*CKPT, command, str(root), "--json", "--jobs", "2"]
-    done = subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)}, capture_output=True, text=True, timeout=1000)
+    done = subprocess.run(
+        line,
+        env={**CLEAN, "CKPT_NO_CACHE": "1", **fault.environment(notes)},
+        capture_output=True,
+        text=True,
+        timeout=1000,
+    )
     assert done.returncode == 5 and fault.path in done.stdout
     assert fault.path in notes.read_text()
 

@@ -1,4 +1,6 @@
-"""What only several files together show: MindFormers' records, replicas that stand out, attempts that were mixed, files pruned rank by rank."""
+"""What only several files together show: MindFormers' records, replicas that stand out, attempts that were
+mixed, files pruned rank by rank.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def put(path: Path, data: bytes, at: int = T0) -> Path:
 
 def found(root: Path, code: str) -> list[tuple[str, Severity, str]]:
     result = verify([str(root)])
-    rows = [(f.report.path, x) for f in result.files for x in f.report.findings] + [(x.path, x) for x in result.findings]
+    rows = [(f.report.path, x) for f in result.files for x in f.report.findings] + [
+        (x.path, x) for x in result.findings
+    ]
     return [(os.path.relpath(path, root), x.severity, x.message) for path, x in rows if x.code == code]
 
 
@@ -38,7 +42,9 @@ def job(root: Path, ranks: int = 2, steps: tuple[int, ...] = (10, 20)) -> Path:
 
 
 def note(root: Path, rank: int, epoch: int, step: int, name: str = "") -> Path:
-    text = json.dumps({"last_epoch": epoch, "last_step": step, "last_ckpt_file": name or f"net-{epoch}_{step}.ckpt"})
+    text = json.dumps(
+        {"last_epoch": epoch, "last_step": step, "last_ckpt_file": name or f"net-{epoch}_{step}.ckpt"}
+    )
     return put(root / f"rank_{rank}/meta.json", text.encode())
 
 
@@ -82,7 +88,13 @@ def test_ranks_that_note_different_steps_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [(b"net-1_30.ckpt", "dangling-tracker"), (b"20", None), (b"999", "dangling-tracker"), (b"?\0?", "bad-tracker"), (b"", "bad-tracker")],
+    [
+        (b"net-1_30.ckpt", "dangling-tracker"),
+        (b"20", None),
+        (b"999", "dangling-tracker"),
+        (b"?\0?", "bad-tracker"),
+        (b"", "bad-tracker"),
+    ],
 )
 def test_the_decision_of_all_ranks_names_what_is_there(tmp_path: Path, text: bytes, code: str | None) -> None:
     root = job(tmp_path)
@@ -107,13 +119,21 @@ def test_equal_replicas_are_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_replica_of_another_size_stands_out(tmp_path: Path) -> None:
-    big = saved({"epoch": 3, "state_dict": {"w": tensor(3, shape=(3, 4)), "more": tensor(4).repeat(200, 1)}, "optimizer": {}})
+    big = saved(
+        {
+            "epoch": 3,
+            "state_dict": {"w": tensor(3, shape=(3, 4)), "more": tensor(4).repeat(200, 1)},
+            "optimizer": {},
+        }
+    )
     root = replicas(tmp_path, big)
     assert [path for path, _, _ in found(root, "size-outlier")] == ["rank_2/checkpoint.pth.tar"]
 
 
 def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at other steps."""
+    """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at
+    other steps.
+    """
     from ckpt_tools.crosscheck import duplicates
 
     for i, step in enumerate((10, 20, 30)):
@@ -126,7 +146,10 @@ def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pyte
 
 def test_of_two_replicas_none_is_odd(tmp_path: Path) -> None:
     put(tmp_path / "rank_0/checkpoint.pth.tar", sample(3))
-    put(tmp_path / "rank_1/checkpoint.pth.tar", saved({"epoch": 3, "state_dict": {"w": tensor(1).repeat(300, 1)}}))
+    put(
+        tmp_path / "rank_1/checkpoint.pth.tar",
+        saved({"epoch": 3, "state_dict": {"w": tensor(1).repeat(300, 1)}}),
+    )
     assert not found(tmp_path, "size-outlier") and not found(tmp_path, "signature-changed")
 
 
@@ -174,7 +197,9 @@ def test_a_save_that_lies_around_another_is_two_attempts(tmp_path: Path) -> None
             megatron(tmp_path, step, rank, at + rank)
     assert not found(tmp_path, "mixed-attempts")
     megatron(tmp_path, 10, 1, T0 + 5000)  # written again, and the job died before rank 0 had
-    assert [(path, severity) for path, severity, _ in found(tmp_path, "mixed-attempts")] == [("iter_0000010", Severity.WARNING)]
+    assert [(path, severity) for path, severity, _ in found(tmp_path, "mixed-attempts")] == [
+        ("iter_0000010", Severity.WARNING)
+    ]
 
 
 def test_what_a_rank_has_pruned_is_no_damage(tmp_path: Path) -> None:
@@ -225,8 +250,16 @@ def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
 def test_a_gasp_of_another_layout_beside_a_run_lacks_nothing_of_it(tmp_path: Path) -> None:
     """Two layouts in one job: what is usual for one is unknown to the other."""
     job(tmp_path)
-    put(tmp_path / "tft_saved_checkpoints-step_30/rank_0/ttp_rank_0-1_30.ckpt", mindspore(True, 0, step_num=30, epoch_num=1, cur_rank=0), T0 + 900)
-    put(tmp_path / "tft_saved_checkpoints-step_30/rank_1/ttp_rank_1-1_30.ckpt", mindspore(True, 1, step_num=30, epoch_num=1, cur_rank=1), T0 + 900)
+    put(
+        tmp_path / "tft_saved_checkpoints-step_30/rank_0/ttp_rank_0-1_30.ckpt",
+        mindspore(True, 0, step_num=30, epoch_num=1, cur_rank=0),
+        T0 + 900,
+    )
+    put(
+        tmp_path / "tft_saved_checkpoints-step_30/rank_1/ttp_rank_1-1_30.ckpt",
+        mindspore(True, 1, step_num=30, epoch_num=1, cur_rank=1),
+        T0 + 900,
+    )
     assert plan(str(tmp_path)).resume_step == 30
 
 

@@ -1,4 +1,6 @@
-"""Files of one step that two attempts wrote are never planned together, in every layout whose checkpoints have several files."""
+"""Files of one step that two attempts wrote are never planned together, in every layout whose checkpoints
+have several files.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ REAL = {
 
 
 class Run:
-    """A tree below ``root``, its checkpoints of one run from the oldest, and what to ask. Saves are ten minutes apart and take some seconds."""
+    """A tree below ``root``, its checkpoints of one run from the oldest, and what to ask. Saves are ten
+    minutes apart and take some seconds.
+    """
 
     def __init__(self, root: Path, options: dict[str, object] | None = None) -> None:
         self.root, self.options = root, {"level": Level.STRUCTURE, **(options or {})}
@@ -67,12 +71,16 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     root = shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "tree")
     for tracker in trackers(root):
         tracker.unlink()
-    return Run(root, json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"])
+    return Run(
+        root, json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]
+    )
 
 
 @pytest.mark.slow
 def test_files_of_two_attempts_are_a_question(run: Run) -> None:
-    """Some files are old, the others were written again after going back: whichever they are, and whether or not another checkpoint was saved in between."""
+    """Some files are old, the others were written again after going back: whichever they are, and whether or
+    not another checkpoint was saved in between.
+    """
     files = run.planned()
     assert len(files) > 1
     rng = random.Random(len(files))
@@ -114,10 +122,25 @@ def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
     for step in (10, 20):
         for rank in (0, 1, 2):
             samples = 80 * step + (8 if (step, rank) == (20, 2) else 0)
-            args = Namespace(world_size=3, rank=rank, iteration=step, tensor_model_parallel_size=3, consumed_train_samples=samples)
+            args = Namespace(
+                world_size=3,
+                rank=rank,
+                iteration=step,
+                tensor_model_parallel_size=3,
+                consumed_train_samples=samples,
+            )
             path = tmp_path / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
             path.parent.mkdir(parents=True)
-            path.write_bytes(saved({"args": args, "checkpoint_version": 3.0, "iteration": step, "model": {"w": tensor(step, rank)}}))
+            path.write_bytes(
+                saved(
+                    {
+                        "args": args,
+                        "checkpoint_version": 3.0,
+                        "iteration": step,
+                        "model": {"w": tensor(step, rank)},
+                    }
+                )
+            )
             os.utime(path, (START + step,) * 2)
     made = plan(str(tmp_path))
     assert made.resume_step == 10
@@ -128,7 +151,9 @@ def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> None:
-    """MindSpore counts restarts in the names: a step of which one rank's file is of the next restart, hours later, was not saved at once."""
+    """MindSpore counts restarts in the names: a step of which one rank's file is of the next restart, hours
+    later, was not saved at once.
+    """
     for step, at in ((10, 0), (20, 600), (30, 1200)):
         for rank in (0, 1):
             again = step == 30 and rank == 1
@@ -144,13 +169,21 @@ def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_good_saves_are_no_question(run: Run) -> None:
-    """Slow ranks, saves that take half the time between them, and trees that were copied file by file or rank by rank."""
+    """Slow ranks, saves that take half the time between them, and trees that were copied file by file or rank
+    by rank.
+    """
     newest = run.checkpoints[-1]
     chosen = run.ask().checkpoint
     assert chosen is not None
     ways = {
-        "a slow rank": lambda i, n, p: START + i * 10 * MINUTE + (3 * MINUTE if n == 0 and i == len(run.checkpoints) - 1 else n % 7),
-        "slow saves": lambda i, n, p: START + i * 10 * MINUTE + n * 5 * MINUTE / len(run.checkpoints[i].parts),
+        "a slow rank": (
+            lambda i, n, p: (
+                START + i * 10 * MINUTE + (3 * MINUTE if n == 0 and i == len(run.checkpoints) - 1 else n % 7)
+            )
+        ),
+        "slow saves": (
+            lambda i, n, p: START + i * 10 * MINUTE + n * 5 * MINUTE / len(run.checkpoints[i].parts)
+        ),
         "copied in a minute each": lambda i, n, p: START + i * MINUTE + n % 50,
         "copied rank by rank, with hours between": lambda i, n, p: START + n * 5 * HOUR + i * MINUTE,
         "without times": lambda i, n, p: START,

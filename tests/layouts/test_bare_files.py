@@ -1,4 +1,6 @@
-"""Checkpoints of somebody's own training loop, flat in a directory: the newest whole training state is chosen, never a half and never an export."""
+"""Checkpoints of somebody's own training loop, flat in a directory: the newest whole training state is
+chosen, never a half and never an export.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,15 @@ def plain(step: int) -> bytes:
 
 
 def put(root: Path, files: Mapping[str, bytes]) -> str:
-    """Write the files one after the other, ten minutes between two saves: files of one number, and pairs that are written over, are of one save."""
+    """Write the files one after the other, ten minutes between two saves: files of one number, and pairs that
+    are written over, are of one save.
+    """
     root.mkdir(parents=True, exist_ok=True)
     at, before = -1, ""
     for name, data in files.items():
-        number = "".join(c for c in name if c.isdigit()) or ("pair" if name in ("model.pt", "optim.pt") else name)
+        number = "".join(c for c in name if c.isdigit()) or (
+            "pair" if name in ("model.pt", "optim.pt") else name
+        )
         at, before = at + (number != before), number
         (root / name).write_bytes(data)
         os.utime(root / name, (START + 600 * at,) * 2)
@@ -175,11 +181,22 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["best is newer and has weights alone", "halves", "everything apart", "weights alone", "one run of a name", "last is a copy", "final export"],
+    [
+        "best is newer and has weights alone",
+        "halves",
+        "everything apart",
+        "weights alone",
+        "one run of a name",
+        "last is a copy",
+        "final export",
+    ],
 )
 def test_a_sound_directory_has_no_alarm(name: str, tmp_path: Path) -> None:
     result = verify([put(tmp_path / "run", CASES[name].files)])
-    assert (result.verdict, [f for f in result.findings if f.code != "world-size-inferred"]) == (Verdict.OK, [])
+    assert (result.verdict, [f for f in result.findings if f.code != "world-size-inferred"]) == (
+        Verdict.OK,
+        [],
+    )
 
 
 def test_every_rank_is_told_all_files_of_a_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -202,12 +219,17 @@ def test_what_answers_the_question(name: str, options: dict[str, Any], wanted: s
 
 def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     made = plan(put(tmp_path / "best", CASES["best is newer and has weights alone"].files))
-    assert [f.message for f in made.warnings if "optimizer" in f.message] == ["best.pt holds no optimizer's state, which step_200.pt beside it holds"]
+    assert [f.message for f in made.warnings if "optimizer" in f.message] == [
+        "best.pt holds no optimizer's state, which step_200.pt beside it holds"
+    ]
     made = plan(put(tmp_path / "half", CASES["halves of which one was not written"].files))
-    assert [(r.checkpoint.step, {f.code for f in r.findings}) for r in made.rejected] == [(200, {"missing-part"})]
+    assert [(r.checkpoint.step, {f.code for f in r.findings}) for r in made.rejected] == [
+        (200, {"missing-part"})
+    ]
     with pytest.raises(NotNewest):
         plan(str(tmp_path / "half"), Selection(no_fallback=True))
-    assert plan(str(tmp_path / "best"), Selection(no_fallback=True)).resume_step == 200  # an export is no newer save
+    # an export is no newer save
+    assert plan(str(tmp_path / "best"), Selection(no_fallback=True)).resume_step == 200
     with pytest.raises(UsageError, match=r"last\.pt was written last") as caught:
         plan(put(tmp_path / "unclear", CASES["last tells nothing"].files))
     assert "--order step" in caught.value.hint and "--prefix last" in caught.value.hint
@@ -217,7 +239,9 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
 
 
 class Save(NamedTuple):
-    """One save of a training loop: how it writes a state, and which of its files a job that died did not write, or cut."""
+    """One save of a training loop: how it writes a state, and which of its files a job that died did not
+    write, or cut.
+    """
 
     step: int
     lost: str
@@ -225,7 +249,9 @@ class Save(NamedTuple):
 
 
 class Program(NamedTuple):
-    """How a training loop names and fills its files. ``halves`` are roles in files of their own, in the order in which they are written."""
+    """How a training loop names and fills its files. ``halves`` are roles in files of their own, in the order
+    in which they are written.
+    """
 
     pattern: str
     halves: tuple[str, ...]
@@ -235,9 +261,24 @@ class Program(NamedTuple):
     saves: tuple[Save, ...]
 
 
-PATTERNS = ["{}step_{}.pt", "{}ckpt-{}.pth", "{}step{}.bin", "{}checkpoint_{:06d}.pt", "{}{}.pth.tar", "{}iter_{:07d}.pt", "llama-{}{}.pt"]
+PATTERNS = [
+    "{}step_{}.pt",
+    "{}ckpt-{}.pth",
+    "{}step{}.bin",
+    "{}checkpoint_{:06d}.pt",
+    "{}{}.pth.tar",
+    "{}iter_{:07d}.pt",
+    "llama-{}{}.pt",
+]
 HALF = {"model": weights, "optim": optimizer, "scheduler": scheduler, "rng": rng, "ema": weights}
-EXTRA = {"best.pt": weights, "final.pt": weights, "model.safetensors": plain, "export.bin": weights, "best_model.pt": full, "ema.pt": weights}
+EXTRA = {
+    "best.pt": weights,
+    "final.pt": weights,
+    "model.safetensors": plain,
+    "export.bin": weights,
+    "best_model.pt": full,
+    "ema.pt": weights,
+}
 STEPS = [100, 200, 300, 400]
 
 
@@ -248,7 +289,10 @@ def written(program: Program) -> dict[str, bytes]:
         whole = full if program.counts else uncounted
         files = {program.pattern.format("", save.step): whole(save.step)}
         if program.halves:
-            files = {program.pattern.format(f"{half}_", save.step): HALF[half](save.step) for half in program.halves}
+            files = {
+                program.pattern.format(f"{half}_", save.step): HALF[half](save.step)
+                for half in program.halves
+            }
         out.update(
             {
                 n: d[: len(d) // 2] if save.cut and n.find(save.lost) >= 0 else d
@@ -259,19 +303,34 @@ def written(program: Program) -> dict[str, bytes]:
         if program.best and save.step % 200:
             out.pop(program.best, None)
             out[program.best] = EXTRA[program.best](save.step)
-    return {**out, **{name: EXTRA[name](program.saves[-1].step) for name in program.extra if name != program.best}}
+    return {
+        **out,
+        **{name: EXTRA[name](program.saves[-1].step) for name in program.extra if name != program.best},
+    }
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    halves = draw(st.sampled_from([(), ("model", "optim"), ("optim", "model"), ("model", "optim", "scheduler"), ("rng", "optim", "ema", "model")]))
+    halves = draw(
+        st.sampled_from(
+            [
+                (),
+                ("model", "optim"),
+                ("optim", "model"),
+                ("model", "optim", "scheduler"),
+                ("rng", "optim", "ema", "model"),
+            ]
+        )
+    )
     steps = sorted(draw(st.sets(st.sampled_from(STEPS), min_size=2)))
     lost = draw(st.sampled_from(["", *[h for h in halves if h in ("model", "optim")]]))
     cut = draw(st.booleans()) and bool(lost)
     last = [Save(step, lost if step == steps[-1] else "", cut and step == steps[-1]) for step in steps]
     extra = draw(st.sets(st.sampled_from(sorted(EXTRA)), max_size=3))
     best = draw(st.sampled_from(["", "best.pt", "best_model.pt"]))
-    return Program(draw(st.sampled_from(PATTERNS)), halves, draw(st.booleans()), best, tuple(sorted(extra)), tuple(last))
+    return Program(
+        draw(st.sampled_from(PATTERNS)), halves, draw(st.booleans()), best, tuple(sorted(extra)), tuple(last)
+    )
 
 
 @examples(40)
@@ -282,7 +341,9 @@ def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
         root = put(Path(name) / "run", written(program))
         newest = next(save for save in reversed(program.saves) if not save.lost)
         code, loaded = answer(root)
-        wanted = [program.pattern.format(f"{half}_", newest.step) for half in program.halves] or [program.pattern.format("", newest.step)]
+        wanted = [program.pattern.format(f"{half}_", newest.step) for half in program.halves] or [
+            program.pattern.format("", newest.step)
+        ]
         whole_best = "best_model.pt" in {program.best, *program.extra}
         if whole_best and loaded == ["best_model.pt"]:
             assert (plan(root).resume_step or 0) >= newest.step  # a whole state as well
@@ -296,7 +357,10 @@ def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
 def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         files = {patterns[0].format(step): weights(step) for step in sorted(steps)}
-        root = put(Path(name) / "run", {**files, **{e: plain(1) if e.endswith("s") else weights(max(steps)) for e in sorted(extra)}})
+        root = put(
+            Path(name) / "run",
+            {**files, **{e: plain(1) if e.endswith("s") else weights(max(steps)) for e in sorted(extra)}},
+        )
         code, loaded = answer(root)
         assert (code, loaded) == (0, [patterns[0].format(max(steps))]) or (code == 2 and "last.pt" in extra)
 

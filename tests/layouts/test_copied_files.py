@@ -1,6 +1,8 @@
-"""A file of another step copied over one of the newest checkpoint, in every layout: it is never loaded as if nothing had happened.
+"""A file of another step copied over one of the newest checkpoint, in every layout: it is never loaded as if
+nothing had happened.
 
-``cp`` instead of ``mv``, a restore from the wrong directory, a synchronising job that raced: the bytes are sound, and in the wrong place.
+``cp`` instead of ``mv``, a restore from the wrong directory, a synchronising job that raced: the bytes are
+sound, and in the wrong place.
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 SHARDS = ("deepspeed", "deepspeed-universal", "hf-trainer", "accelerate")
-"""Layouts whose fixtures have two saves of a model in several files, or of a scheduler that is not stepped at every save."""
+"""Layouts whose fixtures have two saves of a model in several files, or of a scheduler that is not stepped at
+every save.
+"""
 REPLICATED = ("nvrx-local", "pytorch-sample")
 """Layouts in which another rank's file may be this rank's own, kept twice."""
-EDITS = frozenset({"remove", "copy", "truncate", "write", "flip", "link", "swap", "mtime", "now", "root", "error"})
+EDITS = frozenset(
+    {"remove", "copy", "truncate", "write", "flip", "link", "swap", "mtime", "now", "root", "error"}
+)
 
 
 class Tree(NamedTuple):
@@ -38,7 +44,9 @@ class Tree(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One file put in the place of another; ``kind`` says whose it is: the same place's at another step, another rank's, or another role's."""
+    """One file put in the place of another; ``kind`` says whose it is: the same place's at another step,
+    another rank's, or another role's.
+    """
 
     kind: str
     source: str
@@ -74,7 +82,9 @@ def loaded(made: LoadPlan) -> list[str]:
 
 
 def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
-    """Every loaded file under one of the next checkpoint: of its own place, of another rank, of each other kind. Not ``everything``: of each kind of file one, each way once."""
+    """Every loaded file under one of the next checkpoint: of its own place, of another rank, of each other
+    kind. Not ``everything``: of each kind of file one, each way once.
+    """
     assert tree.made.checkpoint is not None
     mine = {p.path: p for p in tree.made.checkpoint.parts}
     other = older(tree.made)[0]
@@ -83,7 +93,9 @@ def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
         if (p := mine.get(path)) is None:
             continue
         for kind, q in sources(p, other):
-            if (everything or (p.piece, kind) not in seen) and Path(q.path).read_bytes() != Path(path).read_bytes():
+            if (everything or (p.piece, kind) not in seen) and Path(q.path).read_bytes() != Path(
+                path
+            ).read_bytes():
                 seen.add((p.piece, kind))
                 yield Copy(kind, q.path, path, p.role)
 
@@ -91,14 +103,23 @@ def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
 def sources(p: Part, other: Checkpoint) -> Iterator[tuple[str, Part]]:
     inside = p.path.removeprefix(p.home) if p.home else ""
     alike = [q for q in other.parts if q.piece == p.piece and q.size > 0]
-    same = [q for q in alike if (q.rank, q.coords) == (p.rank, p.coords) and (q.path.removeprefix(q.home) if q.home else "") == inside]
+    same = [
+        q
+        for q in alike
+        if (q.rank, q.coords) == (p.rank, p.coords)
+        and (q.path.removeprefix(q.home) if q.home else "") == inside
+    ]
     yield from (("step", q) for q in same)
     yield from (("rank", q) for q in [q for q in alike if q not in same][:1])
-    yield from (("role", q) for q in {q.piece: q for q in other.parts if q.piece != p.piece and q.size > 0}.values())
+    yield from (
+        ("role", q) for q in {q.piece: q for q in other.parts if q.piece != p.piece and q.size > 0}.values()
+    )
 
 
 def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
-    """What the plan makes of the tree with that copy: lost, warned or silent. The tree is as before afterwards."""
+    """What the plan makes of the tree with that copy: lost, warned or silent. The tree is as before
+    afterwards.
+    """
     over, was, data = Path(c.over), os.stat(c.over), Path(c.over).read_bytes()
     over.unlink()
     over.write_bytes(Path(c.source).read_bytes())
@@ -116,13 +137,21 @@ def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
         os.utime(over, ns=(was.st_mtime_ns,) * 2)
     if c.over not in loaded(made):
         return "lost"
-    return "warned" if any(f.path == c.over and f.severity is Severity.WARNING for f in made.warnings) else "silent"
+    return (
+        "warned"
+        if any(f.path == c.over and f.severity is Severity.WARNING for f in made.warnings)
+        else "silent"
+    )
 
 
 def allowed(c: Copy, layout: str) -> set[str]:
-    """What a plan may make of it. Two saves do not tell whether some of a model's weights are trained, nor whether a program draws random numbers."""
+    """What a plan may make of it. Two saves do not tell whether some of a model's weights are trained, nor
+    whether a program draws random numbers.
+    """
     if c.role == "rng":
-        return {"lost", "warned"} if c.kind == "rank" else {"lost", "silent"} if c.kind == "step" else {"lost"}
+        return (
+            {"lost", "warned"} if c.kind == "rank" else {"lost", "silent"} if c.kind == "step" else {"lost"}
+        )
     shards = c.kind == "step" and c.role not in ("optimizer", "parameter") and layout in SHARDS
     return {"lost", "warned"} if shards or layout in REPLICATED else {"lost"}
 
@@ -135,7 +164,15 @@ def hold(case: Path, target: Path, everything: bool) -> int:
         for fresh in (False, True) if everything else (bool(i % 2),):
             got, tried = outcome(tree, c, fresh), tried + 1
             if got not in allowed(c, tree.made.checkpoint.layout):
-                wrong.append((got, c.kind, os.path.relpath(c.source, tree.root), os.path.relpath(c.over, tree.root), "fresh" if fresh else "kept"))
+                wrong.append(
+                    (
+                        got,
+                        c.kind,
+                        os.path.relpath(c.source, tree.root),
+                        os.path.relpath(c.over, tree.root),
+                        "fresh" if fresh else "kept",
+                    )
+                )
     assert wrong == []
     return tried
 
@@ -147,7 +184,11 @@ FEW = ("accelerate/auto", "dcp/two", "deepspeed/zero1", "dlrover/flash", "hf-tra
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_copied_file_is_never_loaded_in_silence(name: str, tmp_path: Path) -> None:
-    assert hold(next(c for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" == name), tmp_path, everything=False)
+    assert hold(
+        next(c for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" == name),
+        tmp_path,
+        everything=False,
+    )
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,6 @@
-"""Copies that people make by hand beside a run change nothing: neither the choice, nor its files, nor the exit code; but they are named."""
+"""Copies that people make by hand beside a run change nothing: neither the choice, nor its files, nor the
+exit code; but they are named.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.layouts.common.copies import Proof, copy
 from ckpt_tools.model.selection import Selection
 
-NAMES = ("{}.bak", "{}.old", "{}-copy", "{} (1)", ".trash/{}", "{}_20250131", "{}-2025-01-31_120000", "{}_old")
+NAMES = (
+    "{}.bak",
+    "{}.old",
+    "{}-copy",
+    "{} (1)",
+    ".trash/{}",
+    "{}_20250131",
+    "{}-2025-01-31_120000",
+    "{}_old",
+)
 """What people call a copy of a directory or, before its suffix or after it, of a file."""
 
 
@@ -29,7 +40,9 @@ def age(top: Path, seconds: int) -> None:
 
 
 def put_beside(source: Path, name: str, seconds: int) -> Path:
-    """A copy of ``source`` under a name of NAMES; a file keeps its suffix behind the mark where people (or file managers) leave it there."""
+    """A copy of ``source`` under a name of NAMES; a file keeps its suffix behind the mark where people (or
+    file managers) leave it there.
+    """
     suffix = "".join(source.suffixes[-1:]) if source.is_file() and name[-1] in ")y1" else ""
     target = source.parent / (name.format(source.name.removesuffix(suffix)) + suffix)
     target.parent.mkdir(exist_ok=True)
@@ -60,7 +73,12 @@ def sources(root: Path, before: Answer) -> dict[str, Path]:
     return out
 
 
-COPIES = [(kind, name, seconds) for name in NAMES for kind in ("run", "checkpoint", "file") for seconds in (-7200, 7200)]
+COPIES = [
+    (kind, name, seconds)
+    for name in NAMES
+    for kind in ("run", "checkpoint", "file")
+    for seconds in (-7200, 7200)
+]
 
 
 def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int]]) -> int:
@@ -87,7 +105,10 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     start = CASES.index(case)  # every copy meets some layouts, and every layout a copy
     some = COPIES[(5 * start) % len(COPIES)]
-    assert undisturbed(case, tmp_path, [some if start % 2 else ("run", some[1], some[2])]) or some[0] == "checkpoint"
+    assert (
+        undisturbed(case, tmp_path, [some if start % 2 else ("run", some[1], some[2])])
+        or some[0] == "checkpoint"
+    )
 
 
 @pytest.mark.exhaustive
@@ -117,7 +138,18 @@ def test_names_of_copies(name: str, of: str, proof: Proof) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["iter_0000020", "step_1000000", "20250131", "hardcopy", "bold", "threshold", "backup", "net_2-1_10.ckpt", "epoch=1-step=20-v1.ckpt"]
+    "name",
+    [
+        "iter_0000020",
+        "step_1000000",
+        "20250131",
+        "hardcopy",
+        "bold",
+        "threshold",
+        "backup",
+        "net_2-1_10.ckpt",
+        "epoch=1-step=20-v1.ckpt",
+    ],
 )
 def test_names_of_no_copies(name: str) -> None:
     assert copy(name) is None
@@ -134,7 +166,9 @@ def test_a_run_with_a_date_that_holds_something_else_is_a_run(tmp_path: Path) ->
     trainer(tmp_path, "exp", 10)
     trainer(tmp_path, "exp_20250131", 10)
     assert asked(tmp_path).error == ""
-    (tmp_path / "exp_20250131" / "checkpoint-10" / "model.safetensors").write_bytes(small_files.trainer(11)["model.safetensors"])
+    (tmp_path / "exp_20250131" / "checkpoint-10" / "model.safetensors").write_bytes(
+        small_files.trainer(11)["model.safetensors"]
+    )
     assert asked(tmp_path).error == "UsageError 2"  # several runs
 
 
@@ -153,7 +187,9 @@ def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
     [c for c in CASES if c.parent.name in ("two", "zero1", "pipeline", "fsdp", "mcore", "converted")],
     ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}",
 )
-def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(case: Path, seconds: int, tmp_path: Path) -> None:
+def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(
+    case: Path, seconds: int, tmp_path: Path
+) -> None:
     root = materialise(case, tmp_path)
     before = asked(root)
     keep = Path(before.path).parent / "keep"
@@ -164,4 +200,5 @@ def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(case
     data = bytearray(largest.read_bytes())
     data[-1] ^= 1
     largest.write_bytes(bytes(data))
-    assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}  # no copy any more
+    # no copy any more
+    assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}

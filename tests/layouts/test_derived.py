@@ -20,7 +20,10 @@ from ckpt_tools.job.view import build
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings.checked_json import Invalid
 
-FIRST = {case.parts[-3]: (case, question) for case, question in (p.values[:2] if hasattr(p, "values") else p for p in reversed(QUESTIONS))}
+FIRST = {
+    case.parts[-3]: (case, question)
+    for case, question in (p.values[:2] if hasattr(p, "values") else p for p in reversed(QUESTIONS))
+}
 """One question about each layout."""
 
 
@@ -32,7 +35,9 @@ def body(case: Path, question: Mapping[str, Any], tmp: Path) -> tuple[dict[str, 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
-def test_every_decision_of_ours_passes(case: Path, question: dict[str, Any], view: bool, tmp_path: Path) -> None:
+def test_every_decision_of_ours_passes(
+    case: Path, question: dict[str, Any], view: bool, tmp_path: Path
+) -> None:
     _, made = setup(case, question, tmp_path)
     told = json.loads(json.dumps(body_of(made)))
     if view:
@@ -51,7 +56,9 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a path elsewhere": lambda resume: resume.update(path="/etc/evil"),
     "a variable": lambda resume: resume["env"].update(LD_PRELOAD="evil"),
     "another tag": lambda resume: resume["env"].update(CKPT_TAG="../evil"),
-    "arguments elsewhere": lambda resume: resume.update(args=[a.replace("/", "/evil/", 1) for a in resume["args"]] or ["evil"]),
+    "arguments elsewhere": lambda resume: resume.update(
+        args=[a.replace("/", "/evil/", 1) for a in resume["args"]] or ["evil"]
+    ),
 }
 
 
@@ -91,7 +98,9 @@ def test_a_layout_or_kind_that_nobody_knows(tmp_path: Path, field: str) -> None:
 
 @pytest.mark.parametrize("layout", ["deepspeed", "megatron", "hf-trainer"])
 def test_a_checkpoint_behind_a_link_passes(layout: str, tmp_path: Path) -> None:
-    """An archive that ROOT links to: paths of the plan are those behind the link, the framework is told the directory with the link."""
+    """An archive that ROOT links to: paths of the plan are those behind the link, the framework is told the
+    directory with the link.
+    """
     _, made = setup(*FIRST[layout], tmp_path)
     assert made.checkpoint is not None
     there = Path(made.checkpoint.path)

@@ -1,4 +1,6 @@
-"""Links to directories below ROOT can be re-pointed after a decision: a plan names what they lead to, and chooses what it would choose without them."""
+"""Links to directories below ROOT can be re-pointed after a decision: a plan names what they lead to, and
+chooses what it would choose without them.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,13 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "way"), [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()])
-def test_no_planned_path_has_a_link_to_a_directory_below_the_root(case: Path, way: Callable[[Path, Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],
+)
+def test_no_planned_path_has_a_link_to_a_directory_below_the_root(
+    case: Path, way: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
     root = materialise(case, tmp_path)
     before = asked(root)
     home = Path(before.files[0]).parent if before.files else root

@@ -1,4 +1,6 @@
-"""Saves that never finished beside the checkpoint that a plan chooses: what the plan, its story and its JSON say about them. On real files."""
+"""Saves that never finished beside the checkpoint that a plan chooses: what the plan, its story and its JSON
+say about them. On real files.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,13 @@ def said(findings: Sequence[Finding], root: Path) -> list[tuple[str, str]]:
 
 
 def beyond(step: int) -> tuple[str, str]:
-    return f"the periodic checkpoint of step {step} is newer than the choice, but has no metadata file, which is written last", f"step-{step}"
+    return (
+        (
+            f"the periodic checkpoint of step {step} is newer than the choice, but has no metadata file,"
+            " which is written last"
+        ),
+        f"step-{step}",
+    )
 
 
 def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: Path) -> None:
@@ -69,7 +77,9 @@ def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: 
     ],
     ids=str,
 )
-def test_newer_by_time_or_by_step(tmp_path: Path, times: dict[int, int], left: list[int], options: dict[str, object]) -> None:
+def test_newer_by_time_or_by_step(
+    tmp_path: Path, times: dict[int, int], left: list[int], options: dict[str, object]
+) -> None:
     for step, at in times.items():
         save(tmp_path, step, at, whole=step == 20)
     made = plan(str(tmp_path), Selection(**options))  # type: ignore[arg-type]
@@ -81,7 +91,10 @@ def test_many_are_counted(tmp_path: Path) -> None:
     for step in range(20, 100, 10):
         save(tmp_path, step, step, whole=False)
     told = said(plan(str(tmp_path)).warnings, tmp_path)
-    assert told == [*(beyond(step) for step in (90, 80, 70, 60, 50)), ("3 more saves like these never finished: step {20, 30, 40}", ".")]
+    assert told == [
+        *(beyond(step) for step in (90, 80, 70, 60, 50)),
+        ("3 more saves like these never finished: step {20, 30, 40}", "."),
+    ]
 
 
 def test_another_run_says_nothing(tmp_path: Path) -> None:
@@ -96,13 +109,18 @@ def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixtur
         save(tmp_path, step, at, whole=step == 20)
     victim = next(p for p in (tmp_path / "step-20").glob("*.distcp"))
     put(victim, victim.read_bytes()[:-40], 1)
-    all_of_them = [(f"the periodic checkpoint of step {n} has no metadata file, which is written last", f"step-{n}") for n in (30, 10)]
+    all_of_them = [
+        (f"the periodic checkpoint of step {n} has no metadata file, which is written last", f"step-{n}")
+        for n in (30, 10)
+    ]
     with pytest.raises(NoneUsable) as caught:
         plan(str(tmp_path))
     assert caught.value.plan is not None and said(caught.value.plan.warnings, tmp_path) == all_of_them
     assert cli.execute(["plan", str(tmp_path), "--json"]) == 4
     answer = json.loads(capfd.readouterr().out)
-    assert [f["message"] for f in answer["warnings"] if f["code"] == "unfinished-save"] == [text for text, _ in all_of_them]
+    assert [f["message"] for f in answer["warnings"] if f["code"] == "unfinished-save"] == [
+        text for text, _ in all_of_them
+    ]
     assert cli.execute(["plan", str(tmp_path), "--explain"]) == 4
     assert f"  unfinished-save: {all_of_them[0][0]} (step-30)\n" in capfd.readouterr().out
 
@@ -119,15 +137,26 @@ def test_nothing_but_unfinished_saves(tmp_path: Path) -> None:
 def test_a_dying_gasp_that_never_finished_belongs_to_the_run_beside_it(tmp_path: Path) -> None:
     """MindIO TTP renames its directory last; it may lie beside the run, which is then the one that died."""
     put(tmp_path / "run/net-1_10.ckpt", mindspore(True, 0, epoch_num=1, step_num=10), 0)
-    put(tmp_path / "gasps/tft_saved_checkpoints-step_17_tmp/rank_0/ttp_rank_0-2_7.ckpt", mindspore(True, 0, epoch_num=2, step_num=17), 9)
+    put(
+        tmp_path / "gasps/tft_saved_checkpoints-step_17_tmp/rank_0/ttp_rank_0-2_7.ckpt",
+        mindspore(True, 0, epoch_num=2, step_num=17),
+        9,
+    )
     told = said(plan(str(tmp_path)).warnings, tmp_path)
     assert told == [
         (
-            "the dying-gasp checkpoint of step 17 is newer than the choice, but never reached its commit rename",
+            (
+                "the dying-gasp checkpoint of step 17 is newer than the choice, but never reached its commit"
+                " rename"
+            ),
             "gasps/tft_saved_checkpoints-step_17_tmp",
         )
     ]
-    put(tmp_path / "other/ttp_saved_checkpoints-step_18_tmp/rank_0/ttp_rank_0-2_8.ckpt", mindspore(True, 0, epoch_num=2, step_num=18), 9)
+    put(
+        tmp_path / "other/ttp_saved_checkpoints-step_18_tmp/rank_0/ttp_rank_0-2_8.ckpt",
+        mindspore(True, 0, epoch_num=2, step_num=18),
+        9,
+    )
     assert said(plan(str(tmp_path)).warnings, tmp_path) == []  # of two it is not known whose they are
 
 
@@ -136,7 +165,7 @@ def test_a_whole_run_has_no_such_warning(tmp_path: Path) -> None:
     assert said(plan(str(tmp_path)).warnings, tmp_path) == []
 
 
-# -- saves that may still be written -------------------------------------------------------------------------------------------------
+# -- saves that may still be written -------------------------------------------------------------------------
 
 
 def written_now(root: Path, ranks: int, step: int = 30) -> None:
@@ -148,14 +177,19 @@ def written_now(root: Path, ranks: int, step: int = 30) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_a_save_of_seconds_ago_is_said_to_look_unfinished(ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
+    ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run_helpers.megatron(tmp_path, (10, 20), world=4)
     written_now(tmp_path, ranks)
     made = plan(str(tmp_path), Selection(settle=1e9))
     assert made.resume_step == 20
     ((text, where),) = said(made.warnings, tmp_path)
     cut = ", 1 of them too short" if ranks == 4 else ""  # where others are not there nobody reads it
-    expected = rf"the periodic checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+ s ago; the tracker names 20"
+    expected = (
+        rf"the periodic checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+"
+        r" s ago; the tracker names 20"
+    )
     assert re.fullmatch(expected, text) and where == "iter_0000030"
     assert said(plan(str(tmp_path), Selection(settle=0)).warnings, tmp_path) == []  # long ago
     assert cli.execute(["latest", str(tmp_path), "--rank", "0", "--settle", "99d"]) == 0
@@ -180,4 +214,7 @@ def test_a_save_without_its_commit_says_how_far_it_is(tmp_path: Path) -> None:
     with pytest.raises(NoCheckpoint) as caught:
         plan(str(tmp_path), Selection(settle=1e9))
     assert caught.value.plan is not None
-    assert any(re.search(r"written last: 2 files, the last written \d+ s ago", text) for text, _ in said(caught.value.plan.warnings, tmp_path))
+    assert any(
+        re.search(r"written last: 2 files, the last written \d+ s ago", text)
+        for text, _ in said(caught.value.plan.warnings, tmp_path)
+    )

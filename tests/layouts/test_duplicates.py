@@ -1,4 +1,6 @@
-"""One file's bytes under two names of a run: copied over that of another step or of another rank, and what looks like it but is none."""
+"""One file's bytes under two names of a run: copied over that of another step or of another rank, and what
+looks like it but is none.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from ckpt_tools.planning.judge import Review
 Found = set[tuple[str, str]]
 
 
-def states(tree: Path, steps: Sequence[int], of: Callable[[int, int], tuple[int, ...]] = lambda step, rank: (step, rank), world: int = 2) -> Path:
+def states(
+    tree: Path,
+    steps: Sequence[int],
+    of: Callable[[int, int], tuple[int, ...]] = lambda step, rank: (step, rank),
+    world: int = 2,
+) -> Path:
     """DLRover's file of every rank: nothing in it but its place tells the step."""
     for step in steps:
         for rank in range(world):
@@ -44,12 +51,17 @@ def trained(tree: Path, steps: Sequence[int]) -> Path:
 def found(tree: Path, code: str = "same-content", level: Level = Level.CONTENT) -> Found:
     """(path below the tree, severity) of the findings of that code."""
     return {
-        (os.path.relpath(f.report.path, tree), str(x.severity)) for f in verify([str(tree)], level).files for x in f.report.findings if x.code == code
+        (os.path.relpath(f.report.path, tree), str(x.severity))
+        for f in verify([str(tree)], level).files
+        for x in f.report.findings
+        if x.code == code
     }
 
 
 def bad(tree: Path) -> set[str]:
-    return {x.code for f in verify([str(tree)]).files for x in f.report.findings if x.severity > Severity.NOTE}
+    return {
+        x.code for f in verify([str(tree)]).files for x in f.report.findings if x.severity > Severity.NOTE
+    }
 
 
 def asked(tree: Path, older: str, newer: str, **more: Any) -> dict[str, LoadPlan]:
@@ -60,7 +72,9 @@ def asked(tree: Path, older: str, newer: str, **more: Any) -> dict[str, LoadPlan
     assert "restore the one that is the copy" in e.value.hint and "ckpt diff" in e.value.hint
     offered = dict(re.findall(r"(--max-step|--exclude) (\S+) ", e.value.hint))
     answers = {"--max-step": lambda n: {"max_step": int(n)}, "--exclude": lambda glob: {"exclude": (glob,)}}
-    return {flag: plan(str(tree), Selection(**more, **answers[flag](value))) for flag, value in offered.items()}
+    return {
+        flag: plan(str(tree), Selection(**more, **answers[flag](value))) for flag, value in offered.items()
+    }
 
 
 TWO, THREE = (10, 20), (10, 20, 30)
@@ -72,7 +86,9 @@ TWO, THREE = (10, 20), (10, 20, 30)
 @pytest.mark.parametrize("steps", [TWO, THREE])
 @pytest.mark.parametrize("times", ["original", "now"])
 def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], times: str) -> None:
-    """An optimizer's state changes with every step, so two equal ones are one too many; the times tell which is the copy."""
+    """An optimizer's state changes with every step, so two equal ones are one too many; the times tell which
+    is the copy.
+    """
     assert bad(shard(tmp_path / "forward", steps)) == set()
     before, last = steps[-2:]
     copy(tmp_path / "forward", optimizer(before, 1), optimizer(last, 1), times)
@@ -96,14 +112,19 @@ def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -
     assert found(tmp_path) == {(optimizer(20, 1), "error"), (optimizer(10, 1), "note")}
     made = asked(tmp_path, optimizer(10, 1), optimizer(20, 1))
     assert {flag: m.resume_step for flag, m in made.items()} == {"--max-step": 10, "--exclude": 20}
-    assert {flag: "same-content" in {f.code for f in m.warnings} for flag, m in made.items()} == {"--max-step": True, "--exclude": False}
+    assert {flag: "same-content" in {f.code for f in m.warnings} for flag, m in made.items()} == {
+        "--max-step": True,
+        "--exclude": False,
+    }
     with pytest.raises(UsageError):  # a limit that says nothing about the two is no answer
         plan(str(tmp_path), Selection(max_step=15))
 
 
 @pytest.mark.parametrize("forward", [True, False])
 @pytest.mark.parametrize("late", [5, 8])
-def test_a_file_that_is_always_written_late_is_no_copy_for_that(tmp_path: Path, forward: bool, late: int) -> None:
+def test_a_file_that_is_always_written_late_is_no_copy_for_that(
+    tmp_path: Path, forward: bool, late: int
+) -> None:
     """The optimizer is saved some seconds after the model, not always as many: that tells nothing."""
     shard(tmp_path, TWO)
     for step in TWO:
@@ -128,7 +149,9 @@ def test_a_damaged_newest_is_not_asked_about_but_the_older_one_is(tmp_path: Path
 
 
 def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path) -> None:
-    """With two saves nobody knows whether the rank's part of the model is trained at all: the other rank's is, so it is said."""
+    """With two saves nobody knows whether the rank's part of the model is trained at all: the other rank's
+    is, so it is said.
+    """
     states(tmp_path / "two", TWO)
     copy(tmp_path / "two", "10/rank_1.pt", "20/rank_1.pt")
     assert found(tmp_path / "two") == {("20/rank_1.pt", "warning"), ("10/rank_1.pt", "note")}
@@ -142,10 +165,16 @@ def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path)
 
 @pytest.mark.parametrize("steps", [TWO, THREE])
 def test_the_whole_model_of_another_step_is_damage(tmp_path: Path, steps: tuple[int, ...]) -> None:
-    """The optimizer moved on, and there is nothing else that it could have changed; a third save's numbers show that the model is trained."""
+    """The optimizer moved on, and there is nothing else that it could have changed; a third save's numbers
+    show that the model is trained.
+    """
     trained(tmp_path, steps)
     for step in steps:
-        put(tmp_path / f"checkpoint-{step}" / "model.safetensors", safetensors_save({"w": numbers(step)}, {"format": "pt"}), step)
+        put(
+            tmp_path / f"checkpoint-{step}" / "model.safetensors",
+            safetensors_save({"w": numbers(step)}, {"format": "pt"}),
+            step,
+        )
     assert bad(tmp_path) == set()
     before, last = steps[-2:]
     copy(tmp_path, f"checkpoint-{before}/model.safetensors", f"checkpoint-{last}/model.safetensors", "now")
@@ -181,7 +210,9 @@ def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [TWO, THREE])
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
 @pytest.mark.parametrize("forward", [True, False])
-def test_where_a_counter_tells_the_copy_is_what_is_wrong(tmp_path: Path, steps: tuple[int, ...], name: str, forward: bool) -> None:
+def test_where_a_counter_tells_the_copy_is_what_is_wrong(
+    tmp_path: Path, steps: tuple[int, ...], name: str, forward: bool
+) -> None:
     """Whichever of the two was overwritten; and the other, which is sound, is not called the copy."""
     trained(tmp_path, steps)
     before, last = (f"checkpoint-{step}/{name}" for step in steps[-2:])
@@ -197,7 +228,9 @@ def test_where_a_counter_tells_the_copy_is_what_is_wrong(tmp_path: Path, steps: 
 
 @pytest.mark.parametrize(("steps", "severity"), [(TWO, "warning"), (THREE, "error")])
 def test_the_file_of_another_rank(tmp_path: Path, steps: tuple[int, ...], severity: str) -> None:
-    """One other save may have begun differently by chance; two are enough to know that these ranks hold different things."""
+    """One other save may have begun differently by chance; two are enough to know that these ranks hold
+    different things.
+    """
     states(tmp_path, steps)
     copy(tmp_path, f"{steps[-1]}/rank_0.pt", f"{steps[-1]}/rank_1.pt")
     assert found(tmp_path) == {(f"{steps[-1]}/rank_1.pt", severity)}
@@ -229,7 +262,10 @@ def test_a_file_from_long_ago(tmp_path: Path) -> None:
     assert {flag: m.resume_step for flag, m in made.items()} == {"--max-step": 110, "--exclude": 120}
     copy(tmp_path, "10/rank_1.pt", "120/rank_1.pt", "original")
     made_ = plan(str(tmp_path))
-    assert (made_.resume_step, [{f.code for f in r.findings} >= {"same-content"} for r in made_.rejected]) == (110, [True])
+    assert (
+        made_.resume_step,
+        [{f.code for f in r.findings} >= {"same-content"} for r in made_.rejected],
+    ) == (110, [True])
 
 
 def test_another_ranks_file_from_long_ago(tmp_path: Path) -> None:
@@ -241,7 +277,9 @@ def test_another_ranks_file_from_long_ago(tmp_path: Path) -> None:
 
 
 def test_a_model_that_follows_another_is_no_copy(tmp_path: Path) -> None:
-    """A target network is what the trained one was at the save before: at every step, so that nothing was copied."""
+    """A target network is what the trained one was at the save before: at every step, so that nothing was
+    copied.
+    """
     for i, step in enumerate((10, 20, 30, 40)):
         for rank, seed in enumerate((step, (step - 10) if i else 1)):
             put(tmp_path / str(step) / f"rank_{rank}.pt", saved({"model": {"w": numbers(seed)}}), step)
@@ -318,7 +356,10 @@ def test_equal_pages_are_not_equal_files(tmp_path: Path) -> None:
     put(second, bytes(other), 20)
     assert found(tmp_path) == set()
     put(second, data, 20)
-    assert found(tmp_path) == {("checkpoint-20/model.safetensors", "error"), ("checkpoint-10/model.safetensors", "note")}
+    assert found(tmp_path) == {
+        ("checkpoint-20/model.safetensors", "error"),
+        ("checkpoint-10/model.safetensors", "note"),
+    }
 
 
 def test_a_damaged_file_is_damaged_and_no_copy(tmp_path: Path) -> None:
@@ -342,7 +383,9 @@ def test_only_a_level_that_reads_the_content_compares_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("limit", [10, 20])
-def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(tmp_path: Path, limit: int) -> None:
+def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(
+    tmp_path: Path, limit: int
+) -> None:
     shard(tmp_path, THREE)
     copy(tmp_path, optimizer(10, 0), optimizer(20, 0), "original")
     assert plan(str(tmp_path), Selection(max_step=limit)).resume_step == 10

@@ -19,7 +19,17 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings.resolve import resolve
 
-TREE = ["a.bin", "logs/run.log", "logs/deep/x.bin", "data/x.bin", "data/y.bin", "data/more/x.bin", "it[1]/x.bin", "step-1/x.bin", "step-2/x.bin"]
+TREE = [
+    "a.bin",
+    "logs/run.log",
+    "logs/deep/x.bin",
+    "data/x.bin",
+    "data/y.bin",
+    "data/more/x.bin",
+    "it[1]/x.bin",
+    "step-1/x.bin",
+    "step-2/x.bin",
+]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,9 @@ def test_patterns(glob: str, hidden: set[str], tmp_path: Path) -> None:
         assert {str(Path(p).relative_to(tmp_path)) for p in found.excluded.paths} == hidden
 
 
-@pytest.mark.parametrize("glob", ["*", "**", "**/*", "?*", "", "/data/x", "~/x", "../x", "a/../b", "a//b", ".", "./a"])
+@pytest.mark.parametrize(
+    "glob", ["*", "**", "**/*", "?*", "", "/data/x", "~/x", "../x", "a/../b", "a//b", ".", "./a"]
+)
 def test_patterns_that_are_refused(glob: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """They would hide every checkpoint, or mean another place than ROOT."""
     assert cli.execute(["plan", str(tmp_path), "--exclude", glob, "--allow-none"]) == 2
@@ -57,10 +69,18 @@ def test_patterns_that_are_refused(glob: str, tmp_path: Path, capfd: pytest.Capt
 
 def test_one_per_line_and_in_a_file(tmp_path: Path) -> None:
     both = ("logs", "data/*.bin")
-    assert resolve({"exclude": None}, env={"CKPT_EXCLUDE": "logs\ndata/*.bin\n"}, cwd=str(tmp_path)).selection().exclude == both
+    assert (
+        resolve({"exclude": None}, env={"CKPT_EXCLUDE": "logs\ndata/*.bin\n"}, cwd=str(tmp_path))
+        .selection()
+        .exclude
+        == both
+    )
     (tmp_path / "ckpt.toml").write_text('exclude = ["logs", "data/*.bin"]')
     assert resolve({"exclude": None}, env={}, cwd=str(tmp_path)).selection().exclude == both
-    assert resolve({"exclude": list(both)}, env={"CKPT_EXCLUDE": "else"}, cwd=str(tmp_path)).selection().exclude == both
+    assert (
+        resolve({"exclude": list(both)}, env={"CKPT_EXCLUDE": "else"}, cwd=str(tmp_path)).selection().exclude
+        == both
+    )
 
 
 def answer(root: Path, *exclude: str) -> LoadPlan | str:
@@ -81,7 +101,11 @@ def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -
     if isinstance(before, str) or isinstance(after, str):
         assert after == before
         return
-    assert (after.fingerprint, after.warnings, after.candidates) == (before.fingerprint, before.warnings, before.candidates)
+    assert (after.fingerprint, after.warnings, after.candidates) == (
+        before.fingerprint,
+        before.warnings,
+        before.candidates,
+    )
     assert (before.excluded, after.excluded) == (0, 1)
 
 
@@ -120,4 +144,8 @@ def test_known_bystanders_are_no_reason(tmp_path: Path) -> None:
     assert (
         plan(str(tmp_path), Selection(allow_none=True, exclude=("pretrained", "old"))).resume_step == 10
     )  # the script of the next start is the same
-    assert [c.step for c in scan(str(tmp_path), Selection(exclude=("iter_0000010",))).checkpoints if c.layout == "megatron"] == []
+    assert [
+        c.step
+        for c in scan(str(tmp_path), Selection(exclude=("iter_0000010",))).checkpoints
+        if c.layout == "megatron"
+    ] == []

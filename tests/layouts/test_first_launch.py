@@ -37,13 +37,20 @@ def state(path: Path) -> bool:
 
 
 def left(root: Path) -> set[Path]:
-    """Files that keep a directory from being that of a first launch: state outside saves that never finished, and trackers."""
+    """Files that keep a directory from being that of a first launch: state outside saves that never finished,
+    and trackers.
+    """
     unfinished = [c for c in scan(str(root)).checkpoints if c.unfinished]
     homes = [p.home for c in unfinished for p in c.parts if p.home]
     homes += [str(p) for p in root.rglob("*.orbax-checkpoint-tmp*")]
     files = [p for p in root.rglob("*") if p.is_file()]
     begun = {Path(p.path) for c in unfinished for p in c.parts}
-    return {p for p in files if p.name in TRACKERS or (state(p) and p not in begun and not any(f"{p}".startswith(f"{home}/") for home in homes))}
+    return {
+        p
+        for p in files
+        if p.name in TRACKERS
+        or (state(p) and p not in begun and not any(f"{p}".startswith(f"{home}/") for home in homes))
+    }
 
 
 def fresh(root: Path) -> bool:
@@ -128,7 +135,7 @@ def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
     assert plan(str(tmp_path), FIRST).checkpoint is None
 
 
-# -- what a real first launch finds --------------------------------------------------------------------------------------------------
+# -- what a real first launch finds --------------------------------------------------------------------------
 
 
 BYSTANDERS = {
@@ -145,13 +152,23 @@ BYSTANDERS = {
 def first_launch(root: Path) -> Path:
     for name, begins in BYSTANDERS.items():
         sparse(root / name, begins)
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "params.json", "hparams.json"):
+    for name in (
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "params.json",
+        "hparams.json",
+    ):
         (root / name).write_text("{}")
     (root / "src").mkdir()
     (root / "src/train.py").write_text("print()")
     (root / "strategy").mkdir()
     strategy = FORMAT_FILES / "mindspore_strategy/good"
-    shutil.copyfile(next(p for p in sorted(strategy.iterdir()) if p.suffix == ".ckpt"), root / "strategy/src_strategy_0.ckpt")
+    shutil.copyfile(
+        next(p for p in sorted(strategy.iterdir()) if p.suffix == ".ckpt"),
+        root / "strategy/src_strategy_0.ckpt",
+    )
     return root
 
 
@@ -174,7 +191,13 @@ def test_each_bystander_alone(tmp_path: Path) -> None:
         assert plan(str(tmp_path / str(i)), FIRST).checkpoint is None, name
 
 
-UNKNOWN = {"weights.npz": b"PK\3\4", "state.msgpack": b"\x81\xa5", "model.bin": b"\0\1\2\3", "blob": b"\0\1\2\3", "ckpt_500": b"\x89\1\2"}
+UNKNOWN = {
+    "weights.npz": b"PK\3\4",
+    "state.msgpack": b"\x81\xa5",
+    "model.bin": b"\0\1\2\3",
+    "blob": b"\0\1\2\3",
+    "ckpt_500": b"\x89\1\2",
+}
 
 
 @pytest.mark.parametrize(("name", "begins"), UNKNOWN.items())
@@ -191,7 +214,11 @@ def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, t
 def test_a_checkpoint_under_a_strange_name(name: str, tmp_path: Path) -> None:
     """Its beginning tells: a torch archive of more than 64 MiB."""
     formats = FORMAT_FILES
-    good = small_files.megatron(5, 0, 1, 1, 1) if name != "old.tar" else min((formats / "torch_tar/good").iterdir()).read_bytes()
+    good = (
+        small_files.megatron(5, 0, 1, 1, 1)
+        if name != "old.tar"
+        else min((formats / "torch_tar/good").iterdir()).read_bytes()
+    )
     sparse(tmp_path / name, good)
     with pytest.raises(errors.NoneUsable, match=name):
         plan(str(tmp_path), FIRST)
@@ -221,7 +248,9 @@ def commands(root: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.slow
 def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A tracker alone, a file of no layout, a large file of no known kind, checkpoints of which none is usable: --allow-fresh starts from nothing, --allow-none does not."""
+    """A tracker alone, a file of no layout, a large file of no known kind, checkpoints of which none is
+    usable: --allow-fresh starts from nothing, --allow-none does not.
+    """
     (tmp_path / "tracker").mkdir()
     (tmp_path / "tracker/latest").write_text("global_step500")
     (tmp_path / "index").mkdir()
@@ -240,7 +269,7 @@ def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[
                 assert ckpt(*words, "--allow-fresh", *tail).returncode == 0
 
 
-# -- a run that is not there ---------------------------------------------------------------------------------------------------------
+# -- a run that is not there ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -254,7 +283,12 @@ NEW = Selection(allow_none=True, allow_missing=True)
 
 
 def test_a_misspelt_run_is_a_question(runs: Path) -> None:
-    for selection in (Selection(run="lmm"), Selection(run="lmm", allow_none=True), Selection(run="lmm", allow_fresh=True), Selection(prefix="x")):
+    for selection in (
+        Selection(run="lmm"),
+        Selection(run="lmm", allow_none=True),
+        Selection(run="lmm", allow_fresh=True),
+        Selection(prefix="x"),
+    ):
         with pytest.raises(errors.UsageError, match=r"several runs: llm \(megatron\), vision \(megatron\)"):
             plan(str(runs), selection)
     made = plan(str(runs), Selection(run="lmm", allow_none=True, allow_missing=True))
@@ -269,7 +303,8 @@ def test_a_run_that_lost_its_checkpoints_is_not_new(runs: Path) -> None:
     with pytest.raises(errors.NoneUsable, match="names 10, which is not there"):
         plan(str(runs), Selection(run="llm", allow_none=True, allow_missing=True))
     (runs / "new").mkdir()
-    assert plan(str(runs), Selection(run="new", allow_none=True, allow_missing=True)).checkpoint is None  # what others lost is not its business
+    # what others lost is not its business
+    assert plan(str(runs), Selection(run="new", allow_none=True, allow_missing=True)).checkpoint is None
 
 
 def test_the_first_run_of_a_root_is_a_first_launch(tmp_path: Path) -> None:

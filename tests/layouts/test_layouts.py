@@ -1,4 +1,6 @@
-"""Laws that every layout obeys, and the plans that real trees must lead to (fixtures/layouts/<name>/<case>/expected.json)."""
+"""Laws that every layout obeys, and the plans that real trees must lead to
+(fixtures/layouts/<name>/<case>/expected.json).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ ACROSS = frozenset((
 
 def alarms(result: Verification, root: Path, least: Severity = Severity.WARNING) -> Iterator[tuple[str, str]]:
     """(code, path below ``root``, "" for itself) of every warning and error."""
-    rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [(f.path, f) for f in result.findings]
+    rows = [(r.report.path, f) for r in result.files for f in r.report.findings] + [
+        (f.path, f) for f in result.findings
+    ]
     for path, f in rows:
         if f.severity >= least:
             yield f.code, "" if path == str(root) else os.path.relpath(path, root)
@@ -58,7 +62,9 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
     rejected = left.rejected if left else ()
     assert set(question.get("warnings", ())) <= {f.code for f in (left.warnings if left else ())}
     if isinstance(question.get("rejected"), dict):
-        got = {os.path.relpath(r.checkpoint.path, root): sorted({f.code for f in r.findings}) for r in rejected}
+        got = {
+            os.path.relpath(r.checkpoint.path, root): sorted({f.code for f in r.findings}) for r in rejected
+        }
         assert got == question["rejected"]
     else:
         assert set(question.get("rejected", ())) <= {f.code for r in rejected for f in r.findings}
@@ -81,11 +87,17 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
     if "ahead" in question:
         assert sorted(os.path.relpath(c.path, root) for c in made.ahead) == sorted(question["ahead"])
     if "substituted" in question:
-        assert {r.rank for r in made.ranks if any(f.substituted for f in r.files)} == set(question["substituted"])
+        assert {r.rank for r in made.ranks if any(f.substituted for f in r.files)} == set(
+            question["substituted"]
+        )
         assert all(f.reason for r in made.ranks for f in r.files if f.substituted)
     if "rollback" in question:
         assert made.rollback is not None
-        assert {"from": made.rollback.origin, "to": made.rollback.target, "save_interval": made.rollback.save_interval} == question["rollback"]
+        assert {
+            "from": made.rollback.origin,
+            "to": made.rollback.target,
+            "save_interval": made.rollback.save_interval,
+        } == question["rollback"]
     elif "save_interval" not in options:
         assert made.rollback is None
     if "resume_args" in question:
@@ -94,7 +106,9 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
-    """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut short."""
+    """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut
+    short.
+    """
     expected = json.loads(case.read_text())
     root = materialise(case, tmp_path)
     result = verify([str(root)])
@@ -103,9 +117,13 @@ def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
         assert found == sorted(map(tuple, expected["known"]))
         assert str(result.verdict) == expected["verdict"]
     else:
-        known = {"pangu": {"missing-rank"}, "tft": {"unfinished-save"}, "ttp": {"step-mismatch"}}.get(case.parent.name, set())
+        known = {"pangu": {"missing-rank"}, "tft": {"unfinished-save"}, "ttp": {"step-mismatch"}}.get(
+            case.parent.name, set()
+        )
         assert {code for code, _ in found} == known, found
-        assert result.verdict is (Verdict.OK if not known else Verdict.BROKEN if "step-mismatch" in known else Verdict.SUSPECT)
+        assert result.verdict is (
+            Verdict.OK if not known else Verdict.BROKEN if "step-mismatch" in known else Verdict.SUSPECT
+        )
     assert result.summary.unrecognised == expected.get("unrecognised", 0)
 
 
@@ -128,8 +146,15 @@ def test_every_finding_across_files_is_seen() -> None:
         expected = json.loads(case.read_text())
         for question in (*expected["plans"], *expected.get("verify", ())):
             rejected = question.get("rejected", [])
-            seen |= {c for codes in rejected.values() for c in codes} if isinstance(rejected, dict) else set(rejected)
-            seen |= {*question.get("warnings", ()), *(code for code, _ in (*question.get("findings", ()), *question.get("notes", ())))}
+            seen |= (
+                {c for codes in rejected.values() for c in codes}
+                if isinstance(rejected, dict)
+                else set(rejected)
+            )
+            seen |= {
+                *question.get("warnings", ()),
+                *(code for code, _ in (*question.get("findings", ()), *question.get("notes", ()))),
+            }
             seen |= {code for code in CODES if code in question.get("message", "")}
     assert set() == ACROSS - seen
 

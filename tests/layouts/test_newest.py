@@ -31,7 +31,11 @@ from ckpt_tools.model.selection import Selection
 def contradiction(tmp_path: Path) -> Path:
     """Iteration 10 is newer than 20 by time, and the tracker names 20."""
     for step, at in ((10, 1200), (20, 600)):
-        put(tmp_path / f"run/iter_{step:07d}/mp_rank_00/model_optim_rng.pt", megatron(step, 0, 1, 1, 1), START + at)
+        put(
+            tmp_path / f"run/iter_{step:07d}/mp_rank_00/model_optim_rng.pt",
+            megatron(step, 0, 1, 1, 1),
+            START + at,
+        )
     put(tmp_path / "run/latest_checkpointed_iteration.txt", b"20", START + 1200)
     return tmp_path / "run"
 
@@ -41,18 +45,35 @@ def asked(root: Path, command: str, *flags: str) -> subprocess.CompletedProcess[
         "plan": [],
         "latest": [],
         "hook": ["--plan-dir", str(root.parent / "plans")],
-        "run": ["--plan-dir", str(root.parent / "plans"), "--", sys.executable, "-c", "import os; print(os.environ['CKPT_STEP'])"],
+        "run": [
+            "--plan-dir",
+            str(root.parent / "plans"),
+            "--",
+            sys.executable,
+            "-c",
+            "import os; print(os.environ['CKPT_STEP'])",
+        ],
     }
     return ckpt(command, root, *flags, *deciding[command])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "latest", "hook", "run"])
-def test_a_tracker_against_the_times_is_a_question_in_every_command(contradiction: Path, command: str) -> None:
+def test_a_tracker_against_the_times_is_a_question_in_every_command(
+    contradiction: Path, command: str
+) -> None:
     done = asked(contradiction, command, "-q")
-    assert (done.returncode, done.stdout) == (2, "(exit 2)\n" if command == "hook" else "")  # the hook is sourced
+    # the hook is sourced
+    assert (done.returncode, done.stdout) == (2, "(exit 2)\n" if command == "hook" else "")
     said = done.stderr
-    for word in ("iter_0000010", "iter_0000020", "2025-10-09 09:13:20 UTC", "2025-10-09 09:03:20 UTC", "--order mtime", "--order step"):
+    for word in (
+        "iter_0000010",
+        "iter_0000020",
+        "2025-10-09 09:13:20 UTC",
+        "2025-10-09 09:03:20 UTC",
+        "--order mtime",
+        "--order step",
+    ):
         assert word in said, said
     for order, step in (("mtime", 10), ("step", 20)):
         done = asked(contradiction, command, "--order", order)
@@ -76,12 +97,18 @@ def test_an_order_in_the_configuration_file_is_an_answer(contradiction: Path) ->
 
 # --- the table of docs/design.md, section 5
 
-TRACKED = {"megatron": "latest_checkpointed_iteration.txt", "ascend": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}
+TRACKED = {
+    "megatron": "latest_checkpointed_iteration.txt",
+    "ascend": "latest_checkpointed_iteration.txt",
+    "deepspeed": "latest",
+}
 ASK = "a question"
 
 
 class Case(NamedTuple):
-    """Minutes of the four saves, which of them the tracker names, and the answer: the place of the chosen one, or a question."""
+    """Minutes of the four saves, which of them the tracker names, and the answer: the place of the chosen
+    one, or a question.
+    """
 
     minutes: tuple[float, float, float, float]
     answer: int | str
@@ -99,11 +126,17 @@ CASES = {
     "at the epoch": Case((3, 2, 1, 0), 3, "mtime-not-kept", start=0),
     "some at the epoch": Case((0, 10, 20, -START / 60), ASK),
     "reversed": Case((30, 20, 10, 0), ASK),
-    "reversed, the tracker names the highest step": Case((30, 20, 10, 0), 3, "mtime-disagrees-with-step", tracked=3),
-    "reversed, the tracker names the newest": Case((30, 20, 10, 0), 0, "mtime-disagrees-with-step", tracked=0),
+    "reversed, the tracker names the highest step": Case(
+        (30, 20, 10, 0), 3, "mtime-disagrees-with-step", tracked=3
+    ),
+    "reversed, the tracker names the newest": Case(
+        (30, 20, 10, 0), 0, "mtime-disagrees-with-step", tracked=0
+    ),
     "in the order of the names": Case((20, 30, 0, 10), ASK, copied=True),
     "in the order of the names, at any pace": Case((20, 90, 0, 10), ASK, copied=True),
-    "in the order of the names, and tracked": Case((20, 30, 0, 10), 3, "mtime-disagrees-with-step", tracked=3, copied=True),
+    "in the order of the names, and tracked": Case(
+        (20, 30, 0, 10), 3, "mtime-disagrees-with-step", tracked=3, copied=True
+    ),
     "a lower step in the future": Case((AHEAD, 10, 20, 30), ASK, "mtime-in-future"),
     "a lower step in the future, and tracked": Case((AHEAD, 10, 20, 30), 3, "mtime-in-future", tracked=3),
     "the highest step in the future": Case((0, 10, 20, AHEAD), 3, "mtime-in-future"),
@@ -125,7 +158,8 @@ def dated(saves: Sequence[Save], root: Path, case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("sample", "mindio")])  # these have no steps, or tell them in two ways
+# these have no steps, or tell them in two ways
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("sample", "mindio")])
 def test_what_the_times_decide(layout: str, tmp_path: Path) -> None:
     saves = described_tree(layout, tmp_path)
     padded = layout in ("megatron", "ascend")
@@ -134,7 +168,11 @@ def test_what_the_times_decide(layout: str, tmp_path: Path) -> None:
             continue
         dated(saves, tmp_path, case)
         if layout in TRACKED:
-            said = "" if case.tracked is None else f"{'global_step' if layout == 'deepspeed' else ''}{STEPS[case.tracked]}"
+            said = (
+                ""
+                if case.tracked is None
+                else f"{'global_step' if layout == 'deepspeed' else ''}{STEPS[case.tracked]}"
+            )
             (tmp_path / TRACKED[layout]).write_text(said)
         made, question = answered(tmp_path, level=Level.STRUCTURE)
         if made is not None:
@@ -145,7 +183,10 @@ def test_what_the_times_decide(layout: str, tmp_path: Path) -> None:
         assert case.answer == ASK, (name, question)
         last = max(range(4), key=case.minutes.__getitem__)
         for order, answer in (("mtime", last), ("step", 3)):
-            assert f"--order {order} to resume from {'epoch 1 ' if layout == 'mindspore' else ''}step {STEPS[answer]}" in question, name
+            assert (
+                f"--order {order} to resume from {'epoch 1 ' if layout == 'mindspore' else ''}step"
+                f" {STEPS[answer]}" in question
+            ), name
             assert told(plan(str(tmp_path), Selection(level=Level.STRUCTURE, order=order))) == STEPS[answer]
 
 
@@ -204,7 +245,9 @@ def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
         for c, at in ((older, one), (newer, other)):
             for p in c.parts:
                 os.utime(p.path, (at, at))
-        made, question = answered(root, **{**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE})
+        made, question = answered(
+            root, **{**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE}
+        )
         if made is None:
             assert answer == ASK, (what, question)
             assert "in doubt" in question
@@ -225,7 +268,9 @@ def doubtful(tmp_path: Path) -> Path:
 
 
 def test_an_answer_is_remembered(doubtful: Path) -> None:
-    """What a start resumed from, and what it passed over, tells later ones which line is alive; without the log it stays a question."""
+    """What a start resumed from, and what it passed over, tells later ones which line is alive; without the
+    log it stays a question.
+    """
     state = str(doubtful.parent / "plans")
     assert asked(doubtful, "run").returncode == 2
     done = asked(doubtful, "run", "--order", "mtime")
@@ -234,7 +279,9 @@ def test_an_answer_is_remembered(doubtful: Path) -> None:
     assert made is not None
     assert made.resume_step == 90
     assert answered(doubtful, plan_dir=str(doubtful.parent / "others"))[0] is None
-    put(doubtful / "iter_0000095/mp_rank_00/model_optim_rng.pt", megatron(95, 0, 1, 1, 1), START + 32 * MINUTE)
+    put(
+        doubtful / "iter_0000095/mp_rank_00/model_optim_rng.pt", megatron(95, 0, 1, 1, 1), START + 32 * MINUTE
+    )
     made, _ = answered(doubtful, plan_dir=state)
     assert made is not None
     assert made.resume_step == 95  # saved since

@@ -1,4 +1,6 @@
-"""The stages together on real trees with damage: what is found, what is planned instead, and what no input may do."""
+"""The stages together on real trees with damage: what is found, what is planned instead, and what no input
+may do.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def flip(path: Path, offset: int, bit: int = 3) -> None:
 
 
 def codes(result: Verification, severity: Severity = Severity.WARNING) -> set[str]:
-    return {f.code for f in [*result.findings, *(f for r in result.files for f in r.report.findings)] if f.severity >= severity}
+    return {
+        f.code
+        for f in [*result.findings, *(f for r in result.files for f in r.report.findings)]
+        if f.severity >= severity
+    }
 
 
 # ---- falling back
@@ -110,7 +116,9 @@ def test_a_damaged_file_is_replaced_by_a_proven_replica(tmp_path: Path) -> None:
     assert made.fingerprint == plan(str(root)).fingerprint
 
 
-def test_an_unreadable_newest_is_not_fallen_past_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_newest_is_not_fallen_past_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tree("flat", tmp_path)
     newest = str(root / "resnet-2_5.ckpt")
     real = os.open
@@ -209,9 +217,15 @@ def test_trackers_are_hints(text: bytes | None, code: str | None, tmp_path: Path
 
 def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
-    rewrite(root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt", (root / "iter_0000010/mp_rank_01/model_optim_rng_3.pt").read_bytes())
+    rewrite(
+        root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt",
+        (root / "iter_0000010/mp_rank_01/model_optim_rng_3.pt").read_bytes(),
+    )
     assert codes(verify([str(root)])) == {"step-mismatch"}
-    rewrite(root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt", (root / "iter_0000020/mp_rank_01/model_optim_rng_1.pt").read_bytes())
+    rewrite(
+        root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt",
+        (root / "iter_0000020/mp_rank_01/model_optim_rng_1.pt").read_bytes(),
+    )
     assert codes(verify([str(root)])) == {"rank-mismatch"}
     (loaded,) = plan(str(root)).ranks[3].files
     assert loaded.source_rank == 1
@@ -230,12 +244,18 @@ def test_mindspore_names_against_content(tmp_path: Path) -> None:
 
 
 def test_a_mindspore_file_cut_at_any_record_border_shows_against_its_siblings(tmp_path: Path) -> None:
-    """No byte of such a file is wrong, with or without a CRC trailer: only the other files of its rank can tell."""
+    """No byte of such a file is wrong, with or without a CRC trailer: only the other files of its rank can
+    tell.
+    """
     root = tree("flat", tmp_path)
     newest = root / "resnet-2_5.ckpt"
     whole = newest.read_bytes()
     anatomy = Anatomy()
-    assert not [f for f in structure(BytesSource(whole), anatomy, BY_NAME["mindspore_ckpt"].checks[Level.STRUCTURE]) if f.severity]
+    assert not [
+        f
+        for f in structure(BytesSource(whole), anatomy, BY_NAME["mindspore_ckpt"].checks[Level.STRUCTURE])
+        if f.severity
+    ]
     borders, at = [], 0
     while at < len(whole):  # records of one Checkpoint message each: 0x0A, a varint length, the record
         size, shift, i = 0, 0, at + 1
@@ -273,7 +293,9 @@ def test_missing_ranks_are_errors_for_periodic_and_warnings_for_last_words(tmp_p
     assert kinds == {(Severity.ERROR, False), (Severity.WARNING, True)}
     oldest = tree("pangu", tmp_path / "oldest")
     (oldest / "rank_3/pangu3-1_4.ckpt").unlink()
-    assert all(f.severity is Severity.WARNING for f in verify([str(oldest)]).findings if f.code == "missing-rank")
+    assert all(
+        f.severity is Severity.WARNING for f in verify([str(oldest)]).findings if f.code == "missing-rank"
+    )
 
 
 def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
@@ -289,7 +311,10 @@ def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
     flat = tree("flat", tmp_path / "flat")
     newest = flat / "resnet-2_5.ckpt"
     newest.write_bytes(newest.read_bytes()[:9000])  # modified just now
-    assert (verify([str(flat)]).verdict, codes(verify([str(flat)]))) == (Verdict.SUSPECT, {"truncated", "unfinished-save"})
+    assert (verify([str(flat)]).verdict, codes(verify([str(flat)]))) == (
+        Verdict.SUSPECT,
+        {"truncated", "unfinished-save"},
+    )
     assert verify([str(flat)], settle=0).verdict is Verdict.BROKEN
     assert verify([str(newest)]).verdict is Verdict.BROKEN  # asked about by name, it is judged as it is
     assert "truncated" in codes(verify([str(newest)]), Severity.ERROR)
@@ -298,7 +323,9 @@ def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
 # ---- bad input
 
 
-@pytest.mark.parametrize("kind", ["directory", "dangling", "loop", "self", "fifo", "empty", "zeros", "alien", "vanished"])
+@pytest.mark.parametrize(
+    "kind", ["directory", "dangling", "loop", "self", "fifo", "empty", "zeros", "alien", "vanished"]
+)
 def test_whatever_lies_in_a_file_s_place_is_a_finding(kind: str, tmp_path: Path) -> None:
     root = tree("flat", tmp_path)
     path = root / "resnet-2_5.ckpt"
@@ -350,7 +377,13 @@ def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
     thread = threading.Thread(target=writer)
     thread.start()
     try:
-        seen = {f.code for _ in range(200) for r in verify([str(path)]).files for f in r.report.findings if f.severity}
+        seen = {
+            f.code
+            for _ in range(200)
+            for r in verify([str(path)]).files
+            for f in r.report.findings
+            if f.severity
+        }
     finally:
         stop.set()
         thread.join()
@@ -391,7 +424,9 @@ def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
-    """MindSpore's safetensors say so in their metadata: even with --replicas all another rank's file lacks parameters."""
+    """MindSpore's safetensors say so in their metadata: even with --replicas all another rank's file lacks
+    parameters.
+    """
     source = LAYOUT_TREES / "mindspore" / "safetensors" / "tree"
     data = (source / "rank_0" / "resnet-2_5.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
@@ -411,8 +446,12 @@ def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None
             assert plan(str(root), Selection(replicas_all=True)).ranks[1].files[0].source_rank == 0
 
 
-def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_were_two(tmp_path: Path) -> None:
-    """DeepSpeed's files say how many there are; names alone do not, once all files of the highest one are gone."""
+def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_were_two(
+    tmp_path: Path,
+) -> None:
+    """DeepSpeed's files say how many there are; names alone do not, once all files of the highest one are
+    gone.
+    """
     for step in (10, 20):
         home = tmp_path / f"global_step{step}"
         home.mkdir()

@@ -1,4 +1,6 @@
-"""Prefixes of file names keep runs apart; a number behind one counts restarts only where the run it belongs to is there."""
+"""Prefixes of file names keep runs apart; a number behind one counts restarts only where the run it belongs
+to is there.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,13 @@ def runs(root: Path) -> set[tuple[str, int | None]]:
         (["bert_2-1_10", "bert_2-1_20"], {("bert_2", 0)}),
         (["bert_2-1_10", "bert_3-1_20"], {("bert_2", 0), ("bert_3", 0)}),
         (["bert_2-1_10", "bert_2_1-1_10"], {("bert_2", 0), ("bert_2", 1)}),
-        (["rank_4/net_rank_4-1_10", "rank_5/net_rank_5-1_20"], {("net_rank", 4), ("net_rank", 5)}),  # the rank in the name
+        # the rank in the name
+        (["rank_4/net_rank_4-1_10", "rank_5/net_rank_5-1_20"], {("net_rank", 4), ("net_rank", 5)}),
     ],
 )
-def test_a_number_behind_a_prefix_counts_restarts_only_beside_the_first(names: list[str], expected: set[tuple[str, int]], tmp_path: Path) -> None:
+def test_a_number_behind_a_prefix_counts_restarts_only_beside_the_first(
+    names: list[str], expected: set[tuple[str, int]], tmp_path: Path
+) -> None:
     put(tmp_path / "run", names)
     assert runs(tmp_path / "run") == expected
 
@@ -65,14 +70,17 @@ def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
     assert chosen(root, "gpt") == chosen(root, "gpt_1") == "gpt_1-1_5.ckpt"
     with pytest.raises(UsageError, match=r"bert_2.*bert_large"):
         plan(str(root), Selection(prefix="bert"))
-    put(root, ["bert-1_40"])  # so bert_2 is its second restart; the whole prefix of a run goes before a part of another's
+    # so bert_2 is its second restart; the whole prefix of a run goes before a part of another's
+    put(root, ["bert-1_40"])
     made = plan(str(root), Selection(prefix="bert", world_size=1, order="step"))
     assert made.checkpoint is not None and made.checkpoint.run == "bert"
 
 
 @examples(30)
 @given(
-    names=st.sets(st.sampled_from(["a", "a_1", "a_2", "a_2_1", "ab", "a_b", "b", "b_3"]), min_size=1, max_size=5),
+    names=st.sets(
+        st.sampled_from(["a", "a_1", "a_2", "a_2_1", "ab", "a_b", "b", "b_3"]), min_size=1, max_size=5
+    ),
     prefix=st.sampled_from(["a", "a_", "a_2", "ab", "b", "b_3", "c"]),
 )
 def test_what_a_prefix_chooses_starts_with_it(names: set[str], prefix: str) -> None:
@@ -83,15 +91,24 @@ def test_what_a_prefix_chooses_starts_with_it(names: set[str], prefix: str) -> N
         assert {os.path.basename(p.path).partition("-")[0] for c in shown for p in c.parts} == set(fit)
         if len(fit) == 1:
             made = plan(name, Selection(prefix=prefix))
-            assert made.checkpoint is not None and os.path.basename(made.checkpoint.path).startswith(f"{fit[0]}-")
+            assert made.checkpoint is not None and os.path.basename(made.checkpoint.path).startswith(
+                f"{fit[0]}-"
+            )
 
 
 def test_a_directory_of_rank_1_without_that_of_rank_0_is_said(tmp_path: Path) -> None:
     put(tmp_path / "out", ["ckpt_1/net-1_10", "ckpt_1/net-1_20"])
     made = plan(str(tmp_path / "out"))
-    for found in (made.warnings, scan(str(tmp_path / "out")).findings, verify([str(tmp_path / "out")]).findings):
-        assert [(f.path, f.severity) for f in found if f.code == "lone-number"] == [(str(tmp_path / "out" / "ckpt_1"), Severity.WARNING)]
-    assert "lone-number" not in {f.code for f in plan(str(tmp_path / "out" / "ckpt_1")).warnings}  # nobody looked beside it
+    for found in (
+        made.warnings,
+        scan(str(tmp_path / "out")).findings,
+        verify([str(tmp_path / "out")]).findings,
+    ):
+        assert [(f.path, f.severity) for f in found if f.code == "lone-number"] == [
+            (str(tmp_path / "out" / "ckpt_1"), Severity.WARNING)
+        ]
+    # nobody looked beside it
+    assert "lone-number" not in {f.code for f in plan(str(tmp_path / "out" / "ckpt_1")).warnings}
     put(tmp_path / "out", ["ckpt_0/net-1_10", "ckpt_0/net-1_20"])
     assert "lone-number" not in {f.code for f in plan(str(tmp_path / "out")).warnings}
     put(tmp_path / "exp", ["exp_3/net-1_10"])

@@ -1,7 +1,9 @@
-"""What a plan says is what the frameworks really load: every file of every plan of fixtures/layouts goes through the real loader of its format.
+"""What a plan says is what the frameworks really load: every file of every plan of fixtures/layouts goes
+through the real loader of its format.
 
-torch, safetensors and torch.distributed.checkpoint are installed where these tests run. TensorFlow, Orbax, MindSpore and Keras are not: their files
-are only looked at by our own checks here, once more and to level content.
+torch, safetensors and torch.distributed.checkpoint are installed where these tests run. TensorFlow, Orbax,
+MindSpore and Keras are not: their files are only looked at by our own checks here, once more and to level
+content.
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 
-OURS_ALONE = {"tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "zip_archive", "mindspore_ckpt", "mindspore_strategy"}
+OURS_ALONE = {
+    "tf_bundle",
+    "ocdbt",
+    "orbax_tree",
+    "zarr",
+    "hdf5",
+    "zip_archive",
+    "mindspore_ckpt",
+    "mindspore_strategy",
+}
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
 STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
 """Names under which the states of these trees hold the number of steps."""
@@ -75,7 +86,9 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
-def test_the_real_loaders_load_what_the_plan_says(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+def test_the_real_loaders_load_what_the_plan_says(
+    case: Path, question: dict[str, Any], tmp_path: Path
+) -> None:
     root = materialise(case, tmp_path)
     damage(root, question)
     made = plan(os.path.join(root, question.get("root", ".")), selection(question.get("options", {})))
@@ -84,7 +97,8 @@ def test_the_real_loaders_load_what_the_plan_says(case: Path, question: dict[str
     states, ours = loaded(made, {path: report.format for path, report in seen.items()})
     assert {seen[path].verdict for path in ours} <= {Verdict.OK, Verdict.SUSPECT}
     for path, state in states.items():
-        if made.resume_step is not None and case.parent.parts[-2:] != ("deepspeed", "cut"):  # whose script made up the tag
+        # whose script made up the tag
+        if made.resume_step is not None and case.parent.parts[-2:] != ("deepspeed", "cut"):
             assert told_steps(state) <= {made.resume_step}, path
         if path.endswith(".safetensors") or os.path.isdir(path):
             assert any(t.numel() for t in tensors(state)), path

@@ -1,4 +1,6 @@
-"""Where to start, which kind to prefer, what proves a substitute: --resume-from, --prefer, --max-step, --prove-replicas and --fault-file on real trees."""
+"""Where to start, which kind to prefer, what proves a substitute: --resume-from, --prefer, --max-step,
+--prove-replicas and --fault-file on real trees.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,19 @@ def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:
 
 
 def iteration(root: Path, step: int, at: int) -> None:
-    put(root, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", saved({"model": {"w": tensor(step)}, "iteration": step}), at)
+    put(
+        root,
+        f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt",
+        saved({"model": {"w": tensor(step)}, "iteration": step}),
+        at,
+    )
 
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Iterations 10, 20 and 30; the newest by time is 20, because training went back, and the tracker names 10."""
+    """Iterations 10, 20 and 30; the newest by time is 20, because training went back, and the tracker names
+    10.
+    """
     for name in [name for name in os.environ if name.startswith("CKPT_")]:
         monkeypatch.delenv(name)
     root = tmp_path / "run"
@@ -74,7 +83,9 @@ def test_where_to_start(tree: Path, capfd: pytest.CaptureFixture[str], start: st
     assert (code, json.loads(out)["resume_step"]) == (0, expected)
 
 
-def test_it_may_stand_in_the_environment_and_in_the_file(tree: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_may_stand_in_the_environment_and_in_the_file(
+    tree: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("ckpt.toml").write_text('resume-from = "step"\n')
     assert json.loads(run(capfd, "plan", str(tree), "--json")[1])["resume_step"] == 30
     monkeypatch.setenv("CKPT_RESUME_FROM", "tracker")
@@ -98,7 +109,9 @@ def test_whoever_chose_is_not_warned_about_the_other_orders(tree: Path) -> None:
         ("release", f"{LATEST} names release, which is not there"),
     ],
 )
-def test_a_tracker_that_names_nothing_ends_in_2(tree: Path, capfd: pytest.CaptureFixture[str], text: str | None, says: str) -> None:
+def test_a_tracker_that_names_nothing_ends_in_2(
+    tree: Path, capfd: pytest.CaptureFixture[str], text: str | None, says: str
+) -> None:
     """Another checkpoint than the one that was asked for would be a guess."""
     (tree / LATEST).unlink()
     if text is not None:
@@ -114,7 +127,11 @@ def test_a_tracker_that_names_nothing_ends_in_2(tree: Path, capfd: pytest.Captur
 @pytest.mark.parametrize("asked", [{"max_step": 5}, {"kind": Kind.DYING_GASP}])
 def test_a_tracker_whose_checkpoint_is_hidden(tree: Path, asked: dict[str, Any]) -> None:
     iteration(tree, 5, 9)
-    gasp = put(tree, "iter_0000004/mp_rank_00/model_optim_rng_0.pt", saved({"model": {"w": tensor(4)}, "iteration": 4}))
+    gasp = put(
+        tree,
+        "iter_0000004/mp_rank_00/model_optim_rng_0.pt",
+        saved({"model": {"w": tensor(4)}, "iteration": 4}),
+    )
     assert gasp.exists()
     with pytest.raises(UsageError, match="names 10, which --kind or --max-step hides"):
         plan(str(tree), Selection(resume_from="tracker", save_interval=5, **asked))
@@ -129,7 +146,12 @@ def test_a_layout_without_a_tracker(tmp_path: Path) -> None:
 
 def test_a_dying_gasp_beside_the_run_hides_no_tracker(tree: Path) -> None:
     """The newest is MindIO TTP's, which has none."""
-    put(tree, "ttp_saved_checkpoints-step_35/rank_0/ttp_rank_0-1_35.ckpt", mindspore(True, 0, step_num=35, epoch_num=1), 9)
+    put(
+        tree,
+        "ttp_saved_checkpoints-step_35/rank_0/ttp_rank_0-1_35.ckpt",
+        mindspore(True, 0, step_num=35, epoch_num=1),
+        9,
+    )
     assert {c.layout for c in plan(str(tree)).candidates} == {"megatron", "mindio-ttp"}
     assert step(tree, resume_from="tracker") == 10
 
@@ -138,7 +160,11 @@ def test_from_a_damaged_checkpoint_the_tracker_leads_to_earlier_steps_only(tree:
     iteration(tree, 5, -1)
     put(tree, "iter_0000010/mp_rank_00/model_optim_rng.pt", b"PK")
     made = plan(str(tree), Selection(resume_from="tracker"))
-    assert (made.resume_step, [r.checkpoint.step for r in made.rejected], [c.step for c in made.candidates]) == (5, [10], [10, 5])
+    assert (
+        made.resume_step,
+        [r.checkpoint.step for r in made.rejected],
+        [c.step for c in made.candidates],
+    ) == (5, [10], [10, 5])
     put(tree, "iter_0000005/mp_rank_00/model_optim_rng.pt", b"PK")
     with pytest.raises(NoneUsable):
         plan(str(tree), Selection(resume_from="tracker"))
@@ -164,7 +190,9 @@ def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
         (["--resume-from", "tracked"], 2),
     ],
 )
-def test_it_may_not_contradict_the_order(tree: Path, capfd: pytest.CaptureFixture[str], flags: list[str], code: int) -> None:
+def test_it_may_not_contradict_the_order(
+    tree: Path, capfd: pytest.CaptureFixture[str], flags: list[str], code: int
+) -> None:
     got, _, err = run(capfd, "plan", str(tree), *flags)
     assert got == code
     if code:
@@ -205,7 +233,12 @@ def gasps(tmp_path: Path) -> Path:
 )
 def test_prefer_and_max_step(gasps: Path, asked: dict[str, Any], expected: int, ahead: set[int]) -> None:
     made = plan(str(gasps), Selection(save_interval=10, **asked))
-    assert (made.resume_step, {c.step for c in made.ahead}, made.rejected, made.rollback) == (expected, ahead, (), None)
+    assert (made.resume_step, {c.step for c in made.ahead}, made.rejected, made.rollback) == (
+        expected,
+        ahead,
+        (),
+        None,
+    )
 
 
 def test_what_is_not_preferred_is_still_better_than_nothing(gasps: Path) -> None:
@@ -226,15 +259,28 @@ def test_nothing_below_the_limit_is_not_the_same_as_nothing(gasps: Path) -> None
 
 def shard(number: int, half: int, odd: bool = False, **more: Any) -> bytes:
     """The state of one half of the model; the odd one has other numbers in one tensor, of the same shape."""
-    return saved({"model": {"w": tensor(number, half), "b": tensor(number, half, 9 if odd else 1)}, "iteration": number, **more})
+    return saved(
+        {
+            "model": {"w": tensor(number, half), "b": tensor(number, half, 9 if odd else 1)},
+            "iteration": number,
+            **more,
+        }
+    )
 
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Path:
-    """Iterations 10 and 20 of four ranks; 0 and 2 hold the same state, as do 1 and 3. Rank 3's file of iteration 20 is cut off."""
+    """Iterations 10 and 20 of four ranks; 0 and 2 hold the same state, as do 1 and 3. Rank 3's file of
+    iteration 20 is cut off.
+    """
     for at, number in enumerate((10, 20)):
         for rank in range(4):
-            put(tmp_path, f"iter_{number:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", shard(number, rank % 2, rng_state=tensor(rank)), at)
+            put(
+                tmp_path,
+                f"iter_{number:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt",
+                shard(number, rank % 2, rng_state=tensor(rank)),
+                at,
+            )
     put(tmp_path, LATEST, "20")
     path = tmp_path / "iter_0000020/mp_rank_01/model_optim_rng_3.pt"
     put(tmp_path, str(path.relative_to(tmp_path)), path.read_bytes()[:-30], 1)
@@ -253,10 +299,15 @@ def test_equal_tensors_are_the_proof(replicas: Path) -> None:
     whose, why = source(made, 2)
     assert (made.resume_step, whose) == (20, 0)
     assert why.endswith("; its tensors are bit for bit those of rank 2's file")
-    assert source(plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS)), 2)[1].endswith("model_optim_rng_2.pt")  # not asked, not said
+    # not asked, not said
+    assert source(plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS)), 2)[1].endswith(
+        "model_optim_rng_2.pt"
+    )
 
 
-def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(replicas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(
+    replicas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     took: list[int] = []
     seen: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Rate, "took", lambda self, n: took.append(n))
@@ -265,23 +316,37 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(replicas: Pat
     def spied(path: str, anatomy: Any, progress: Any, *, jobs: int, io: str) -> dict[str, str]:
         before = len(took)
         found = real(path, anatomy, progress, jobs=jobs, io=io)
-        seen.append((os.path.basename(path), sum(took[before:]), sum(t.nbytes for t in anatomy.tensors), jobs, io))
+        seen.append(
+            (os.path.basename(path), sum(took[before:]), sum(t.nbytes for t in anatomy.tensors), jobs, io)
+        )
         return found
 
     monkeypatch.setattr(evidence, "tensor_digests", spied)
-    plan(str(replicas), Selection(prove_replicas=True, fault_ranks=frozenset({2}), jobs=3, io="direct", limit_rate=1e9, **GROUPS))
+    plan(
+        str(replicas),
+        Selection(
+            prove_replicas=True, fault_ranks=frozenset({2}), jobs=3, io="direct", limit_rate=1e9, **GROUPS
+        ),
+    )
     assert {name for name, *_ in seen} >= {"model_optim_rng_0.pt", "model_optim_rng_2.pt"}
     assert all(slowed == size > 0 and (jobs, io) == (3, "direct") for _, slowed, size, jobs, io in seen)
 
 
 def test_a_tensor_that_differs_is_named_and_the_checkpoint_is_passed_over(replicas: Path) -> None:
     """Two files that should hold the same state do not: nobody knows which is right."""
-    put(replicas, "iter_0000020/mp_rank_00/model_optim_rng_2.pt", shard(20, 0, odd=True, rng_state=tensor(2)), 1)
+    put(
+        replicas,
+        "iter_0000020/mp_rank_00/model_optim_rng_2.pt",
+        shard(20, 0, odd=True, rng_state=tensor(2)),
+        1,
+    )
     made = plan(str(replicas), Selection(prove_replicas=True, fault_ranks=frozenset({2}), **GROUPS))
     (lost,) = made.rejected
     assert (made.resume_step, lost.checkpoint.step) == (10, 20)
     (clash,) = [f for f in lost.findings if f.code == "replica-mismatch"]
-    assert clash.message == "rank 0's file and rank 2's file should hold the same state, but differ in model.b"
+    assert (
+        clash.message == "rank 0's file and rank 2's file should hold the same state, but differ in model.b"
+    )
     assert os.path.relpath(clash.path, replicas) == "iter_0000020/mp_rank_00/model_optim_rng_0.pt"
     lax = plan(str(replicas), Selection(fault_ranks=frozenset({2}), **GROUPS))
     assert (lax.resume_step, source(lax, 2)[0]) == (20, 0)
@@ -304,10 +369,15 @@ def test_the_only_good_member_is_a_note_and_with_strict_no_substitute(replicas: 
     made = plan(str(replicas), Selection(prove_replicas=True, **GROUPS))
     assert (made.resume_step, source(made, 3)[0]) == (20, 1)
     (note,) = [f for f in made.warnings if f.code == "replica-unproven"]
-    assert note.message == "model_optim_rng_1.pt is the only good member of its group: there is nothing to compare it with"
+    assert (
+        note.message
+        == "model_optim_rng_1.pt is the only good member of its group: there is nothing to compare it with"
+    )
     strict = plan(str(replicas), Selection(prove_replicas=True, strict=True, **GROUPS))
     assert (strict.resume_step, [r.checkpoint.step for r in strict.rejected]) == (10, [20])
-    assert {(f.code, str(f.severity)) for f in strict.rejected[0].findings} >= {("replica-unproven", "warning")}
+    assert {(f.code, str(f.severity)) for f in strict.rejected[0].findings} >= {
+        ("replica-unproven", "warning")
+    }
     assert str(note.severity) == "note"
 
 
@@ -347,12 +417,19 @@ def test_nothing_is_compared_where_nobody_is_replaced(replicas: Path) -> None:
     ],
 )
 def test_the_fault_file_names_ranks_that_get_a_replica(
-    replicas: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], content: str, failed: set[int]
+    replicas: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    content: str,
+    failed: set[int],
 ) -> None:
     for name in [name for name in os.environ if name.startswith("CKPT_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(put(replicas.parent / "elsewhere", "f.json", content).parent)
-    code, out, _ = run(capfd, "plan", str(replicas), "--max-step", "10", "--replica-groups", "0,2;1,3", *flags, "--json")
+    code, out, _ = run(
+        capfd, "plan", str(replicas), "--max-step", "10", "--replica-groups", "0,2;1,3", *flags, "--json"
+    )
     made = json.loads(out)
     assert code == 0
     taken = {r["rank"] for r in made["ranks"] if r["files"][0]["substituted"]}

@@ -1,4 +1,6 @@
-"""The story of a plan (--explain), word for word: what was considered, why each lost, who stands in for whom, and what was not looked at."""
+"""The story of a plan (--explain), word for word: what was considered, why each lost, who stands in for whom,
+and what was not looked at.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def shards(root: Path, *steps: int) -> Path:
 
 def state(step: int, rank: int) -> bytes:
     """What a rank of four with tensor parallel 2 saves: the same as its replica, random numbers apart."""
-    args = Namespace(world_size=4, rank=rank, iteration=step, tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
+    args = Namespace(
+        world_size=4, rank=rank, iteration=step, tensor_model_parallel_size=2, pipeline_model_parallel_size=1
+    )
     return saved({"args": args, "iteration": step, "model": {"w": tensor(step, rank % 2)}})
 
 
@@ -51,7 +55,12 @@ def everyone(root: Path, *steps: int) -> Path:
     """The files of four ranks, tensor parallel 2: ranks 0 and 2 hold the same state, and so do 1 and 3."""
     for at, step in enumerate(steps):
         for rank in range(4):
-            put(root, f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", state(step, rank), at)
+            put(
+                root,
+                f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt",
+                state(step, rank),
+                at,
+            )
     put(root, LATEST, str(steps[-1]), len(steps))
     return root
 
@@ -122,7 +131,9 @@ Warnings
 
 
 def test_a_rollback_passes_over_what_lies_beyond_its_target(tmp_path: Path) -> None:
-    """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration 40 is one, but lies beyond the target."""
+    """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration
+    40 is one, but lies beyond the target.
+    """
     everyone(tmp_path, 10, 20, 30)
     for rank in range(4):  # before a rollback, so it is the oldest by time
         put(tmp_path, f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", state(40, rank), -1)
@@ -144,7 +155,10 @@ not trusted; rank 2 failed while this checkpoint was saved, so its file is not t
 What is loaded""".splitlines()
     )
     for rank in range(4):
-        os.utime(tmp_path / f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", (DAY + 1.5, DAY + 1.5))
+        os.utime(
+            tmp_path / f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt",
+            (DAY + 1.5, DAY + 1.5),
+        )
     lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
     assert lines[5:8] == [
         "  2. periodic checkpoint step 40, iter_0000040: passed over",
@@ -217,7 +231,10 @@ def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
             for i, step in enumerate((20, 10), 1)
             for line in (
                 f"  {i}. periodic checkpoint step {step}, iter_{step:07d}: rejected",
-                f"       bad-header: the file does not begin like torch_zip or torch_legacy (iter_{step:07d}/mp_rank_01/model_optim_rng.pt at byte 0)",
+                (
+                    "       bad-header: the file does not begin like torch_zip or torch_legacy"
+                    f" (iter_{step:07d}/mp_rank_01/model_optim_rng.pt at byte 0)"
+                ),
                 f"       so missing-rank: rank 1 has no usable model file, {GROUP}",
             )
         ),
@@ -230,14 +247,20 @@ def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
         "What was not looked at",
         "  1 other checkpoint: 'ckpt verify' looks at all of them",
         "Warnings",
-        "  attempts-exhausted: the one checkpoint that was read is not usable; --max-attempts 1 stopped the search (.)",
+        (
+            "  attempts-exhausted: the one checkpoint that was read is not usable; --max-attempts 1 stopped"
+            " the search (.)"
+        ),
     ]
     assert steady(story.render(failed(tmp_path, Selection(no_fallback=True))), tmp_path)[:5] == exhausted[:5]
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert story.render(failed(tmp_path, Selection())) == "Candidates, best first (0)\n  none\n"
-    assert story.render(plan(str(tmp_path), Selection(allow_none=True))) == "Candidates, best first (0)\n  none\n"
+    assert (
+        story.render(plan(str(tmp_path), Selection(allow_none=True)))
+        == "Candidates, best first (0)\n  none\n"
+    )
 
 
 def test_a_long_story_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
@@ -245,7 +268,10 @@ def test_a_long_story_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
     shards(tmp_path, *range(1, 15))
     lines = told(tmp_path)
     assert lines[0] == "Candidates, best first (14)"
-    assert lines[8:10] == ["  8. periodic checkpoint step 7, iter_0000007: not looked at", "  and 6 more: not looked at"]
+    assert lines[8:10] == [
+        "  8. periodic checkpoint step 7, iter_0000007: not looked at",
+        "  and 6 more: not looked at",
+    ]
     for step in range(3, 15):
         put(tmp_path, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", b"PK", step)
     lines = told(tmp_path, max_attempts=20)
@@ -260,7 +286,8 @@ def test_many_findings_of_one_candidate_are_counted(tmp_path: Path) -> None:
     lines = steady(story.render(failed(tmp_path, Selection())), tmp_path)
     assert (
         lines[-1]
-        == "       so missing-rank: there is no usable model file, nor in their replica groups (the layout replicates it over dp and cp), for 8 of 8 ranks: 0–7"
+        == "       so missing-rank: there is no usable model file, nor in their replica groups (the layout"
+        " replicates it over dp and cp), for 8 of 8 ranks: 0–7"
     )
     assert len(lines) == 2 + 8 + 1
     put(tmp_path, "iter_0000001/mp_rank_08/model_optim_rng.pt", b"PK", 0)
@@ -275,7 +302,11 @@ def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
 
 
 def test_names_cannot_steer_a_terminal() -> None:
-    evil = story.render(sample.plan(rejected=(), candidates=(sample.checkpoint(path=f"/data/{sample.NASTY}"),), checkpoint=None))
+    evil = story.render(
+        sample.plan(
+            rejected=(), candidates=(sample.checkpoint(path=f"/data/{sample.NASTY}"),), checkpoint=None
+        )
+    )
     assert "\x1b" not in evil
     assert "\\x1b[2J" in evil
 
@@ -290,7 +321,9 @@ def test_every_kind_of_name() -> None:
         (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "x"),
     ]
     lines = story.render(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
-    assert [line.partition(". ")[2] for line in lines[1:5]] == [f"best checkpoint {what}, x: not looked at" for _, what in rows]
+    assert [line.partition(". ")[2] for line in lines[1:5]] == [
+        f"best checkpoint {what}, x: not looked at" for _, what in rows
+    ]
 
 
 # --- the command line
@@ -306,7 +339,8 @@ def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("CKPT_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("CKPT_NO_CACHE", "1")  # whether a file is old enough for its verdict to be kept is a matter of time
+    # whether a file is old enough for its verdict to be kept is a matter of time
+    monkeypatch.setenv("CKPT_NO_CACHE", "1")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     return shards(tmp_path / "run", 10, 20)
@@ -322,13 +356,19 @@ def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("form", ["json", "shell"])
 def test_what_programs_read_stays_as_it_is(tree: Path, capfd: pytest.CaptureFixture[str], form: str) -> None:
-    assert run(capfd, "plan", str(tree), "--explain", "--format", form)[:2] == run(capfd, "plan", str(tree), "--format", form)[:2]
+    assert (
+        run(capfd, "plan", str(tree), "--explain", "--format", form)[:2]
+        == run(capfd, "plan", str(tree), "--format", form)[:2]
+    )
 
 
 def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     put(tree, "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
     answer = json.loads(run(capfd, "plan", str(tree), "--json")[1])
-    assert [(c["step"], c["kind"], c["outcome"]) for c in answer["candidates"]] == [(20, "periodic", "rejected"), (10, "periodic", "chosen")]
+    assert [(c["step"], c["kind"], c["outcome"]) for c in answer["candidates"]] == [
+        (20, "periodic", "rejected"),
+        (10, "periodic", "chosen"),
+    ]
 
 
 def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:

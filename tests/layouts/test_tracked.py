@@ -1,4 +1,6 @@
-"""What a tracker names was finished: whatever of it is gone, it is damage, never an unfinished save, never a first launch."""
+"""What a tracker names was finished: whatever of it is gone, it is damage, never an unfinished save, never a
+first launch.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,14 @@ class Run:
 
     def __init__(self, name: str, target: Path) -> None:
         self.root = Path(shutil.copytree(FIXTURES / "layouts" / name / "tree", target))
-        self.options = {"level": Level.STRUCTURE, **json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]}
+        self.options = {
+            "level": Level.STRUCTURE,
+            **json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"],
+        }
         found = [c for c in scan(str(self.root)).checkpoints if not c.unfinished]
-        *more, self.older, self.newest = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)
+        *more, self.older, self.newest = sorted(
+            [c for c in found if c.run == found[0].run], key=lambda c: c.order
+        )
         for c in more:
             for p in c.parts:
                 os.unlink(p.path)
@@ -87,9 +94,17 @@ def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> 
         for options in ({}, {"allow_none": True}):
             judged(run, below, options)
         result = verify([str(run.root)], Level.STRUCTURE)
-        mine = [f for f in result.findings if f.code == "unfinished-save" and run.home and f.path.startswith(str(run.home))]
+        mine = [
+            f
+            for f in result.findings
+            if f.code == "unfinished-save" and run.home and f.path.startswith(str(run.home))
+        ]
         assert not mine, (below, mine)
-        listed = [c for c in scan(str(run.root)).checkpoints if c.unfinished and run.home and c.path == str(run.home)]
+        listed = [
+            c
+            for c in scan(str(run.root)).checkpoints
+            if c.unfinished and run.home and c.path == str(run.home)
+        ]
         assert not listed, below
         for p in run.older.parts:  # now nothing else is usable
             Path(p.path).write_bytes(b"")
@@ -103,14 +118,19 @@ def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> 
 
 
 def judged(run: Run, below: list[str], options: dict[str, object]) -> None:
-    """The answer where ``below`` is gone: the newest where it can do without, else an older one with the reason, else an error; never a first launch."""
+    """The answer where ``below`` is gone: the newest where it can do without, else an older one with the
+    reason, else an error; never a first launch.
+    """
     try:
         made = run.ask(**options)
     except (NoneUsable, UsageError):
         return
     assert made.checkpoint is not None, below
     where = str(run.home or run.newest.path)
-    assert not [f for f in made.warnings if f.code == "unfinished-save" and f.path.startswith(where)], (below, made.warnings)
+    assert not [f for f in made.warnings if f.code == "unfinished-save" and f.path.startswith(where)], (
+        below,
+        made.warnings,
+    )
     if made.checkpoint.path != run.newest.path or not made.checkpoint.parts:
         reasons = {f.code for r in made.rejected for f in r.findings if f.severity is Severity.ERROR}
         assert reasons, below

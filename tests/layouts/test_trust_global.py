@@ -1,4 +1,6 @@
-"""A file that its framework unpickles without asking and that names what is in no list is a question (exit 2), never an older checkpoint; --trust-global answers it."""
+"""A file that its framework unpickles without asking and that names what is in no list is a question (exit
+2), never an older checkpoint; --trust-global answers it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ def test_every_command_asks_and_none_goes_back(run: Path, asker: Asker) -> None:
     for name, answer in asker.everywhere(run).items():
         assert (name, answer.code, answer.step) == (name, 2, None)
     asker.execute("plan", run)
-    for word in ("mycompany.models.Config", "iter_0000020/mp_rank_00/model_optim_rng.pt", "--trust-global 'mycompany.*'"):
+    for word in (
+        "mycompany.models.Config",
+        "iter_0000020/mp_rank_00/model_optim_rng.pt",
+        "--trust-global 'mycompany.*'",
+    ):
         assert word in asker.err
 
 
@@ -54,7 +60,9 @@ def test_the_flag_answers_everywhere(run: Path, asker: Asker) -> None:
         assert (name, answer.code, answer.step) == (name, 0, 20)
 
 
-def test_so_do_the_variable_and_the_file(run: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_so_do_the_variable_and_the_file(
+    run: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CKPT_TRUST_GLOBAL", "others.*\nmycompany.models.Config")
     assert asker.ask("plan", run).step == 20
     monkeypatch.delenv("CKPT_TRUST_GLOBAL")
@@ -63,7 +71,9 @@ def test_so_do_the_variable_and_the_file(run: Path, asker: Asker, monkeypatch: p
     assert asker.ask("plan", run).step == 20
 
 
-@pytest.mark.parametrize("pattern", ["mycompany", "mycompany.models", "*.Config", "*", "?*", "my company.*", "", "[a-z]*"])
+@pytest.mark.parametrize(
+    "pattern", ["mycompany", "mycompany.models", "*.Config", "*", "?*", "my company.*", "", "[a-z]*"]
+)
 def test_a_pattern_is_a_whole_name_and_never_everybody(run: Path, asker: Asker, pattern: str) -> None:
     assert asker.ask("plan", run, "--trust-global", pattern).code == 2
 
@@ -97,8 +107,13 @@ def test_an_older_checkpoint_is_not_asked_about(tmp_path: Path) -> None:
 
 def test_verify_warns_and_the_flag_lifts_the_warning(run: Path) -> None:
     result = verify(str(run), Level.STRUCTURE)
-    (one,) = (r.report for r in result.files if r.report.path.endswith("iter_0000020/mp_rank_00/model_optim_rng.pt"))
-    assert (one.verdict, [f.code for f in one.findings if f.severity]) == (Verdict.SUSPECT, ["unknown-global"])
+    (one,) = (
+        r.report for r in result.files if r.report.path.endswith("iter_0000020/mp_rank_00/model_optim_rng.pt")
+    )
+    assert (one.verdict, [f.code for f in one.findings if f.severity]) == (
+        Verdict.SUSPECT,
+        ["unknown-global"],
+    )
     assert "--trust-global 'mycompany.*'" in one.findings[-1].hint
     assert verify(str(run), Level.STRUCTURE, trust_global=("mycompany.*",)).verdict is Verdict.OK
 
@@ -154,7 +169,14 @@ def test_no_fixture_names_what_is_in_no_list(layout: str) -> None:
 
 
 def test_a_report_keeps_its_names_in_the_cache() -> None:
-    report = Report("/x", "dcp", 1, Verdict.OK, Level.STRUCTURE, unlisted=(Unlisted("a.b", True, 3), Unlisted("c.d", False, 4)))
+    report = Report(
+        "/x",
+        "dcp",
+        1,
+        Verdict.OK,
+        Level.STRUCTURE,
+        unlisted=(Unlisted("a.b", True, 3), Unlisted("c.d", False, 4)),
+    )
     data = pack(report, {})
     assert data is not None
     back = unpack("/x", data)
@@ -171,7 +193,14 @@ def test_what_was_kept_is_asked_about_again(run: Path) -> None:
 
 
 def test_vouching_twice_is_vouching_once() -> None:
-    report = Report("/x", "torch_zip", 1, Verdict.OK, Level.STRUCTURE, unlisted=tuple(Unlisted(f"a.b{i}", bool(i % 2), i) for i in range(20)))
+    report = Report(
+        "/x",
+        "torch_zip",
+        1,
+        Verdict.OK,
+        Level.STRUCTURE,
+        unlisted=tuple(Unlisted(f"a.b{i}", bool(i % 2), i) for i in range(20)),
+    )
     once = vouched(report, ("a.b1",), unasked=True)
     assert vouched(once, ("a.b1",), unasked=True) == once
     assert len(once.findings) == 9

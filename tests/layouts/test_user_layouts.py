@@ -1,4 +1,6 @@
-"""Layouts of the user's own: [[layout]] tables of ckpt.toml, what each key does, what each mistake says, and ckpt layouts --check."""
+"""Layouts of the user's own: [[layout]] tables of ckpt.toml, what each key does, what each mistake says, and
+ckpt layouts --check.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_the_template_of_the_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
-def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(tmp_path: Path, before: int, after: int) -> None:
+def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(
+    tmp_path: Path, before: int, after: int
+) -> None:
     """A job may grow or shrink between two saves."""
     taught()
     step(tmp_path, 10, before)
@@ -162,7 +166,10 @@ def test_a_directory_of_one_step_with_files_of_another(tmp_path: Path) -> None:
         put(tmp_path / f"step={number}" / f"m-{number}.pt", saved({"w": tensor(number)}), number)
     shutil.move(tmp_path / "step=20" / "m-20.pt", tmp_path / "step=10" / "m-20.pt")
     broken = {f.report.path: {x.code for x in f.report.findings} for f in verify([str(tmp_path)]).files}
-    assert broken == {str(tmp_path / "step=10" / "m-10.pt"): set(), str(tmp_path / "step=10" / "m-20.pt"): {"step-mismatch"}}
+    assert broken == {
+        str(tmp_path / "step=10" / "m-10.pt"): set(),
+        str(tmp_path / "step=10" / "m-20.pt"): {"step-mismatch"},
+    }
     assert plan(str(tmp_path)).resume_step == 10
 
 
@@ -210,7 +217,11 @@ def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None,
 
 def committing(tmp_path: Path) -> None:
     """A marker without bytes, which is written last."""
-    taught({"template": TEMPLATE}, {"template": "step={step}/_SUCCESS", "role": "done", "shared": True, "loaded": False}, commit="done")
+    taught(
+        {"template": TEMPLATE},
+        {"template": "step={step}/_SUCCESS", "role": "done", "shared": True, "loaded": False},
+        commit="done",
+    )
     for number in (10, 20):
         put(step(tmp_path, number) / "_SUCCESS", b"")
 
@@ -233,7 +244,11 @@ def test_without_its_commit_file_a_save_is_unfinished(tmp_path: Path) -> None:
 def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -> None:
     committing(tmp_path)
     for level in (Level.PRESENCE, Level.STRUCTURE, Level.CONTENT, Level.VALUES):
-        (mark,) = {f.report.verdict for f in verify([str(tmp_path)], level).files if f.report.path.endswith("_SUCCESS")}
+        (mark,) = {
+            f.report.verdict
+            for f in verify([str(tmp_path)], level).files
+            if f.report.path.endswith("_SUCCESS")
+        }
         assert mark is Verdict.OK
     put(tmp_path / "run" / "step=20" / "shard-00001-of-2.pt", b"", 20)
     made = plan(str(tmp_path))
@@ -275,7 +290,12 @@ def test_epoch_keys_contradict_the_name(tmp_path: Path) -> None:
     made = plan(str(tmp_path)).checkpoint
     assert made is not None
     assert made.epoch == 1
-    assert {x.code for f in verify([str(tmp_path)]).files for x in f.report.findings if f.report.path.endswith("e2.pt")} >= {"epoch-mismatch"}
+    assert {
+        x.code
+        for f in verify([str(tmp_path)]).files
+        for x in f.report.findings
+        if f.report.path.endswith("e2.pt")
+    } >= {"epoch-mismatch"}
 
 
 def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
@@ -311,7 +331,9 @@ def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: P
     else:
         with pytest.raises(NoneUsable):
             plan(str(tmp_path))
-        assert files(plan(str(tmp_path), Selection(replicas_all=True)))[1] == ["run/step=10/shard-00000-of-2.pt"]
+        assert files(plan(str(tmp_path), Selection(replicas_all=True)))[1] == [
+            "run/step=10/shard-00000-of-2.pt"
+        ]
 
 
 def test_formats(tmp_path: Path) -> None:
@@ -344,7 +366,8 @@ def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
         (10, Kind.PERIODIC, False),
     }
     made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
-    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/a.pt"]  # one of two copies, and no notes
+    # one of two copies, and no notes
+    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/a.pt"]
     put(tmp_path / "s20" / "a.pt", b"cut", 20)
     (tmp_path / "s20" / "notes.pt").unlink()
     made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
@@ -393,11 +416,17 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([layout(needs=[1])], "layout 1: needs must be a list of words"),
     ([layout(step_keys=[""])], "layout 1: step_keys must be a list of words"),
     ([layout(tracker="")], "layout 1: tracker is empty"),
-    ([layout(tracker="meta/LATEST")], "layout mine: tracker is the name of a file beside the checkpoints, not the path 'meta/LATEST'"),
+    (
+        [layout(tracker="meta/LATEST")],
+        "layout mine: tracker is the name of a file beside the checkpoints, not the path 'meta/LATEST'",
+    ),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
     ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),
     ([layout(tracker_holds="both")], "layout mine: tracker_holds is 'step' or 'name'"),
-    ([layout(resume_args=["{steps}"])], "layout mine: resume_args knows {path}, {base}, {step}, {epoch}, not {steps}"),
+    (
+        [layout(resume_args=["{steps}"])],
+        "layout mine: resume_args knows {path}, {base}, {step}, {epoch}, not {steps}",
+    ),
     ([{"name": "mine", "piece": "x"}], "layout 1: piece must be list"),
     ([{"name": "mine", "piece": ["x"]}], "layout mine, piece 1 is not a table"),
     ([layout({"template": "a"}, {})], "layout mine, piece 2: a template is a path below"),
@@ -413,9 +442,18 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([layout({"template": "<a|b/c>"})], "< in '<a|b' has no partner"),
     ([layout({"template": "a]"})], "] in 'a]' has no partner"),
     ([layout({"template": "a", "role": ""})], "piece 1: role is empty"),
-    ([layout({"template": "a", "kind": "weekly"})], "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'"),
-    ([layout({"template": "a", "formats": ["pth"]})], "piece 1: there is no format 'pth'; 'ckpt formats' lists them"),
-    ([layout({"template": "a", "replicated_over": ["data"]})], "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'"),
+    (
+        [layout({"template": "a", "kind": "weekly"})],
+        "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'",
+    ),
+    (
+        [layout({"template": "a", "formats": ["pth"]})],
+        "piece 1: there is no format 'pth'; 'ckpt formats' lists them",
+    ),
+    (
+        [layout({"template": "a", "replicated_over": ["data"]})],
+        "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'",
+    ),
     ([layout({"template": "a", "weak": True})], "piece 1: unknown key 'weak'; known: template, role"),
     ([layout({"template": "a", "shared": "yes"})], "piece 1: shared must be bool"),
     ([layout(), layout()], "there are two layouts called 'mine': choose another name"),
@@ -494,16 +532,29 @@ def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.Ca
     [
         (TOML.replace("tracker", "trackr"), "layout 1: unknown key 'trackr'"),
         (TOML.replace('"torch_zip"', '"pt"'), "there is no format 'pt'"),
-        (TOML.replace("{rank:05d}", "{node_rank}"), "{node_rank} in shard-{node_rank}-of-{world}.pt: a field is one of"),
+        (
+            TOML.replace("{rank:05d}", "{node_rank}"),
+            "{node_rank} in shard-{node_rank}-of-{world}.pt: a field is one of",
+        ),
         (TOML.replace('"mine"', '"dcp"'), "two layouts called 'dcp'"),
         ('[layout]\nname = "mine"\n', "layout: {'name': 'mine'} is not a text"),
         ("layout = [1]\n", "layout 1 is not a table"),
     ],
 )
 @pytest.mark.parametrize(
-    "command", [["plan", "out"], ["latest", "out"], ["verify", "out"], ["ls", "out"], ["layouts"], ["layouts", "--check", "out"]]
+    "command",
+    [
+        ["plan", "out"],
+        ["latest", "out"],
+        ["verify", "out"],
+        ["ls", "out"],
+        ["layouts"],
+        ["layouts", "--check", "out"],
+    ],
 )
-def test_a_mistake_in_the_file_is_exit_2_with_a_hint(tree: Path, capfd: pytest.CaptureFixture[str], text: str, says: str, command: list[str]) -> None:
+def test_a_mistake_in_the_file_is_exit_2_with_a_hint(
+    tree: Path, capfd: pytest.CaptureFixture[str], text: str, says: str, command: list[str]
+) -> None:
     file = tree.parent / "ckpt.toml"
     file.write_text(text)
     if text.startswith("[layout]") and command[0] in ("verify", "layouts") and "--check" not in command:
@@ -524,9 +575,19 @@ def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.
     assert (code, answer["schema"]) == (0, "ckpt-tools/layouts-check/v1")
     (row,) = answer["layouts-check"]
     example = row.pop("example")
-    assert row == {"layout": "mine", "template": TEMPLATE.removeprefix("{run}/"), "matched": 4, "near_misses": []}
+    assert row == {
+        "layout": "mine",
+        "template": TEMPLATE.removeprefix("{run}/"),
+        "matched": 4,
+        "near_misses": [],
+    }
     assert (tree / example).exists()
-    for name in ("step=20/shard-3-of-2.pt", "step=20/shard-00000-of-2.pt.bak", "step=2x/shard-00000-of-2.pt", "stop=20/shard-00000-of-2.pt"):
+    for name in (
+        "step=20/shard-3-of-2.pt",
+        "step=20/shard-00000-of-2.pt.bak",
+        "step=2x/shard-00000-of-2.pt",
+        "stop=20/shard-00000-of-2.pt",
+    ):
         put(tree / "run" / name, b"")
     (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
     assert row["matched"] == 4
@@ -536,15 +597,21 @@ def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.
         "run/step=20/shard-3-of-2.pt": ("step=20/shard-", "{rank:05d}", "3-of-2.pt"),
         "run/step=2x/shard-00000-of-2.pt": ("step=2", "/shard-", "x/shard-00000-of-2.pt"),
     }
-    assert [len(m["fits"]) for m in row["near_misses"]] == sorted((len(m["fits"]) for m in row["near_misses"]), reverse=True)
+    assert [len(m["fits"]) for m in row["near_misses"]] == sorted(
+        (len(m["fits"]) for m in row["near_misses"]), reverse=True
+    )
     code, out, _ = run(capfd, "layouts", "--check", "out")
     assert code == 0
-    assert "run/step=20/shard-3-of-2.pt: fits up to 'step=20/shard-', then '{rank:05d}' is expected and '3-of-2.pt' is there" in out
+    assert (
+        "run/step=20/shard-3-of-2.pt: fits up to 'step=20/shard-', then '{rank:05d}' is expected and"
+        " '3-of-2.pt' is there" in out
+    )
 
 
 def test_check_shows_the_nearest_misses(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for i in (4, 8, 0, 7, 1, 6, 2, 5, 3):
-        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}!{i}", b"")  # in the order of names the shortest comes first
+        # in the order of names the shortest comes first
+        put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}!{i}", b"")
     (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
     assert [m["path"][-1] for m in row["near_misses"]][:2] == ["8", "7"]
     assert len(row["near_misses"]) == 5
@@ -582,7 +649,9 @@ def test_check_of_a_layout_of_ours(tree: Path, capfd: pytest.CaptureFixture[str]
         (["layouts", "--check", "out", "--config", "empty.toml"], "no layout of your own"),
     ],
 )
-def test_questions_that_check_cannot_answer(tree: Path, capfd: pytest.CaptureFixture[str], argv: Sequence[str], says: str) -> None:
+def test_questions_that_check_cannot_answer(
+    tree: Path, capfd: pytest.CaptureFixture[str], argv: Sequence[str], says: str
+) -> None:
     (tree.parent / "empty.toml").write_text("")
     code, _, err = run(capfd, *argv)
     assert code == 2
@@ -596,7 +665,9 @@ def test_questions_that_check_cannot_answer(tree: Path, capfd: pytest.CaptureFix
 PAGE = DOCS / "adding-a-layout.md"
 
 
-def test_the_example_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_example_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     page = PAGE.read_text()
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)[:2])
     (tmp_path / "ckpt.toml").write_text(blocks["toml"])
@@ -615,7 +686,14 @@ def test_every_key_and_field_is_on_the_page() -> None:
     page = PAGE.read_text()
     layouts, _, pieces = page.partition("| key of `[[layout.piece]]`")
     first = set(
-        re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in layouts.partition("| key of")[2].splitlines() if line.startswith("| `")))
+        re.findall(
+            r"`(\w+)`",
+            " ".join(
+                line.split("|")[1]
+                for line in layouts.partition("| key of")[2].splitlines()
+                if line.startswith("| `")
+            ),
+        )
     )
     assert first == set(user._LAYOUT)
     assert set(re.findall(r"^\| `(\w+)` \|", pieces, re.MULTILINE)) == set(user._PIECE)
@@ -626,7 +704,9 @@ def test_every_key_and_field_is_on_the_page() -> None:
 # --- any template
 
 
-WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(lambda s: s not in (".", ".."))
+WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(
+    lambda s: s not in (".", "..")
+)
 NUMBER = st.integers(0, 10**9)
 RANK = st.integers(0, 999_999)
 
@@ -656,7 +736,10 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
                 name, text = name + field, text + value
             elif kind == "words":
                 others = draw(st.lists(WORDS, min_size=1, max_size=3))
-                name, text = f"{name}<{'|'.join([*others, word])}>", text + draw(st.sampled_from([*others, word]))
+                name, text = (
+                    f"{name}<{'|'.join([*others, word])}>",
+                    text + draw(st.sampled_from([*others, word])),
+                )
             else:
                 name, text = name + word, text + word
         if text in ("", ".", "..") or name in (".", ".."):
@@ -678,7 +761,12 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
     assert near_miss(piece, above + path) is None
 
 
-@given(templates(), st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join), st.integers(0, 60), st.integers(0, 8))
+@given(
+    templates(),
+    st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join),
+    st.integers(0, 60),
+    st.integers(0, 8),
+)
 def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: int, cut: int) -> None:
     """For any path, and for a path that the template describes with a piece replaced."""
     template, path = made
@@ -698,7 +786,9 @@ def test_any_table_is_read_or_refused(value: object) -> None:
 
 
 def test_layouts_do_not_leak(tmp_path: Path) -> None:
-    """The fixture of this module forgets them; and a second question of the same process replaces those of the first."""
+    """The fixture of this module forgets them; and a second question of the same process replaces those of
+    the first.
+    """
     assert active().in_order == LAYOUTS
     taught(name="one")
     taught(name="two")
@@ -727,7 +817,10 @@ def test_a_template_that_reads_a_name_in_too_many_ways_is_refused(template: str)
         user.load([{"name": "theirs", "piece": [{"template": template}]}])
 
 
-@pytest.mark.parametrize("template", ["{prefix}-{name}_{step}.pt", "{tp}_{pp}_{ep}_{dp}_{cp}.pt", "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt"])
+@pytest.mark.parametrize(
+    "template",
+    ["{prefix}-{name}_{step}.pt", "{tp}_{pp}_{ep}_{dp}_{cp}.pt", "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt"],
+)
 def test_templates_that_do_not_are_taken(template: str) -> None:
     try:
         assert user.load([{"name": "theirs", "piece": [{"template": template}]}])

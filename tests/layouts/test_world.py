@@ -1,4 +1,6 @@
-"""The ranks that a checkpoint needs are those of its own save: jobs shrink and grow between two saves, and random numbers are no reason to go back in time."""
+"""The ranks that a checkpoint needs are those of its own save: jobs shrink and grow between two saves, and
+random numbers are no reason to go back in time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ Writer = Callable[[int, int], Mapping[str, bytes]]
 
 
 def trainer(step: int, world: int) -> dict[str, bytes]:
-    made = {f"checkpoint-{step}/{k}": v for k, v in small_files.trainer(step).items() if world == 1 or k != "rng_state.pth"}
+    made = {
+        f"checkpoint-{step}/{k}": v
+        for k, v in small_files.trainer(step).items()
+        if world == 1 or k != "rng_state.pth"
+    }
     state = made.pop(f"checkpoint-{step}/trainer_state.json")
     if world > 1:
         made.update({f"checkpoint-{step}/rng_state_{r}.pth": rng(step, r) for r in range(world)})
@@ -36,15 +42,25 @@ def rng(step: int, rank: int) -> bytes:
 
 def accelerate(step: int, world: int) -> dict[str, bytes]:
     files = small_files.trainer(step)
-    made = {"model.safetensors": files["model.safetensors"], "optimizer.bin": files["optimizer.pt"], "scheduler.bin": files["scheduler.pt"]}
-    return {f"step_{step}/{k}": v for k, v in {**made, **{f"random_states_{r}.pkl": rng(step, r) for r in range(world)}}.items()}
+    made = {
+        "model.safetensors": files["model.safetensors"],
+        "optimizer.bin": files["optimizer.pt"],
+        "scheduler.bin": files["scheduler.pt"],
+    }
+    return {
+        f"step_{step}/{k}": v
+        for k, v in {**made, **{f"random_states_{r}.pkl": rng(step, r) for r in range(world)}}.items()
+    }
 
 
 def deepspeed(step: int, world: int) -> dict[str, bytes]:
     home = f"global_step{step}"
     return {
         f"{home}/mp_rank_00_model_states.pt": small_files.deepspeed_model(step, world, 1, 0),
-        **{f"{home}/zero_pp_rank_{d}_mp_rank_00_optim_states.pt": small_files.deepspeed_zero(step, world, d) for d in range(world)},
+        **{
+            f"{home}/zero_pp_rank_{d}_mp_rank_00_optim_states.pt": small_files.deepspeed_zero(step, world, d)
+            for d in range(world)
+        },
     }
 
 
@@ -53,18 +69,27 @@ def data_parallel(step: int, world: int) -> dict[str, bytes]:
 
 
 def tensor_parallel(step: int, world: int) -> dict[str, bytes]:
-    return {f"iter_{step:07d}/mp_rank_{t:02d}/model_optim_rng.pt": small_files.megatron(step, t, world, 1, world) for t in range(world)}
+    return {
+        f"iter_{step:07d}/mp_rank_{t:02d}/model_optim_rng.pt": small_files.megatron(step, t, world, 1, world)
+        for t in range(world)
+    }
 
 
 def stages(step: int, world: int) -> dict[str, bytes]:
     home = f"iter_{step:07d}"
     if world == 1:
         return data_parallel(step, 1)
-    return {f"{home}/mp_rank_00_{p:03d}/model_optim_rng.pt": small_files.megatron(step, p, 1, world, world) for p in range(world)}
+    return {
+        f"{home}/mp_rank_00_{p:03d}/model_optim_rng.pt": small_files.megatron(step, p, 1, world, world)
+        for p in range(world)
+    }
 
 
 def ascend(step: int, world: int) -> dict[str, bytes]:
-    return {f"iter_{step:07d}/mp_rank_00/model_optim_rng_{r}.pt": small_files.megatron(step, r, 1, 1, world) for r in range(world)}
+    return {
+        f"iter_{step:07d}/mp_rank_00/model_optim_rng_{r}.pt": small_files.megatron(step, r, 1, 1, world)
+        for r in range(world)
+    }
 
 
 def dcp(step: int, world: int) -> dict[str, bytes]:
@@ -72,13 +97,18 @@ def dcp(step: int, world: int) -> dict[str, bytes]:
 
 
 def mindspore(step: int, world: int) -> dict[str, bytes]:
-    return {f"rank_{r}/net-1_{step}.ckpt": small_files.mindspore(True, r, epoch_num=1, step_num=step) for r in range(world)}
+    return {
+        f"rank_{r}/net-1_{step}.ckpt": small_files.mindspore(True, r, epoch_num=1, step_num=step)
+        for r in range(world)
+    }
 
 
 def gasp(step: int, world: int) -> dict[str, bytes]:
     home = f"tft_saved_checkpoints-step_{step}"
     return {
-        f"{home}/rank_{r}/ttp_rank_{r}-1_{step}.ckpt": small_files.mindspore(False, r, epoch_num=1, step_num=step, cur_rank=r, batch_num=1000)
+        f"{home}/rank_{r}/ttp_rank_{r}-1_{step}.ckpt": small_files.mindspore(
+            False, r, epoch_num=1, step_num=step, cur_rank=r, batch_num=1000
+        )
         for r in range(world)
     }
 
@@ -88,7 +118,10 @@ def dlrover(step: int, world: int) -> dict[str, bytes]:
 
 
 def local(step: int, world: int) -> dict[str, bytes]:
-    return {f"s/{r}/iter_{step:07d}_{r}_local.pt": small_files.megatron(step, r, 1, 1, world) for r in range(world)}
+    return {
+        f"s/{r}/iter_{step:07d}_{r}_local.pt": small_files.megatron(step, r, 1, 1, world)
+        for r in range(world)
+    }
 
 
 WRITERS: tuple[Writer, ...] = (
@@ -116,7 +149,9 @@ CHANGES = ({10: 4, 20: 4, 30: 2}, {10: 2, 20: 2, 30: 4}, {10: 4, 20: 2, 30: 2}, 
 
 def alarms(root: Path) -> set[tuple[str, str]]:
     seen = verify([str(root)])
-    found = [(f.path, f) for f in seen.findings] + [(r.report.path, f) for r in seen.files for f in r.report.findings]
+    found = [(f.path, f) for f in seen.findings] + [
+        (r.report.path, f) for r in seen.files for f in r.report.findings
+    ]
     return {(os.path.relpath(path, root), f.code) for path, f in found if f.severity is Severity.ERROR}
 
 
@@ -127,12 +162,18 @@ def planned(made: LoadPlan, root: Path) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("worlds", CHANGES, ids=str)
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
-def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(writer: Writer, worlds: dict[int, int], tmp_path: Path) -> None:
+def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(
+    writer: Writer, worlds: dict[int, int], tmp_path: Path
+) -> None:
     newest = write(tmp_path, writer, worlds)[30]
     # names alone do not tell a MindSpore job that shrank from one that lost files: its launcher does
     for told in (worlds[30],) if writer in (mindspore, gasp) else (None, worlds[30]):
         made = plan(str(tmp_path), Selection(world_size=told))
-        assert made.checkpoint is not None and not made.rejected and "20" not in os.path.relpath(made.checkpoint.path, tmp_path)
+        assert (
+            made.checkpoint is not None
+            and not made.rejected
+            and "20" not in os.path.relpath(made.checkpoint.path, tmp_path)
+        )
         assert planned(made, tmp_path) <= set(newest)
         assert len(made.ranks) in (0, worlds[30])
     if writer is not mindspore:
@@ -150,12 +191,22 @@ def directories(step: int, world: int) -> dict[str, bytes]:
 
 def ascend_optimizer(step: int, world: int) -> dict[str, bytes]:
     home = f"iter_{step:07d}/mp_rank_00"
-    return {**ascend(step, world), **{f"{home}/distrib_optim_{r}.pt": small_files.megatron_optimizer(step, r) for r in range(world)}}
+    return {
+        **ascend(step, world),
+        **{f"{home}/distrib_optim_{r}.pt": small_files.megatron_optimizer(step, r) for r in range(world)},
+    }
 
 
 INFERRED = (mindspore, directories, dlrover, local, ascend_optimizer)
-"""Layouts whose names alone tell the world only as the highest rank, and whose ranks hold state of their own."""
-JUST_SHRUNK = [{10: 4, 20: 2, 30: 2}, {10: 4, 20: 4, 30: 2, 40: 2}, {10: 4, 20: 1, 30: 1}, {10: 4, 20: 2, 30: 2, 40: 1}, {10: 4, 20: 2, 30: 1, 40: 2}]
+"""Layouts whose names alone tell the world only as the highest rank, and whose ranks hold state of their own.
+"""
+JUST_SHRUNK = [
+    {10: 4, 20: 2, 30: 2},
+    {10: 4, 20: 4, 30: 2, 40: 2},
+    {10: 4, 20: 1, 30: 1},
+    {10: 4, 20: 2, 30: 2, 40: 1},
+    {10: 4, 20: 2, 30: 1, 40: 2},
+]
 
 
 @pytest.fixture
@@ -167,7 +218,9 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("worlds", JUST_SHRUNK, ids=str)
 @pytest.mark.parametrize("writer", INFERRED, ids=lambda w: w.__name__)
-def test_after_two_saves_of_fewer_ranks_nothing_older_is_chosen_in_silence(writer: Writer, worlds: dict[int, int], tmp_path: Path) -> None:
+def test_after_two_saves_of_fewer_ranks_nothing_older_is_chosen_in_silence(
+    writer: Writer, worlds: dict[int, int], tmp_path: Path
+) -> None:
     made = write(tmp_path, writer, worlds)
     size = min(w for w in worlds.values() if list(worlds.values()).count(w) > 1)
     mine = max(step for step, world in worlds.items() if world == size)
@@ -177,7 +230,9 @@ def test_after_two_saves_of_fewer_ranks_nothing_older_is_chosen_in_silence(write
     assert f"--world-size {size} " in asked.value.hint and "--world-size 4 " in asked.value.hint
     assert planned(plan(str(tmp_path), Selection(world_size=size)), tmp_path) == set(made[mine])
     old = plan(str(tmp_path), Selection(world_size=4))
-    assert planned(old, tmp_path) == set(made[older]) and {f.code for r in old.rejected for f in r.findings} == {"missing-rank"}
+    assert planned(old, tmp_path) == set(made[older]) and {
+        f.code for r in old.rejected for f in r.findings
+    } == {"missing-rank"}
 
 
 @pytest.mark.usefixtures("silence")
@@ -196,16 +251,22 @@ def test_a_shrunk_job_of_any_layout_resumes_from_its_newest_or_asks(writer: Writ
 def test_one_save_of_fewer_ranks_is_cut_or_has_lost_them(writer: Writer, tmp_path: Path) -> None:
     made = write(tmp_path, writer, {10: 4, 20: 4, 30: 2})
     chosen = plan(str(tmp_path))
-    assert planned(chosen, tmp_path) == set(made[20]) and {f.code for r in chosen.rejected for f in r.findings} == {"missing-rank"}
+    assert planned(chosen, tmp_path) == set(made[20]) and {
+        f.code for r in chosen.rejected for f in r.findings
+    } == {"missing-rank"}
 
 
 @pytest.mark.usefixtures("silence")
-@pytest.mark.parametrize("case", ["a launcher", "a replica group", "other ranks lost", "damaged", "of more ranks since"])
+@pytest.mark.parametrize(
+    "case", ["a launcher", "a replica group", "other ranks lost", "damaged", "of more ranks since"]
+)
 @pytest.mark.parametrize("writer", [mindspore, dlrover], ids=lambda w: w.__name__)
 def test_nothing_is_asked_where_something_tells_how_many_ranks_there_are(
     writer: Writer, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = write(tmp_path, writer, {10: 4, 20: 2, 30: 2, **({40: 4} if case == "of more ranks since" else {})})
+    made = write(
+        tmp_path, writer, {10: 4, 20: 2, 30: 2, **({40: 4} if case == "of more ranks since" else {})}
+    )
     selection = Selection(replica_groups={"": ((0, 1), (2, 3))}) if case == "a replica group" else Selection()
     if case == "a launcher":
         monkeypatch.setenv("CKPT_RANK", "0")
@@ -215,7 +276,9 @@ def test_nothing_is_asked_where_something_tells_how_many_ranks_there_are(
             (tmp_path / made[step][0]).unlink()
         if case == "damaged":
             (tmp_path / made[step][1]).write_bytes(b"cut")
-    assert planned(plan(str(tmp_path), selection), tmp_path) == set(made[40 if case == "of more ranks since" else 10])
+    assert planned(plan(str(tmp_path), selection), tmp_path) == set(
+        made[40 if case == "of more ranks since" else 10]
+    )
 
 
 @pytest.mark.parametrize("writer", [trainer, accelerate], ids=lambda w: w.__name__)
@@ -238,7 +301,10 @@ def test_all_random_numbers_of_a_trainer_may_be_lost(tmp_path: Path) -> None:
     assert "missing-part" in {f.code for f in made.warnings}
 
 
-@pytest.mark.parametrize(("writer", "lost"), [(dlrover, "rank_3"), (local, "s/3"), (tensor_parallel, "mp_rank_03"), (deepspeed, "zero_pp_rank_3")])
+@pytest.mark.parametrize(
+    ("writer", "lost"),
+    [(dlrover, "rank_3"), (local, "s/3"), (tensor_parallel, "mp_rank_03"), (deepspeed, "zero_pp_rank_3")],
+)
 def test_a_rank_that_its_own_save_had_is_still_missed(writer: Writer, lost: str, tmp_path: Path) -> None:
     newest = write(tmp_path, writer, {10: 4, 20: 4})[20]
     (tmp_path / next(name for name in newest if lost in name)).unlink()
@@ -274,14 +340,22 @@ def swapped(files: Mapping[str, bytes], a: str, b: str) -> dict[str, bytes]:
     return {**files, one: files[other], other: files[one]}
 
 
-PAIRS = [("00_000", "01_000"), ("00_000", "00_001"), ("01_000", "00_001"), ("00_000", "01_001"), ("01_000", "01_001")]
+PAIRS = [
+    ("00_000", "01_000"),
+    ("00_000", "00_001"),
+    ("01_000", "00_001"),
+    ("00_000", "01_001"),
+    ("01_000", "01_001"),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dp", [1, 2])
 @pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-tp-cp-ep"])
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(pair: tuple[str, str], order: str, dp: int, tmp_path: Path) -> None:
+def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(
+    pair: tuple[str, str], order: str, dp: int, tmp_path: Path
+) -> None:
     made = {step: grid(step, dp=dp, order=order) for step in (10, 20, 30)}
     put(tmp_path, made)
     assert alarms(tmp_path) == set()
@@ -290,7 +364,8 @@ def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(pair: t
     chosen = plan(str(tmp_path))
     assert chosen.checkpoint is not None and chosen.checkpoint.step == 20
     topology = Topology(4 * dp, {"tp": 2, "pp": 2}, order)
-    for rank in chosen.ranks:  # in the order in which the sound saves were written, and not in that of the swapped one
+    # in the order in which the sound saves were written, and not in that of the swapped one
+    for rank in chosen.ranks:
         at = topology.coordinates(rank.rank)
         assert f"mp_rank_{at['tp']:02d}_{at['pp']:03d}" in rank.files[0].path
 
@@ -310,7 +385,13 @@ def test_the_rank_of_an_adapter_is_no_owner(tmp_path: Path) -> None:
     put(tmp_path / "lora", {s: {f"{s}/rank_{r}.pt": files(s, r, 8) for r in range(4)} for s in (10, 20)})
     assert alarms(tmp_path / "lora") == set()
     swap = {0: 1, 1: 0}
-    put(tmp_path / "own", {s: {f"{s}/rank_{r}.pt": files(s, r, swap.get(r, r) if s == 20 else r) for r in range(4)} for s in (10, 20)})
+    put(
+        tmp_path / "own",
+        {
+            s: {f"{s}/rank_{r}.pt": files(s, r, swap.get(r, r) if s == 20 else r) for r in range(4)}
+            for s in (10, 20)
+        },
+    )
     assert alarms(tmp_path / "own") == {("20/rank_0.pt", "rank-mismatch"), ("20/rank_1.pt", "rank-mismatch")}
 
 
@@ -323,7 +404,9 @@ def test_files_of_jobs_of_two_sizes_are_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_replica_groups_name_counts(tmp_path: Path) -> None:
-    files = {name: data for name, data in gasp(20, 4).items() if "rank_2" not in name and "rank_3" not in name}
+    files = {
+        name: data for name, data in gasp(20, 4).items() if "rank_2" not in name and "rank_3" not in name
+    }
     put(tmp_path, {20: files})
     made = plan(str(tmp_path), Selection(replica_groups={"": ((0, 2), (1, 3))}))
     assert (made.world_size, [r.rank for r in made.ranks]) == (4, [0, 1, 2, 3])
@@ -334,7 +417,8 @@ def test_a_rank_that_replica_groups_name_counts(tmp_path: Path) -> None:
 def claimed(step: int, places: Sequence[str], tp: int, pp: int, world: int) -> dict[str, bytes]:
     """A Megatron save with these names, whose files all claim these sizes."""
     return {
-        f"iter_{step:07d}/mp_rank_{place}/model_optim_rng.pt": small_files.megatron(step, rank, tp, pp, world) for rank, place in enumerate(places)
+        f"iter_{step:07d}/mp_rank_{place}/model_optim_rng.pt": small_files.megatron(step, rank, tp, pp, world)
+        for rank, place in enumerate(places)
     }
 
 
@@ -357,7 +441,9 @@ def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_nam
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 20 and made.world_size == expected
     assert "parallel-sizes" in {f.code for f in made.warnings}
-    assert {f.path for r in made.ranks for f in r.files} == {str(tmp_path / name) for name in claimed(20, places, tp, pp, world)}
+    assert {f.path for r in made.ranks for f in r.files} == {
+        str(tmp_path / name) for name in claimed(20, places, tp, pp, world)
+    }
     if expected > world:
         with pytest.raises(UsageError, match="topology-mismatch"):
             plan(str(tmp_path), Selection(world_size=world))
@@ -372,8 +458,12 @@ def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
 @pytest.mark.parametrize("told", [None, 2, 4])
-@pytest.mark.parametrize("writer", [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local], ids=lambda w: w.__name__)
-def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(writer: Writer, told: int | None, worlds: dict[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "writer", [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local], ids=lambda w: w.__name__
+)
+def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(
+    writer: Writer, told: int | None, worlds: dict[int, int], tmp_path: Path
+) -> None:
     made = write(tmp_path, writer, worlds)
     (tmp_path / made[20][0]).write_bytes(b"cut")
     try:

@@ -1,4 +1,6 @@
-"""Somebody else who writes below ROOT while a decision is made: said where it does not touch the choice, exit 5 where it does."""
+"""Somebody else who writes below ROOT while a decision is made: said where it does not touch the choice, exit
+5 where it does.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ Asked = Callable[[str, Path], tuple[int, str, str]]
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Somebody else who writes the file when all has been read and chosen. A process that writes all the time may find none in a short look."""
+    """Somebody else who writes the file when all has been read and chosen. A process that writes all the time
+    may find none in a short look.
+    """
     real = Planner.finish
 
     def finish(self: Planner, *more: Any) -> LoadPlan:
@@ -72,7 +76,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
     def ask(command: str, root: Path) -> tuple[int, str, str]:
         name, *words = (w.replace("{plans}", str(tmp_path / "plans")) for w in ASK[command])
         try:
-            code = cli.execute([name, str(root), *words, "--no-cache", *(("--", "true") if command == "run" else ())])
+            code = cli.execute(
+                [name, str(root), *words, "--no-cache", *(("--", "true") if command == "run" else ())]
+            )
         except Started:
             code = 0
         return code, *capfd.readouterr()
@@ -86,7 +92,8 @@ def root(tmp_path: Path) -> Path:
     orphan = root / ORPHAN
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"x")
-    for path in (orphan, *orphan.parents[:3]):  # the clock of a file system goes in steps of some milliseconds
+    # the clock of a file system goes in steps of some milliseconds
+    for path in (orphan, *orphan.parents[:3]):
         os.utime(path, (time.time() - 60,) * 2)
     return root
 
@@ -102,10 +109,14 @@ def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: 
 
 
 @pytest.mark.parametrize("command", ASK)
-def test_a_writer_in_the_chosen_checkpoint_stops_every_command(root: Path, command: str, asked: Asked) -> None:
+def test_a_writer_in_the_chosen_checkpoint_stops_every_command(
+    root: Path, command: str, asked: Asked
+) -> None:
     with writing(root / "iter_0000020/mp_rank_01/model_optim_rng.pt"):
         code, out, err = asked(command, root)
-    assert code == 5 and "iter_0000020/mp_rank_01" in err and "CKPT_STEP=" not in out.replace("(exit 5)", ""), (out, err)
+    assert (
+        code == 5 and "iter_0000020/mp_rank_01" in err and "CKPT_STEP=" not in out.replace("(exit 5)", "")
+    ), (out, err)
 
 
 def test_new_files_beside_the_checkpoints_are_said(root: Path) -> None:
@@ -117,7 +128,7 @@ def said(made: LoadPlan) -> list[Finding]:
     return [f for f in made.warnings if f.code == "another-writer"]
 
 
-# -- laws over every layout ------------------------------------------------------------------------------------------------------------
+# -- laws over every layout ----------------------------------------------------------------------------------
 
 
 def decided(root: Path) -> tuple[Planner, Any] | None:
@@ -150,7 +161,8 @@ def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path
             planner.finish(choice, choice.checkpoint)
         os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
     home = choice.checkpoint.parts[0].home or os.path.dirname(choice.checkpoint.parts[0].path)
-    for directory in filter(os.path.isdir, {home, choice.checkpoint.parts[0].base}):  # MindSpore's base is a prefix: ckpt for ckpt_0
+    # MindSpore's base is a prefix: ckpt for ckpt_0
+    for directory in filter(os.path.isdir, {home, choice.checkpoint.parts[0].base}):
         (new := Path(directory, "new-file")).write_bytes(b"x")
         os.utime(new)
         os.utime(directory)  # what the kernel does, without the coarse steps of its clock
@@ -165,9 +177,12 @@ def test_calls_are_few_while_nothing_changes(tmp_path: Path, monkeypatch: pytest
     calls: list[str] = []
     for name in ("stat", "scandir", "listdir", "lstat", "open"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1])
+        monkeypatch.setattr(
+            os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1]
+        )
     assert list(planner.other_writers()) == []
-    assert len(calls) <= 4 + 1 + 1 + 4 + 1 and set(calls) == {"stat"}  # the newest checkpoint's files, the run, the checkpoint, its directories
+    # the newest checkpoint's files, the run, the checkpoint, its directories
+    assert len(calls) <= 4 + 1 + 1 + 4 + 1 and set(calls) == {"stat"}
     assert len(calls) <= 2 * other_writers.STATS + other_writers.DIRECTORIES
 
 

@@ -12,7 +12,10 @@ import warm
 from places import ROOT, SUPPORT
 from run_helpers import CLEAN
 
-RUN = "import sys; from ckpt_tools.reading import work_units; work_units.UNIT = {unit}; from ckpt_tools.reading import engines; engines.GRACE = {grace}; from ckpt_tools.cli import main; main()"
+RUN = (
+    "import sys; from ckpt_tools.reading import work_units; work_units.UNIT = {unit}; from ckpt_tools.reading"
+    " import engines; engines.GRACE = {grace}; from ckpt_tools.cli import main; main()"
+)
 
 
 class Cluster:
@@ -21,7 +24,13 @@ class Cluster:
     def __init__(self, tmp: Path, workers: int = 2, **env: str) -> None:
         self.file, self.notes, self.tmp = tmp / "scheduler.json", tmp / "notes", tmp
         self.notes.mkdir()
-        self.env = {**CLEAN, "NOTES": str(self.notes), "PYTHONPATH": str(ROOT), "CKPT_CACHE_DIR": str(tmp / "cache"), **env}
+        self.env = {
+            **CLEAN,
+            "NOTES": str(self.notes),
+            "PYTHONPATH": str(ROOT),
+            "CKPT_CACHE_DIR": str(tmp / "cache"),
+            **env,
+        }
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start(
             "scheduler",
@@ -45,17 +54,34 @@ class Cluster:
             raise
 
     def add(self) -> None:
-        more = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0", "--preload", str(SUPPORT / "slow_reads.py"))
-        self.workers.append(self._start("worker", "--scheduler-file", str(self.file), "--local-directory", str(self.tmp), *more))
+        more = (
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            "--memory-limit",
+            "0",
+            "--preload",
+            str(SUPPORT / "slow_reads.py"),
+        )
+        self.workers.append(
+            self._start(
+                "worker", "--scheduler-file", str(self.file), "--local-directory", str(self.tmp), *more
+            )
+        )
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         with open(self.tmp / f"{words[0]}.log", "ab") as log:
-            return subprocess.Popen([sys.executable, "-m", "dask", *words], env=self.env, stdout=log, stderr=log)
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", *words], env=self.env, stdout=log, stderr=log
+            )
 
     def until(self, true: object, seconds: float = 1000.0) -> None:
         ends = time.monotonic() + seconds
         while not true():  # type: ignore[operator]
-            assert time.monotonic() < ends and self.scheduler.poll() is None, "".join(p.read_text() for p in self.tmp.glob("*.log"))
+            assert time.monotonic() < ends and self.scheduler.poll() is None, "".join(
+                p.read_text() for p in self.tmp.glob("*.log")
+            )
             time.sleep(0.02)
 
     def reads(self) -> dict[int, list[tuple[str, int, int]]]:
@@ -69,8 +95,17 @@ class Cluster:
 
     def begin(self, *words: str, unit: int = 256 << 20, grace: float = 60.0) -> subprocess.Popen[str]:
         """``ckpt`` with these words, asking these workers, with units of so many bytes."""
-        asked = [sys.executable, "-c", RUN.format(unit=unit, grace=grace), *words, "--scheduler", f"file:{self.file}"]
-        return subprocess.Popen(asked, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        asked = [
+            sys.executable,
+            "-c",
+            RUN.format(unit=unit, grace=grace),
+            *words,
+            "--scheduler",
+            f"file:{self.file}",
+        ]
+        return subprocess.Popen(
+            asked, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def run(self, *words: str, unit: int = 256 << 20, grace: float = 60.0) -> tuple[int, str, str]:
         process = self.begin(*words, unit=unit, grace=grace)

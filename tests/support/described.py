@@ -1,4 +1,6 @@
-"""Random trees as descriptions for the oracle: what each framework writes on a random arrangement of ranks, and what may happen to it afterwards."""
+"""Random trees as descriptions for the oracle: what each framework writes on a random arrangement of ranks,
+and what may happen to it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,51 @@ def megatron(data: Draw, steps: Sequence[int], ascend: bool = False) -> Tree:
             same = tuple(r for r, t2, _, p2 in cells if (t, p) == (t2, p2))
             content = small_files.megatron(step, rank, tp, pp, world)
             if ascend:
-                yield File(f"{home}/model_optim_rng_{rank}.pt", content, owner=rank, mine=(rank,), spare=same, tells=True, swap=True)
+                yield File(
+                    f"{home}/model_optim_rng_{rank}.pt",
+                    content,
+                    owner=rank,
+                    mine=(rank,),
+                    spare=same,
+                    tells=True,
+                    swap=True,
+                )
                 if optimizer:
-                    yield File(f"{home}/distrib_optim_{rank}.pt", small_files.megatron_optimizer(step, rank), "optimizer", rank, (rank,))
+                    yield File(
+                        f"{home}/distrib_optim_{rank}.pt",
+                        small_files.megatron_optimizer(step, rank),
+                        "optimizer",
+                        rank,
+                        (rank,),
+                    )
             elif d == 0:
                 yield File(f"{home}/model_optim_rng.pt", content, mine=same, tells=True, swap=True)
                 if optimizer:
-                    yield File(f"{home}/distrib_optim.pt", small_files.megatron_optimizer(step, rank), "optimizer", mine=same)
+                    yield File(
+                        f"{home}/distrib_optim.pt",
+                        small_files.megatron_optimizer(step, rank),
+                        "optimizer",
+                        mine=same,
+                    )
 
     tracker = {
-        "latest_checkpointed_iteration.txt": data.draw(st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker")
+        "latest_checkpointed_iteration.txt": data.draw(
+            st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker"
+        )
     }
     (said,) = tracker.values()
     named = int(said) if said and said.isdigit() and int(said) in steps else None
     saves = [Save(s, 0, list(files(s))) for s in steps]
     holds = "" if said is None else "a name" if said.isdigit() else "garbage"
-    return Tree("megatron", world, saves, ascend, others={k: v for k, v in tracker.items() if v is not None}, named=named, tracker=holds)
+    return Tree(
+        "megatron",
+        world,
+        saves,
+        ascend,
+        others={k: v for k, v in tracker.items() if v is not None},
+        named=named,
+        tracker=holds,
+    )
 
 
 def ascend(data: Draw, steps: Sequence[int]) -> Tree:
@@ -81,11 +112,16 @@ def deepspeed(data: Draw, steps: Sequence[int]) -> Tree:
             for d in range(dp)
         ]
         saves.append(Save(step, 0, files))
-    tracker = data.draw(st.sampled_from([f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]), label="tracker")
+    tracker = data.draw(
+        st.sampled_from([f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]),
+        label="tracker",
+    )
     named = next((s for s in steps if tracker == f"global_step{s}".encode()), None)
     holds = "" if tracker is None else "a name" if tracker else "garbage"
     others = {} if tracker is None else {"latest": tracker}
-    return Tree("deepspeed", dp * mp, saves, needed=("model", "optimizer"), others=others, named=named, tracker=holds)
+    return Tree(
+        "deepspeed", dp * mp, saves, needed=("model", "optimizer"), others=others, named=named, tracker=holds
+    )
 
 
 def trainer(data: Draw, steps: Sequence[int]) -> Tree:
@@ -107,15 +143,46 @@ def dcp(data: Draw, steps: Sequence[int]) -> Tree:
     for step in steps:
         made = small_files.dcp(step, n).items()
         saves.append(
-            Save(step, 0, [File(f"step-{step}/{k}", v, shared=True, commit=k[0] == ".", named=k[0] != ".", flip=k[0] != ".") for k, v in made])
+            Save(
+                step,
+                0,
+                [
+                    File(
+                        f"step-{step}/{k}",
+                        v,
+                        shared=True,
+                        commit=k[0] == ".",
+                        named=k[0] != ".",
+                        flip=k[0] != ".",
+                    )
+                    for k, v in made
+                ],
+            )
         )
-    stale = {f"step-{s}/__7_0.distcp": b"left over from a larger job" for s in steps if data.draw(st.booleans(), label="stale file")}
+    stale = {
+        f"step-{s}/__7_0.distcp": b"left over from a larger job"
+        for s in steps
+        if data.draw(st.booleans(), label="stale file")
+    }
     return Tree("dcp", 1, saves, others=stale)
 
 
 def lightning(data: Draw, steps: Sequence[int]) -> Tree:
     saves = [
-        Save(s, 0, [File(f"epoch={s // 10}-step={s}.ckpt", small_files.lightning(s // 10, s), shared=True, copy=True, swap=True)]) for s in steps
+        Save(
+            s,
+            0,
+            [
+                File(
+                    f"epoch={s // 10}-step={s}.ckpt",
+                    small_files.lightning(s // 10, s),
+                    shared=True,
+                    copy=True,
+                    swap=True,
+                )
+            ],
+        )
+        for s in steps
     ]
     if data.draw(st.booleans(), label="last"):
         newest = saves[-1]
@@ -130,9 +197,16 @@ def sample(data: Draw, steps: Sequence[int]) -> Tree:
     everyone = tuple(range(world))
 
     def files(name: str, n: int) -> list[File]:
-        return [File(f"rank_{r}/{name}.pth.tar", small_files.sample(n), owner=r, mine=(r,), spare=everyone) for r in nodes]
+        return [
+            File(f"rank_{r}/{name}.pth.tar", small_files.sample(n), owner=r, mine=(r,), spare=everyone)
+            for r in nodes
+        ]
 
-    return Tree("pytorch-sample", world, [Save(best, 0, files("model_best", best)), Save(epoch, 0, files("checkpoint", epoch))])
+    return Tree(
+        "pytorch-sample",
+        world,
+        [Save(best, 0, files("model_best", best)), Save(epoch, 0, files("checkpoint", epoch))],
+    )
 
 
 def _mindspore(data: Draw, steps: Sequence[int], world: int, crc: bool) -> list[Save]:
@@ -195,7 +269,16 @@ def tree(data: Draw, layout: str) -> Tree:
     for i, s in zip(order, made.saves, strict=True):
         s.mtime = START + 600 * i + 40 * i * i  # no two gaps alike, so that none is just half of another
     litter = data.draw(
-        st.sets(st.sampled_from(["README.md", "events.out.tfevents.17", "core.4711", f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt"])),
+        st.sets(
+            st.sampled_from(
+                [
+                    "README.md",
+                    "events.out.tfevents.17",
+                    "core.4711",
+                    f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt",
+                ]
+            )
+        ),
         label="litter",
     )
     made.others.update((name.lstrip("/"), b"not a checkpoint") for name in litter)
@@ -217,12 +300,25 @@ def harm(
         g
         for o in made.saves
         for g in o.files
-        if o is not s and g.swap and not g.harm and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
+        if o is not s
+        and g.swap
+        and not g.harm
+        and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
     ]
-    beside = [g for o in made.saves for g in o.files if g is not f and not g.harm and (g.role, g.owner) == (f.role, f.owner)]
+    beside = [
+        g
+        for o in made.saves
+        for g in o.files
+        if g is not f and not g.harm and (g.role, g.owner) == (f.role, f.owner)
+    ]
     if made.layout in ("mindspore", "mindio-ttp") and len(beside) < 2:
-        donors = []  # their counters count from anywhere, so of two equal files nobody knows which is the copy
-    can = {"flip": f.flip and small_files.PAYLOAD in f.data, "swap": f.swap and donors, "rank": f.owner is not None}
+        # their counters count from anywhere, so of two equal files nobody knows which is the copy
+        donors = []
+    can = {
+        "flip": f.flip and small_files.PAYLOAD in f.data,
+        "swap": f.swap and donors,
+        "rank": f.owner is not None,
+    }
     kind = data.draw(st.sampled_from([k for k in kinds if can.get(k, True)]), label="harm")
     if kind == "rank":
         for g in s.files:
@@ -243,7 +339,10 @@ def harm(
     elif kind == "zero":
         f.data = bytes(len(f.data))
     elif kind == "flip":
-        at, bit = f.data.index(small_files.PAYLOAD) + data.draw(st.integers(0, len(small_files.PAYLOAD) - 1)), data.draw(st.integers(0, 7))
+        at, bit = (
+            f.data.index(small_files.PAYLOAD) + data.draw(st.integers(0, len(small_files.PAYLOAD) - 1)),
+            data.draw(st.integers(0, 7)),
+        )
         f.data = f.data[:at] + bytes([f.data[at] ^ 1 << bit]) + f.data[at + 1 :]
     else:
         f.data, f.swap = data.draw(st.sampled_from(donors), label="donor").data, False
@@ -252,28 +351,42 @@ def harm(
 
 
 def question(data: Draw, made: Tree) -> Question:
-    """What the caller knows beyond the files: replica groups where the layout tells none, failed ranks, the save interval."""
+    """What the caller knows beyond the files: replica groups where the layout tells none, failed ranks, the
+    save interval.
+    """
     groups: tuple[tuple[int, ...], ...] = ()
     if made.layout in ("mindspore", "mindio-ttp") and data.draw(st.booleans(), label="groups"):
         half = max(1, made.world // 2)
         groups = tuple(tuple(range(i, made.world, half)) for i in range(half))
         for f in (f for s in made.saves for f in s.files):
             f.spare = next((g for g in groups if f.owner in g), ())
-    same = sorted({f.spare for s in made.saves for f in s.files if len(f.spare) > 1})  # a whole group may fail: then nobody holds its state
+    # a whole group may fail: then nobody holds its state
+    same = sorted({f.spare for s in made.saves for f in s.files if len(f.spare) > 1})
     some = st.sets(st.integers(0, made.world - 1), max_size=2)
     faults = (
-        data.draw(st.one_of(some, *([st.sampled_from(same)] if same else [])), label="faults") if data.draw(st.booleans(), label="faulty") else ()
+        data.draw(st.one_of(some, *([st.sampled_from(same)] if same else [])), label="faults")
+        if data.draw(st.booleans(), label="faulty")
+        else ()
     )
-    interval = data.draw(st.sampled_from([None, 20, 20, 10]), label="interval") if made.layout in ("megatron", "mindio-ttp") else None
+    interval = (
+        data.draw(st.sampled_from([None, 20, 20, 10]), label="interval")
+        if made.layout in ("megatron", "mindio-ttp")
+        else None
+    )
     world = made.world if made.layout == "mindio-ttp" or data.draw(st.booleans(), label="world") else None
-    orders = ["mtime", "step"] if made.layout == "mindio-ttp" else [None, None, "mtime", "step"]  # whose steps are told in two ways
-    return Question(world, groups, frozenset(faults), interval, data.draw(st.sampled_from(orders), label="by"))
+    # whose steps are told in two ways
+    orders = ["mtime", "step"] if made.layout == "mindio-ttp" else [None, None, "mtime", "step"]
+    return Question(
+        world, groups, frozenset(faults), interval, data.draw(st.sampled_from(orders), label="by")
+    )
 
 
 def write(made: Tree, root: Path, shuffle: Callable[[list[File]], None] = lambda files: None) -> None:
     """The tree on disk; ``shuffle`` changes the order of creation."""
     mtimes = {f.path: s.mtime + i for s in made.saves for i, f in enumerate(s.files)}
-    files = [f for s in made.saves for f in there(s) if not f.path.endswith("\0")] + [File(k, v) for k, v in made.others.items()]
+    files = [f for s in made.saves for f in there(s) if not f.path.endswith("\0")] + [
+        File(k, v) for k, v in made.others.items()
+    ]
     shuffle(files)
     for f in files:
         path = root / f.path

@@ -26,7 +26,9 @@ def put(path: Path, data: bytes, at: float) -> None:
 
 
 def described_tree(layout: str, root: Path, several: bool = False) -> list[Save]:
-    """Four saves of a layout, the first arrangement that the generator of random trees makes, or one with ``several`` files; no tracker."""
+    """Four saves of a layout, the first arrangement that the generator of random trees makes, or one with
+    ``several`` files; no tracker.
+    """
 
     class Simplest:
         def draw(self, strategy: st.SearchStrategy[object], label: str | None = None) -> object:

@@ -11,8 +11,9 @@ QUICK = 8
 
 
 def register_profiles() -> None:
-    """``quick``: a few examples, for the loop of edit and test. ``steady``: as many as each test says; for CI. In both the same examples in every run.
-    ``searching``: others every time; for the nightly run. None is remembered from the run before, and no time limit ends one: luck and load decide no verdict.
+    """``quick``: a few examples, for the loop of edit and test. ``steady``: as many as each test says; for
+    CI. In both the same examples in every run. ``searching``: others every time; for the nightly run. None is
+    remembered from the run before, and no time limit ends one: luck and load decide no verdict.
     """
     busy: dict[str, Any] = {
         "deadline": None,

@@ -1,4 +1,6 @@
-"""Real trees of fixtures/layouts: copies of them, the damage that a question does to them, and the questions themselves."""
+"""Real trees of fixtures/layouts: copies of them, the damage that a question does to them, and the questions
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))
 
 
 def materialise(case: Path, target: Path) -> Path:
-    """A copy of a case's tree with the modification times its framework left (git keeps none), moved back where they lie in the future of this clock."""
+    """A copy of a case's tree with the modification times its framework left (git keeps none), moved back
+    where they lie in the future of this clock.
+    """
     expected = json.loads(case.read_text())
     root = target / "tree"
     shutil.copytree(case.parent / "tree", root)
@@ -39,9 +43,10 @@ def below(path: Path) -> list[Path]:
 
 
 def damage(root: Path, edits: dict[str, Any]) -> None:
-    """Do to a tree what a question says: ``remove`` [path], ``copy`` {to: from}, ``truncate`` {path: bytes left}, ``write`` {path: text}, ``flip`` {path: offset}, ``link`` {path: target},
-    ``swap`` [[path, path]];
-    ``mtime`` {path: seconds after the newest file} and ``now`` {path: seconds after now} change times, which the others leave alone."""
+    """Do to a tree what a question says: ``remove`` [path], ``copy`` {to: from}, ``truncate`` {path: bytes
+    left}, ``write`` {path: text}, ``flip`` {path: offset}, ``link`` {path: target}, ``swap`` [[path, path]];
+    ``mtime`` {path: seconds after the newest file} and ``now`` {path: seconds after now} change times, which
+    the others leave alone."""
     newest = max(p.stat().st_mtime_ns for p in below(root))
     for name in edits.get("remove", ()):
         shutil.rmtree(root / name) if (root / name).is_dir() else (root / name).unlink()
@@ -89,7 +94,9 @@ def selection(options: dict[str, Any]) -> Selection:
         if key in made:
             made[key] = to(made[key])
     if "replica_groups" in made:
-        made["replica_groups"] = {role: tuple(map(tuple, groups)) for role, groups in made["replica_groups"].items()}
+        made["replica_groups"] = {
+            role: tuple(map(tuple, groups)) for role, groups in made["replica_groups"].items()
+        }
     return Selection(**made)
 
 
@@ -107,7 +114,10 @@ def questions(key: str = "plans") -> list[Any]:
 
 def a_quarter(rows: list[Any]) -> list[Any]:
     """The same rows; three of four are for the nightly run alone."""
-    return [row if i % 4 == 0 else pytest.param(*row.values, id=row.id, marks=pytest.mark.exhaustive) for i, row in enumerate(rows)]
+    return [
+        row if i % 4 == 0 else pytest.param(*row.values, id=row.id, marks=pytest.mark.exhaustive)
+        for i, row in enumerate(rows)
+    ]
 
 
 QUESTIONS = [

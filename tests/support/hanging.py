@@ -62,7 +62,9 @@ sys.argv[0] = "ckpt"
 from ckpt_tools.cli import main
 main()
 """
-"""The command, which under a limit of one hour takes a call for stalled a second after its start, however slow the machine is."""
+"""The command, which under a limit of one hour takes a call for stalled a second after its start, however
+slow the machine is.
+"""
 
 
 def library(directory: Path) -> Path:
@@ -76,8 +78,18 @@ def library(directory: Path) -> Path:
     return made
 
 
-def ckpt(made: Path, call: str, path: Path, *words: str | Path, start: int = 0, code: str = SOON) -> subprocess.CompletedProcess[str]:
+def ckpt(
+    made: Path, call: str, path: Path, *words: str | Path, start: int = 0, code: str = SOON
+) -> subprocess.CompletedProcess[str]:
     """The command, with a call that hangs."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}
-    env |= {"LD_PRELOAD": str(made), "HANG_CALL": call, "HANG_PATH": str(path), "HANG_FROM": str(start), "CKPT_NO_CACHE": "1"}
-    return subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, env=env)
+    env |= {
+        "LD_PRELOAD": str(made),
+        "HANG_CALL": call,
+        "HANG_PATH": str(path),
+        "HANG_FROM": str(start),
+        "CKPT_NO_CACHE": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, env=env
+    )

@@ -21,8 +21,12 @@ from ckpt_tools.model.report import Level, Region
 from ckpt_tools.storage import BytesSource, ShortRead
 
 
-def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = "") -> Iterator[Finding]:
-    """The findings of the structure check, the claims and the stored checksums, one by one, as `verify` puts them together."""
+def findings(
+    data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = ""
+) -> Iterator[Finding]:
+    """The findings of the structure check, the claims and the stored checksums, one by one, as `verify` puts
+    them together.
+    """
     source = BytesSource(data, path)
     whole = any(c.whole for c in claims)
     try:
@@ -31,14 +35,18 @@ def findings(data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim]
         for claim in claims:
             yield from structure(source, anatomy, claim.check)
         if 0 <= anatomy.end < source.size:
-            yield finding("trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING)
+            yield finding(
+                "trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING
+            )
         for s, _ in checksum.mismatches(source, anatomy.sums, jobs=1):
             yield finding(s.code, s.what, offset=s.offset)
     except ShortRead as e:
         yield finding("truncated", str(e), offset=e.offset)
 
 
-def look(data: bytes, fmt: Format | None = None, anatomy: Anatomy | None = None, claims: Sequence[Claim] = ()) -> list[Finding]:
+def look(
+    data: bytes, fmt: Format | None = None, anatomy: Anatomy | None = None, claims: Sequence[Claim] = ()
+) -> list[Finding]:
     """All findings; without ``fmt`` the magic decides."""
     fmt = fmt or next((f for f in FORMATS if f.magic(data[:HEAD])), None)
     if fmt is None:
@@ -57,7 +65,9 @@ def is_bad(data: bytes, fmt: Format, claims: Sequence[Claim] = (), key: bytes | 
 
 
 def left_behind(run: Callable[[], object]) -> int:
-    """Objects that twenty runs leave, without the garbage collector: it knows nothing of cycles through zstandard's objects."""
+    """Objects that twenty runs leave, without the garbage collector: it knows nothing of cycles through
+    zstandard's objects.
+    """
     run()  # what is imported on first use does not count
     gc.collect()
     gc.disable()
@@ -89,7 +99,9 @@ class Fixture:
 
     @cached_property
     def format(self) -> Format:
-        return BY_NAME[self.path.parts[next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad")) - 1]]
+        return BY_NAME[
+            self.path.parts[next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad")) - 1]
+        ]
 
     @cached_property
     def name(self) -> str:
@@ -110,7 +122,9 @@ class Fixture:
         """Path in the set -> content, for every file of the set; only this file when it is alone."""
         if self.home is None:
             return {self.path.name: self.data}
-        return {str(p.relative_to(self.home)): p.read_bytes() for p in sorted(self.home.rglob("*")) if p.is_file()}
+        return {
+            str(p.relative_to(self.home)): p.read_bytes() for p in sorted(self.home.rglob("*")) if p.is_file()
+        }
 
     @cached_property
     def own(self) -> str:
@@ -128,7 +142,9 @@ class Fixture:
         return anatomy, found
 
     def format_of(self, own: str) -> Format:
-        """The format of a file of the set: the one it claims by its beginning among those its name allows, else that of the claim on it."""
+        """The format of a file of the set: the one it claims by its beginning among those its name allows,
+        else that of the claim on it.
+        """
         if self.home is None:
             return self.format
         from ckpt_tools.inspection.recognise import allowed_by_name
@@ -149,7 +165,11 @@ class Fixture:
             return True  # most damage shows by itself, and that is quick
         if self.home is not None and is_index(self.own.rpartition("/")[2]):
             said, missing = claims({**self.files, self.own: data})
-            if missing or any(is_bad(self.files[o], self.format_of(o), said.get(o, ())) for o in self.files if o != self.own and said.get(o)):
+            if missing or any(
+                is_bad(self.files[o], self.format_of(o), said.get(o, ()))
+                for o in self.files
+                if o != self.own and said.get(o)
+            ):
                 return True
             if any(said.get(o, []) == [] and self.said.get(o) for o in self.files):
                 return True  # a file that lost its description

@@ -1,4 +1,6 @@
-"""What the tests of snippets and of docs/hooks.md share: a directory to start a job in, with a training script that writes down what it was told."""
+"""What the tests of snippets and of docs/hooks.md share: a directory to start a job in, with a training
+script that writes down what it was told.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,17 @@ sys.exit(fails if seen["generation"] == 0 else 0)
 
 
 class Job:
-    """A directory with the usual names in it: train.py, and checkpoints of two ranks, at steps 10 and 20, below ``root``."""
+    """A directory with the usual names in it: train.py, and checkpoints of two ranks, at steps 10 and 20,
+    below ``root``.
+    """
 
     def __init__(self, tmp: Path) -> None:
-        self.tmp, self.root, self.cwd, self.notes = tmp, tmp / "run 7" / "checkpoints", tmp / "job", tmp / "notes.jsonl"
+        self.tmp, self.root, self.cwd, self.notes = (
+            tmp,
+            tmp / "run 7" / "checkpoints",
+            tmp / "job",
+            tmp / "notes.jsonl",
+        )
         self.cwd.mkdir()
         self.root.parent.mkdir()
         self.root.mkdir()
@@ -43,7 +52,9 @@ class Job:
             (self.cwd / script).write_text(TRAIN)
 
     def holds(self, what: str) -> None:
-        """``found``: two checkpoints; ``none``; ``unusable``: two, each with a file cut short; ``older``: only the newest is."""
+        """``found``: two checkpoints; ``none``; ``unusable``: two, each with a file cut short; ``older``:
+        only the newest is.
+        """
         if what != "none":
             run_helpers.megatron(self.root)
         for step in {"unusable": (10, 20), "older": (20,)}.get(what, ()):
@@ -57,21 +68,36 @@ class Job:
             if not (links / name).exists():
                 (links / name).symlink_to(SUPPORT / "stand_ins" / name)
         path = f"{links}:{warm.torchrun()}:{BIN}:{os.environ['PATH']}"
-        return {**run_helpers.CLEAN, "PATH": path, "HOME": str(self.tmp / "home"), "NOTES": str(self.notes), "OMP_NUM_THREADS": "1", **more}
+        return {
+            **run_helpers.CLEAN,
+            "PATH": path,
+            "HOME": str(self.tmp / "home"),
+            "NOTES": str(self.notes),
+            "OMP_NUM_THREADS": "1",
+            **more,
+        }
 
-    def bash(self, script: str, env: dict[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def bash(
+        self, script: str, env: dict[str, str], cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script as it stands, from a file."""
         file = self.tmp / "script.sh"
         file.write_text(script)
-        return subprocess.run(["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=1000)
+        return subprocess.run(
+            ["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=1000
+        )
 
     @property
     def told(self) -> list[dict[str, Any]]:
         """What each training process saw, in no order."""
-        return [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        return (
+            [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        )
 
     def resumed(self, processes: int, step: str, plans: int = 1, **more: object) -> list[dict[str, Any]]:
-        """What they saw, after a check that they are so many and were all told the same by one decision; nodes that meet write it down once each."""
+        """What they saw, after a check that they are so many and were all told the same by one decision;
+        nodes that meet write it down once each.
+        """
         told = [t for t in self.told if all(t.get(k) == v for k, v in more.items())]
         assert len(told) == processes, self.told
         assert {t["CKPT_STEP"] for t in told} == {step}

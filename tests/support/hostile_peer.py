@@ -1,4 +1,6 @@
-"""A node that takes part in an agreement by the rules, but for one thing that it says. As a script: the lie as JSON, then a command line of ckpt."""
+"""A node that takes part in an agreement by the rules, but for one thing that it says. As a script: the lie
+as JSON, then a command line of ckpt.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,14 @@ def tell(lie: Lie, patch: Callable[[object, str, Any], None]) -> None:
         return exchange(self, value, conclude, checks)
 
     def concluding(self: Meeting, answer: Any) -> None:
-        concluded(self, lie.said(answer) if self.me == lie.who and self.round == lie.round and lie.told and "error" not in answer else answer)
+        concluded(
+            self,
+            (
+                lie.said(answer)
+                if self.me == lie.who and self.round == lie.round and lie.told and "error" not in answer
+                else answer
+            ),
+        )
 
     patch(Meeting, "exchange", lying)
     patch(Meeting, "_conclude", concluding)

@@ -1,4 +1,6 @@
-"""What tests of injected errors share: the shim, a process that has it preloaded, and the law that its answers obey."""
+"""What tests of injected errors share: the shim, a process that has it preloaded, and the law that its
+answers obey.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ OF_FILES = ("stat", "open", "read")
 def shim() -> str:
     """The shim, compiled into the directory that the tests keep their state in."""
     out = os.path.join(os.environ["XDG_CACHE_HOME"], f"injected_errors-{os.getpid()}.so")
-    line = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, str(SUPPORT / "injected_errors.c"), "-ldl"]
+    line = [
+        "cc",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-o",
+        out,
+        str(SUPPORT / "injected_errors.c"),
+        "-ldl",
+    ]
     subprocess.run(line, check=True, timeout=1000)
     return out
 
@@ -38,7 +52,12 @@ class Fault(NamedTuple):
     times: int = -1
 
     def environment(self, notes: Path) -> dict[str, str]:
-        told = {"INJECT_PATH": self.path, "INJECT_CALLS": self.call, "INJECT_ERRNO": str(self.errno), "INJECT_TIMES": str(self.times)}
+        told = {
+            "INJECT_PATH": self.path,
+            "INJECT_CALLS": self.call,
+            "INJECT_ERRNO": str(self.errno),
+            "INJECT_TIMES": str(self.times),
+        }
         return {**told, "INJECT_NOTES": str(notes), "LD_PRELOAD": shim()}
 
 
@@ -57,11 +76,15 @@ class Reply:
 
     @property
     def answer(self) -> object:
-        """What the command says, without what may differ between two runs (times, bytes) and without how it knows."""
+        """What the command says, without what may differ between two runs (times, bytes) and without how it
+        knows.
+        """
         body = self.body
         chosen = body.get("checkpoint") or {}
         if "files" in body and "verdict" in body:
-            return self.code, sorted((f["path"], f["verdict"], *sorted(x["code"] for x in f["findings"])) for f in body["files"])
+            return self.code, sorted(
+                (f["path"], f["verdict"], *sorted(x["code"] for x in f["findings"])) for f in body["files"]
+            )
         if "checkpoints" in body:
             return self.code, [(c.get("path"), c.get("step"), c.get("kind")) for c in body["checkpoints"]]
         return self.code, chosen.get("path"), chosen.get("step"), chosen.get("kind")
@@ -81,10 +104,16 @@ class Victim:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI"))}
         env |= {"LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
         line = [sys.executable, str(SUPPORT / "injected_child.py")]
-        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=cwd, text=True)
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=cwd, text=True
+        )
 
     def ask(self, words: Sequence[str], fault: Fault | None = None, *, untyped: bool = False) -> Reply:
-        told = None if fault is None else {"path": fault.path, "calls": [fault.call], "errno": fault.errno, "times": fault.times}
+        told = (
+            None
+            if fault is None
+            else {"path": fault.path, "calls": [fault.call], "errno": fault.errno, "times": fault.times}
+        )
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps({"words": list(words), "fault": told, "untyped": untyped}) + "\n")
         self.process.stdin.flush()
@@ -112,13 +141,22 @@ def paths(root: Path) -> Iterator[tuple[str, bool]]:
 
 
 def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str | None:
-    """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, or exit 5 naming the path, or with --skip-unreadable the older one with that
-    path as its reason. ``names`` are what the path may be called: links lead to it.
+    """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, or
+    exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason. ``names``
+    are what the path may be called: links lead to it.
     """
     if harmed.answer == unharmed.answer:
         return None
     if harmed.code == 5:
-        return None if any(path in harmed.out or path in harmed.err for path in names) else "exit 5, but the path is not named"
-    if "--skip-unreadable" in command and harmed.code == 0 and any(path in harmed.said or path in harmed.err for path in names):
+        return (
+            None
+            if any(path in harmed.out or path in harmed.err for path in names)
+            else "exit 5, but the path is not named"
+        )
+    if (
+        "--skip-unreadable" in command
+        and harmed.code == 0
+        and any(path in harmed.said or path in harmed.err for path in names)
+    ):
         return None
     return f"{unharmed.answer} became {harmed.answer}"

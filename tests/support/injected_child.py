@@ -1,4 +1,5 @@
-"""Runs ``ckpt`` commands in this process, which has the shim of injected_errors.c preloaded: one line of JSON in (words, fault), one out.
+"""Runs ``ckpt`` commands in this process, which has the shim of injected_errors.c preloaded: one line of JSON
+in (words, fault), one out.
 
 Many cases cost one start of the interpreter. The system calls are real, and so are their errors.
 """
@@ -21,7 +22,11 @@ class Started(BaseException):
 
 
 def become(words: list[str], env: dict[str, str]) -> NoReturn:
-    sys.stdout.write(json.dumps({"step": env.get("CKPT_STEP"), "path": env.get("CKPT_PATH"), "resume": env.get("CKPT_RESUME")}))
+    sys.stdout.write(
+        json.dumps(
+            {"step": env.get("CKPT_STEP"), "path": env.get("CKPT_PATH"), "resume": env.get("CKPT_RESUME")}
+        )
+    )
     raise Started
 
 
@@ -78,7 +83,13 @@ def command(words: list[str]) -> int:
 
 def main() -> None:
     shim = ctypes.CDLL(None)
-    shim.injected_errors_set.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    shim.injected_errors_set.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     shim.injected_errors_count.restype = ctypes.c_long
     from ckpt_tools.job import command as starting
 
@@ -92,13 +103,22 @@ def main() -> None:
             shim.injected_errors_untyped(int(asked.get("untyped", False)))
             if fault:
                 calls = sum(1 << CALLS.index(call) for call in fault["calls"])
-                shim.injected_errors_set(os.fsencode(fault["path"]), int(fault.get("below", False)), calls, fault["errno"], fault.get("times", -1))
+                shim.injected_errors_set(
+                    os.fsencode(fault["path"]),
+                    int(fault.get("below", False)),
+                    calls,
+                    fault["errno"],
+                    fault.get("times", -1),
+                )
             try:
                 code = command(asked["words"])
             finally:
                 injected = shim.injected_errors_count() if fault else 0
                 shim.injected_errors_set(b"", 0, 0, 0, 0)
-        sys.stdout.write(json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue(), "injected": injected}) + "\n")
+        sys.stdout.write(
+            json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue(), "injected": injected})
+            + "\n"
+        )
         sys.stdout.flush()
 
 

@@ -22,7 +22,9 @@ def places(value: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def mutants(value: Any, instead: tuple[Any, ...] = INSTEAD) -> Iterator[tuple[str, Any]]:
-    """(what was done, the JSON) for each node and each thing that can be done to it; the JSON is changed again for the next one."""
+    """(what was done, the JSON) for each node and each thing that can be done to it; the JSON is changed
+    again for the next one.
+    """
     for way in list(places(value)):
         if not way:
             yield from ((f"all is {_short(other)}", other) for other in instead)

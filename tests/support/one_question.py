@@ -1,4 +1,6 @@
-"""One question, asked of every command that chooses and of the Python API, in this process: what each answers, in a form that can be compared."""
+"""One question, asked of every command that chooses and of the Python API, in this process: what each
+answers, in a form that can be compared.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Answer(NamedTuple):
 class Asker:
     """Asks questions about one ``root`` with one state directory."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], state: Path) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], state: Path
+    ) -> None:
         for name in [name for name in os.environ if name.startswith(FOREIGN) and name != "CKPT_CACHE_DIR"]:
             monkeypatch.delenv(name)
         self.capfd, self.state, self.started = capfd, state, dict[str, str]()
@@ -64,7 +68,10 @@ class Asker:
     def call(self, function: Callable[..., Any], root: Path, **asked: Any) -> Answer:
         """What ``plan`` or ``latest`` of the API answers; an error by the exit code that it carries."""
         try:
-            made = function(root, Selection(plan_dir=str(self.state), **({"rank": 0} if function is latest else {}), **asked))
+            made = function(
+                root,
+                Selection(plan_dir=str(self.state), **({"rank": 0} if function is latest else {}), **asked),
+            )
         except CkptError as error:
             return _answer(error.exit_code, json.loads(as_json.render(error.plan)) if error.plan else {})
         return _answer(0, json.loads(as_json.render(made)))

@@ -1,4 +1,5 @@
-"""What the plan must be, worked out by brute force from a description of a tree: who wrote which file for whom, and what happened to it since.
+"""What the plan must be, worked out by brute force from a description of a tree: who wrote which file for
+whom, and what happened to it since.
 
 It knows nothing of names: the rules are those of docs/design.md section 5.
 """
@@ -12,11 +13,15 @@ from typing import Any
 
 @dataclass
 class File:
-    """``mine`` are the ranks that load this very file when all is well, ``spare`` those whose state it holds as well, as a flag or the layout tells.
+    """``mine`` are the ranks that load this very file when all is well, ``spare`` those whose state it holds
+    as well, as a flag or the layout tells.
 
-    ``owner`` is the rank that wrote it, ``shared`` says that every rank loads it, ``commit`` that it is written last, ``tells`` that its content tells the world size,
-    ``copy`` that any other of its role does as well, ``named`` that an index misses it when it is gone. ``swap``: content of another step shows; ``flip``: a flipped bit does.
-    ``renewed``: every save writes it anew; ``legible``: what is left of it tells its step. ``witness``: it shows that another is not what it should be, so it stays as it is.
+    ``owner`` is the rank that wrote it, ``shared`` says that every rank loads it, ``commit`` that it is
+    written last, ``tells`` that its content tells the world size, ``copy`` that any other of its role does as
+    well, ``named`` that an index misses it when it is gone. ``swap``: content of another step shows;
+    ``flip``: a flipped bit does.
+    ``renewed``: every save writes it anew; ``legible``: what is left of it tells its step. ``witness``: it
+    shows that another is not what it should be, so it stays as it is.
     ``harm`` is "" (sound), "broken" or "gone"; ``changed``: some of its bytes are lost, wherever it lies.
     """
 
@@ -61,9 +66,11 @@ class Save:
 
 @dataclass
 class Tree:
-    """``world`` is the number of ranks that ran. ``everyone``: each rank writes a file, so a set with gaps is a dying gasp; ``needed`` roles are never optional.
+    """``world`` is the number of ranks that ran. ``everyone``: each rank writes a file, so a set with gaps is
+    a dying gasp; ``needed`` roles are never optional.
 
-    ``named`` is the step that the framework itself calls its last, by a tracker or by a file that every save renews. What the ``tracker`` holds: "a name", "garbage", "" without one.
+    ``named`` is the step that the framework itself calls its last, by a tracker or by a file that every save
+    renews. What the ``tracker`` holds: "a name", "garbage", "" without one.
     """
 
     layout: str
@@ -87,7 +94,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """``ranks`` maps a rank to, per role, the paths of which it may load any one; ``shared`` holds such sets for what every rank loads."""
+    """``ranks`` maps a rank to, per role, the paths of which it may load any one; ``shared`` holds such sets
+    for what every rank loads.
+    """
 
     step: int
     dying: bool
@@ -100,10 +109,14 @@ def there(s: Save) -> list[File]:
 
 
 def world_size(tree: Tree, q: Question, saves: list[Save]) -> int:
-    """A flag, what any readable file says, or one more than the highest rank among the names; a rank of a replica group counts."""
+    """A flag, what any readable file says, or one more than the highest rank among the names; a rank of a
+    replica group counts.
+    """
     owners = [f.owner for s in saves for f in there(s) if f.owner is not None]
     told = tree.world if any(f.tells and not f.harm for s in saves for f in s.files) else None
-    return q.world or max(told or max(owners, default=0) + 1, 1 + max((r for g in q.groups for r in g), default=0))
+    return q.world or max(
+        told or max(owners, default=0) + 1, 1 + max((r for g in q.groups for r in g), default=0)
+    )
 
 
 def saved_by(tree: Tree, saves: list[Save]) -> int | None:
@@ -126,8 +139,11 @@ def unfit(s: Save, world: int) -> bool:
 def lost_role(s: Save, saves: list[Save], tree: Tree) -> bool:
     """A role that is gone altogether, which the layout needs or at least half of the saves of this kind have."""
     have, same = {f.role for f in there(s)}, [o for o in saves if o.dying == s.dying]
-    gone = {f.role for f in s.files} - have - {"rng"}  # a job resumes without its random numbers, with a warning
-    return any(r in tree.needed or 2 * sum(r in {f.role for f in there(o)} for o in same) >= len(same) for r in gone)
+    # a job resumes without its random numbers, with a warning
+    gone = {f.role for f in s.files} - have - {"rng"}
+    return any(
+        r in tree.needed or 2 * sum(r in {f.role for f in there(o)} for o in same) >= len(same) for r in gone
+    )
 
 
 def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str, set[str]]] | None:
@@ -135,7 +151,9 @@ def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str,
     out: dict[int, dict[str, set[str]]] = {}
     for role in {f.role for f in there(s) if f.loaded and not f.shared}:
         for rank in range(world):
-            good = [f for f in s.files if f.role == role and not f.harm and not (dying and f.owner in q.faults)]
+            good = [
+                f for f in s.files if f.role == role and not f.harm and not (dying and f.owner in q.faults)
+            ]
             own = {f.path for f in good if rank in f.mine and not (dying and rank in q.faults)}
             others = [f for f in good if rank in f.spare and rank not in f.mine]
             fit = {f.path for f in others if f.owner not in q.faults} or {f.path for f in others}
@@ -151,11 +169,20 @@ def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str,
 def gasps(tree: Tree, q: Question, saves: list[Save]) -> set[int]:
     """The ``id`` of each save that a dying job wrote, as far as names show it."""
     most = {f.owner for s in saves for f in there(s)}
-    return {id(s) for s in saves if s.dying or (tree.everyone and ({f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval)))}
+    return {
+        id(s)
+        for s in saves
+        if s.dying
+        or (
+            tree.everyone and ({f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval))
+        )
+    }
 
 
 def shape(saves: list[Save], dying: set[int]) -> str:
-    """What the times look like: "in step", "training" (a rollback at the pace of training), "copied" (in the order of the names, or reversed), else "unproven"."""
+    """What the times look like: "in step", "training" (a rollback at the pace of training), "copied" (in the
+    order of the names, or reversed), else "unproven".
+    """
     rows = sorted(saves, key=lambda s: s.mtime)
     steps = [s.step for s in rows]
     if steps == sorted(steps):
@@ -163,20 +190,36 @@ def shape(saves: list[Save], dying: set[int]) -> str:
     if len(rows) > 2 and steps == sorted(steps, reverse=True):
         return "copied"
     names = [min(f.path for f in there(s)) for s in rows]
-    forward = sorted((b.mtime - a.mtime) / (b.step - a.step) for a, b in pairwise(rows) if b.step > a.step and id(b) not in dying)
+    forward = sorted(
+        (b.mtime - a.mtime) / (b.step - a.step)
+        for a, b in pairwise(rows)
+        if b.step > a.step and id(b) not in dying
+    )
     copied = names == sorted(names)
     enough = len(forward) > copied
-    usual = forward[(len(forward) - (not copied)) // 2] if forward else 0  # of two, the quicker pace unless they may be copied
+    # of two, the quicker pace unless they may be copied
+    usual = forward[(len(forward) - (not copied)) // 2] if forward else 0
     for i in range(1, len(rows)):
-        start = steps[i - 1] if steps[i] > steps[i - 1] else max((n for n in steps[:i] if n < steps[i]), default=None)
+        start = (
+            steps[i - 1]
+            if steps[i] > steps[i - 1]
+            else max((n for n in steps[:i] if n < steps[i]), default=None)
+        )
         known = start is not None and bool(forward)
-        slow = id(rows[i]) in dying or rows[i].mtime - rows[i - 1].mtime >= usual * (steps[i] - (start or 0)) / 2  # a job may die at once
+        # a job may die at once
+        slow = (
+            id(rows[i]) in dying or rows[i].mtime - rows[i - 1].mtime >= usual * (steps[i] - (start or 0)) / 2
+        )
         enough = enough and known and slow
     return "training" if enough else "copied" if copied else "unproven"
 
 
 def finished(tree: Tree) -> list[Save]:
-    return [s for s in tree.saves if s.finished and there(s) and not any(f.commit and f.harm == "gone" for f in s.files)]
+    return [
+        s
+        for s in tree.saves
+        if s.finished and there(s) and not any(f.commit and f.harm == "gone" for f in s.files)
+    ]
 
 
 def answer(tree: Tree, q: Question) -> Answer | str:
@@ -186,7 +229,9 @@ def answer(tree: Tree, q: Question) -> Answer | str:
 
 
 def settled(tree: Tree, q: Question) -> tuple[str, Answer | str]:
-    """The order that counts and its answer. Where the caller named no order and the two lead apart, all who can tell must agree."""
+    """The order that counts and its answer. Where the caller named no order and the two lead apart, all who
+    can tell must agree.
+    """
     if q.order is not None:
         return q.order, ordered(tree, q)
     saves = finished(tree)
@@ -209,11 +254,21 @@ def settled(tree: Tree, q: Question) -> tuple[str, Answer | str]:
 
 
 def shrank(tree: Tree, q: Question, made: Answer | str) -> bool:
-    """Whether a newer save is usable for a smaller job that saved at least twice without the highest ranks, and nothing tells that the job is not that small."""
+    """Whether a newer save is usable for a smaller job that saved at least twice without the highest ranks,
+    and nothing tells that the job is not that small.
+    """
     saves = sorted(finished(tree), key=lambda s: -s.mtime if q.order == "mtime" else -s.step)
-    if q.world or made in ("UsageError", "NoCheckpoint", "NotRecognised") or any(f.tells and not f.harm for s in saves for f in s.files):
+    if (
+        q.world
+        or made in ("UsageError", "NoCheckpoint", "NotRecognised")
+        or any(f.tells and not f.harm for s in saves for f in s.files)
+    ):
         return False
-    named = [(s, {f.owner for f in there(s) if f.owner is not None and not f.shared}) for s in saves if not s.committed]
+    named = [
+        (s, {f.owner for f in there(s) if f.owner is not None and not f.shared})
+        for s in saves
+        if not s.committed
+    ]
     rows = [(s, owners) for s, owners in named if owners]
     newer = list(takewhile(lambda s: not isinstance(made, Answer) or s.step != made.step, saves))
     for size in range(1 + max((r for g in q.groups for r in g), default=0), world_size(tree, q, saves)):
@@ -252,8 +307,12 @@ def ordered(tree: Tree, q: Question) -> Answer | str:
         dying = id(s) in kinds
         if limit is not None and not dying and s.step > limit:
             continue
-        if s.committed and any(not any(r in f.mine or r in f.spare for f in there(s)) and not any(r in g for g in q.groups) for r in range(world)):
-            return "UsageError"  # its writer meant to save no more: who replaces that rank is the caller's knowledge
+        if s.committed and any(
+            not any(r in f.mine or r in f.spare for f in there(s)) and not any(r in g for g in q.groups)
+            for r in range(world)
+        ):
+            # its writer meant to save no more: who replaces that rank is the caller's knowledge
+            return "UsageError"
         if saved_by(tree, saves) not in (None, world) and not lost_role(s, saves, tree) and unfit(s, world):
             return "UsageError"  # another number of ranks saved, and not all of these find their state
         if made := loads(s, saves, tree, q, world, dying):

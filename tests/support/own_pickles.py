@@ -19,9 +19,13 @@ def adding(path: Path, value: bytes) -> None:
             files = [(i, old.read(i)) for i in old.infolist()]
         with zipfile.ZipFile(path, "w") as new:
             for info, data in files:
-                if not info.filename.endswith((".data/serialization_id", ".format_version", ".storage_alignment")):
+                if not info.filename.endswith(
+                    (".data/serialization_id", ".format_version", ".storage_alignment")
+                ):
                     plain = zipfile.ZipInfo(info.filename)
-                    new.writestr(plain, data[:-1] + value + b"0." if info.filename.endswith("/data.pkl") else data)
+                    new.writestr(
+                        plain, data[:-1] + value + b"0." if info.filename.endswith("/data.pkl") else data
+                    )
     else:
         data = path.read_bytes()
         path.write_bytes(pickle.dumps(pickle.loads(data), 2)[:-1] + value + b"0.")  # our own fixture

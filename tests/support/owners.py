@@ -1,4 +1,6 @@
-"""Files of other users, for tests that may run as root or not: root gives files away, anybody else is told that they were given away."""
+"""Files of other users, for tests that may run as root or not: root gives files away, anybody else is told
+that they were given away.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The loaders of torch and torch.distributed.checkpoint, as a job would call them; classes of frameworks that are not installed are made up."""
+"""The loaders of torch and torch.distributed.checkpoint, as a job would call them; classes of frameworks that
+are not installed are made up.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class _Absent:
 
 
 class _Modules:
-    """What torch.load takes as ``pickle_module``: pickle, with classes made up where their module is not installed."""
+    """What torch.load takes as ``pickle_module``: pickle, with classes made up where their module is not
+    installed.
+    """
 
     __name__ = "pickle"
     PickleError, UnpicklingError = pickle.PickleError, pickle.UnpicklingError
@@ -52,12 +56,19 @@ def load_dcp(directory: str) -> dict[str, Any]:
     state: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _load_state_dict(state, storage_reader=saver.FileSystemReader(directory), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+        _load_state_dict(
+            state,
+            storage_reader=saver.FileSystemReader(directory),
+            planner=_EmptyStateDictLoadPlanner(),
+            no_dist=True,
+        )
     return state
 
 
 def tensors(state: object) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         yield state
-    for value in state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ():
+    for value in (
+        state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
+    ):
         yield from tensors(value)

@@ -1,4 +1,6 @@
-"""Which marks a test has for where it stands: by its room, and by whether its module cannot be imported without torch."""
+"""Which marks a test has for where it stands: by its room, and by whether its module cannot be imported
+without torch.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 def wants_torch(tree: ast.AST) -> bool:
     """Whether torch is imported below ``tree``, or ``importorskip`` is asked for it."""
-    asked = (n.args[0] for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "importorskip")
+    asked = (
+        n.args[0]
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "importorskip"
+    )
     names = (*imports(tree), *(n.value for n in asked if isinstance(n, ast.Constant)))
     return any(re.fullmatch(r"(safetensors\.)?torch(\..+)?", str(name)) for name in names)
 
@@ -38,7 +44,11 @@ def wants_torch(tree: ast.AST) -> bool:
 @cache
 def needs_torch(path: Path) -> bool:
     """Whether importing the file imports torch: itself, or through what it shares with others."""
-    body = [n for n in ast.parse(path.read_text()).body if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.If))]
+    body = [
+        n
+        for n in ast.parse(path.read_text()).body
+        if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.If))
+    ]
     if any(wants_torch(node) for node in body):
         return True
     shared = (SUPPORT / f"{name}.py" for node in body for name in imports(node))

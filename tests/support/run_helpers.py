@@ -16,17 +16,30 @@ import warm
 from ckpt_tools.discovery.unrecognised import LARGE
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_"))}
+CLEAN = {
+    k: v
+    for k, v in os.environ.items()
+    if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_"))
+}
 SAY = [
     sys.executable,
     "-c",
-    "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))",
+    (
+        "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if"
+        " k.startswith('CKPT_')}]))"
+    ),
 ]
 """A command that prints its words and the variables it sees."""
 OLD = 1_700_000_000
 
 
-def megatron(root: Path, steps: Sequence[int] = (10, 20), world: int = 2, tracker: bool = True, ranks: Sequence[int] | None = None) -> Path:
+def megatron(
+    root: Path,
+    steps: Sequence[int] = (10, 20),
+    world: int = 2,
+    tracker: bool = True,
+    ranks: Sequence[int] | None = None,
+) -> Path:
     """Megatron-LM checkpoints with one file per tensor parallel rank, six minutes a step."""
     for step in steps:
         for rank in range(world) if ranks is None else ranks:
@@ -59,7 +72,9 @@ def broken(root: Path, step: int, rank: int = 0) -> None:
     os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
 
 
-def torchrun_env(rank: int, world: int, restart: int = 0, job: str = "none", local: int | None = None, node: int = 0) -> dict[str, str]:
+def torchrun_env(
+    rank: int, world: int, restart: int = 0, job: str = "none", local: int | None = None, node: int = 0
+) -> dict[str, str]:
     """What torchrun gives its worker ``rank``."""
     local = world if local is None else local
     return {
@@ -68,7 +83,9 @@ def torchrun_env(rank: int, world: int, restart: int = 0, job: str = "none", loc
     }  # fmt: skip
 
 
-def ckpt(*argv: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def ckpt(
+    *argv: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """One command line, as the user gives it."""
     return warm.completed(list(map(str, argv)), {**CLEAN, **(env or {})}, cwd)
 
@@ -79,7 +96,8 @@ def broken_body(root: Path) -> None:
     st, data = path.stat(), bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         at = next(i.header_offset for i in archive.infolist() if "/data/" in i.filename)
-    data[at + 30 + sum(struct.unpack_from("<HH", data, at + 26))] ^= 1  # behind the name and the padding of its header
+    # behind the name and the padding of its header
+    data[at + 30 + sum(struct.unpack_from("<HH", data, at + 26))] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
 

@@ -49,7 +49,13 @@ def checkpoint(**more) -> Checkpoint:
 
 
 def report(path: str, verdict: Verdict = Verdict.OK, *findings: Finding, **more) -> Report:
-    values = {"format": "mindspore_ckpt", "size": 1000, "level": Level.CONTENT, "coverage": 0.996, "metadata": {"epoch_num": 3}}
+    values = {
+        "format": "mindspore_ckpt",
+        "size": 1000,
+        "level": Level.CONTENT,
+        "coverage": 0.996,
+        "metadata": {"epoch_num": 3},
+    }
     return Report(path=path, verdict=verdict, findings=findings, **{**values, **more})
 
 
@@ -95,7 +101,17 @@ def plan(**more) -> LoadPlan:
         "ranks": (
             RankLoad(0, (load(0),)),
             RankLoad(
-                1, (load(1, path=load(0).path, source_rank=0, substituted=True, node="n1", reason="own file is truncated; signatures are equal"),)
+                1,
+                (
+                    load(
+                        1,
+                        path=load(0).path,
+                        source_rank=0,
+                        substituted=True,
+                        node="n1",
+                        reason="own file is truncated; signatures are equal",
+                    ),
+                ),
             ),
         ),
         "shared": (load(0, role="metadata", path="/data/out/meta.pt", source_rank=None),),
@@ -123,7 +139,9 @@ def scan(**more) -> Scan:
         "root": "/data",
         "checkpoints": (checkpoint(), checkpoint(unfinished=True, run=NASTY, generation=None, parts=())),
         "expected": {"out/ckpt": 4},
-        "findings": (Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it"),),
+        "findings": (
+            Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it"),
+        ),
         "bare": 2,
         "unrecognised": 7,
     }

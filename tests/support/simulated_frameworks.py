@@ -1,4 +1,6 @@
-"""How each framework saves, prunes and restarts, as calls of its processes: names, order, temporary files and renames are those of the frameworks (docs of each layout)."""
+"""How each framework saves, prunes and restarts, as calls of its processes: names, order, temporary files and
+renames are those of the frameworks (docs of each layout).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from ckpt_tools.model.selection import Selection
 
 
 class Framework:
-    """``every`` steps a save; ``keep`` saves are kept. A restarted job calls ``restart``; ``faults`` are the ranks that failed last."""
+    """``every`` steps a save; ``keep`` saves are kept. A restarted job calls ``restart``; ``faults`` are the
+    ranks that failed last.
+    """
 
     every, keep, world = 10, 4, 1
 
@@ -43,7 +47,9 @@ class Framework:
 
 
 class Megatron(Framework):
-    """Two tensor parallel ranks, two data parallel ones, a distributed optimizer gathered on the first of these."""
+    """Two tensor parallel ranks, two data parallel ones, a distributed optimizer gathered on the first of
+    these.
+    """
 
     world = 4
     tracker = "latest_checkpointed_iteration.txt"
@@ -51,9 +57,28 @@ class Megatron(Framework):
     def save(self, step: int) -> Save:
         home, parts = f"iter_{step:07d}", []
         for tp in range(2):
-            parts += [(tp, write(f"{home}/mp_rank_{tp:02d}/distrib_optim.pt", small_files.megatron_optimizer(step, tp)))]
-            parts += [(tp, write(f"{home}/mp_rank_{tp:02d}/model_optim_rng.pt", small_files.megatron(step, tp, 2, 1, 4)))]
-        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], [[op.path] for _, op in parts], home)
+            parts += [
+                (
+                    tp,
+                    write(
+                        f"{home}/mp_rank_{tp:02d}/distrib_optim.pt", small_files.megatron_optimizer(step, tp)
+                    ),
+                )
+            ]
+            parts += [
+                (
+                    tp,
+                    write(
+                        f"{home}/mp_rank_{tp:02d}/model_optim_rng.pt", small_files.megatron(step, tp, 2, 1, 4)
+                    ),
+                )
+            ]
+        return Save(
+            step,
+            [streams(parts), [[write(self.tracker, str(step).encode())]]],
+            [[op.path] for _, op in parts],
+            home,
+        )
 
 
 class Ascend(Megatron):
@@ -65,13 +90,20 @@ class Ascend(Megatron):
     def save(self, step: int) -> Save:
         parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in range(4)]
         needs = [[self.name(step, r) for r in (tp, tp + 2)] for tp in range(2)]
-        return Save(step, [streams(parts), [[write(self.tracker, str(step).encode())]]], needs, f"iter_{step:07d}", everyone=True)
+        return Save(
+            step,
+            [streams(parts), [[write(self.tracker, str(step).encode())]]],
+            needs,
+            f"iter_{step:07d}",
+            everyone=True,
+        )
 
     def gasp(self, step: int) -> Save | None:
         self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
         if step % self.every == 0:
             return None
-        writers = [r for r in range(4) if r not in self.faults or self.rng.random() < 0.5]  # one that failed may have written all the same
+        # one that failed may have written all the same
+        writers = [r for r in range(4) if r not in self.faults or self.rng.random() < 0.5]
         parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in writers]
         needs = [[self.name(step, r) for r in (tp, tp + 2) if r in writers] for tp in range(2)]
         return Save(step, [streams(parts)], needs, f"iter_{step:07d}", gasp=True)
@@ -80,7 +112,11 @@ class Ascend(Megatron):
         return Selection(fault_ranks=self.faults, save_interval=self.every)
 
     def lost(self) -> list[str]:
-        return [p for p in self.job.content if (m := re.search(r"_rng_(\d+)\.pt$", p)) and int(m[1]) in self.faults]
+        return [
+            p
+            for p in self.job.content
+            if (m := re.search(r"_rng_(\d+)\.pt$", p)) and int(m[1]) in self.faults
+        ]
 
 
 class MegatronCore(Framework):
@@ -89,11 +125,14 @@ class MegatronCore(Framework):
     def save(self, step: int) -> Save:
         home, files = f"iter_{step:07d}", dict(small_files.dcp(step, 2, "iteration"))
         index = files.pop(".metadata")
-        parts = [(i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files.items())]
+        parts = [
+            (i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files.items())
+        ]
         last = [
             write(
                 f"{home}/metadata.json",
-                b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}',
+                b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",'
+                b' "common_backend_version": 1}',
             )
         ]
         phases = [
@@ -103,13 +142,24 @@ class MegatronCore(Framework):
             [last],
             [[write(self.tracker, str(step).encode())]],
         ]
-        return Save(step, phases, [[f"{home}/{name}"] for name in (*files, ".metadata", "common.pt", "metadata.json")], home)
+        return Save(
+            step,
+            phases,
+            [[f"{home}/{name}"] for name in (*files, ".metadata", "common.pt", "metadata.json")],
+            home,
+        )
 
 
 def dcp_index(job: Job, home: str, data: bytes) -> list[Op]:
-    """FileSystemWriter.finish: a temporary file, written through; an existing index is removed before the rename."""
+    """FileSystemWriter.finish: a temporary file, written through; an existing index is removed before the
+    rename.
+    """
     old = [remove(f"{home}/.metadata")] if job.exists(f"{home}/.metadata") else []
-    return [write(f"{home}/.metadata.tmp", data, synced=True), *old, rename(f"{home}/.metadata.tmp", f"{home}/.metadata")]
+    return [
+        write(f"{home}/.metadata.tmp", data, synced=True),
+        *old,
+        rename(f"{home}/.metadata.tmp", f"{home}/.metadata"),
+    ]
 
 
 class Dcp(Framework):
@@ -123,8 +173,15 @@ class Dcp(Framework):
     def save(self, step: int) -> Save:
         home, made = f"checkpoint/step-{step}", dict(small_files.dcp(step, self.files))
         index = made.pop(".metadata")
-        parts = [(i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(made.items())]
-        return Save(step, [streams(parts), [dcp_index(self.job, home, index)]], [[f"{home}/{name}"] for name in (*made, ".metadata")], home)
+        parts = [
+            (i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(made.items())
+        ]
+        return Save(
+            step,
+            [streams(parts), [dcp_index(self.job, home, index)]],
+            [[f"{home}/{name}"] for name in (*made, ".metadata")],
+            home,
+        )
 
 
 class DeepSpeed(Framework):
@@ -135,7 +192,16 @@ class DeepSpeed(Framework):
     def save(self, step: int) -> Save:
         home = f"global_step{step}"
         parts = [(0, write(f"{home}/mp_rank_00_model_states.pt", small_files.deepspeed_model(step, 2, 1, 0)))]
-        parts += [(d, write(f"{home}/bf16_zero_pp_rank_{d}_mp_rank_00_optim_states.pt", small_files.deepspeed_zero(step, 2, d))) for d in range(2)]
+        parts += [
+            (
+                d,
+                write(
+                    f"{home}/bf16_zero_pp_rank_{d}_mp_rank_00_optim_states.pt",
+                    small_files.deepspeed_zero(step, 2, d),
+                ),
+            )
+            for d in range(2)
+        ]
         needs = [[op.path] for _, op in parts]
         return Save(step, [streams([*parts, (0, write("latest", home.encode()))])], needs, home)
 
@@ -145,24 +211,40 @@ class Trainer(Framework):
         home, files = f"checkpoint-{step}", small_files.trainer(step)
         aside = ("config.json", "training_args.bin")
         phases = [[[write(f"{home}/{name}", data) for name, data in files.items()]]]
-        return Save(step, phases, [[f"{home}/{n}"] for n in files if n not in aside], home, others=[f"{home}/{n}" for n in aside])
+        return Save(
+            step,
+            phases,
+            [[f"{home}/{n}"] for n in files if n not in aside],
+            home,
+            others=[f"{home}/{n}" for n in aside],
+        )
 
 
 class Lightning(Framework):
-    """ModelCheckpoint(save_last=True): a temporary file moved into place, or copied when /tmp is another file system; an existing name gets a version."""
+    """ModelCheckpoint(save_last=True): a temporary file moved into place, or copied when /tmp is another file
+    system; an existing name gets a version.
+    """
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.copied = self.rng.random() < 0.5
 
     def put(self, path: str, data: bytes) -> list[Op]:
-        return [write(path, data)] if self.copied else [write(f"{path}.part", data), rename(f"{path}.part", path)]
+        return (
+            [write(path, data)]
+            if self.copied
+            else [write(f"{path}.part", data), rename(f"{path}.part", path)]
+        )
 
     def save(self, step: int) -> Save:
         name = f"epoch={step // 50}-step={step}"
-        version = next(v for v in ("", *(f"-v{i}" for i in range(1, 99))) if not self.job.exists(f"{name}{v}.ckpt"))
+        version = next(
+            v for v in ("", *(f"-v{i}" for i in range(1, 99))) if not self.job.exists(f"{name}{v}.ckpt")
+        )
         path, data = f"{name}{version}.ckpt", small_files.lightning(step // 50, step)
-        return Save(step, [[[*self.put(path, data), *self.put("last.ckpt", data)]]], [[path, "last.ckpt"]], path)
+        return Save(
+            step, [[[*self.put(path, data), *self.put("last.ckpt", data)]]], [[path, "last.ckpt"]], path
+        )
 
     def prune(self) -> Streams:
         files = [s.home for s in reversed(self.job.saves) if s.home in self.job.content]
@@ -170,7 +252,9 @@ class Lightning(Framework):
 
 
 class MindSpore(Framework):
-    """ModelCheckpoint of three ranks, each with its own directory, count of restarts and list of files to keep."""
+    """ModelCheckpoint of three ranks, each with its own directory, count of restarts and list of files to
+    keep.
+    """
 
     world, crc = 3, True
     groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
@@ -182,7 +266,11 @@ class MindSpore(Framework):
 
     def restart(self) -> None:
         for r in range(self.world):
-            have = [m[1] for p in self.job.content if (m := re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p))]
+            have = [
+                m[1]
+                for p in self.job.content
+                if (m := re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p))
+            ]
             self.prefix[r] = f"net_{max(int(k[1:] or 0) if k else 0 for k in have) + 1}" if have else "net"
 
     def selection(self) -> Selection:
@@ -198,7 +286,12 @@ class MindSpore(Framework):
             path = f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt"
             data = small_files.mindspore(self.crc, r % len(self.groups), epoch_num=epoch, step_num=step)
             old = [remove(path)] if self.job.exists(path) else []
-            ops = [*old, write(path.replace(".ckpt", ".tmp"), data), rename(path.replace(".ckpt", ".tmp"), path), Op("chmod", path)]
+            ops = [
+                *old,
+                write(path.replace(".ckpt", ".tmp"), data),
+                rename(path.replace(".ckpt", ".tmp"), path),
+                Op("chmod", path),
+            ]
             mine = [
                 p
                 for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0])
@@ -227,20 +320,42 @@ class MindIO(MindSpore):
         (epoch, inside), home = self.at(step), f"tft_saved_checkpoints-step_{step}"
         names = {r: f"rank_{r}/ttp_rank_{r}-{epoch}_{inside}.ckpt" for r in alive if r is not None}
         parts = [
-            (r, write(f"{home}_tmp/{name}", small_files.mindspore(False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40)))
+            (
+                r,
+                write(
+                    f"{home}_tmp/{name}",
+                    small_files.mindspore(
+                        False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40
+                    ),
+                ),
+            )
             for r, name in names.items()
         ]
-        return Save(step, [streams(parts), [[rename(f"{home}_tmp", home)]]], [[f"{home}/{name}"] for name in names.values()], home, gasp=True)
+        return Save(
+            step,
+            [streams(parts), [[rename(f"{home}_tmp", home)]]],
+            [[f"{home}/{name}"] for name in names.values()],
+            home,
+            gasp=True,
+        )
 
     def selection(self) -> Selection:
-        return Selection(world_size=4, replica_groups={"": self.groups}, fault_ranks=self.faults, save_interval=self.every)
+        return Selection(
+            world_size=4, replica_groups={"": self.groups}, fault_ranks=self.faults, save_interval=self.every
+        )
 
     def lost(self) -> list[str]:
-        return [p for p in self.job.content if (m := re.search(r"ttp_rank_(\d+)-", p)) and int(m[1]) in self.faults]
+        return [
+            p
+            for p in self.job.content
+            if (m := re.search(r"ttp_rank_(\d+)-", p)) and int(m[1]) in self.faults
+        ]
 
 
 class TensorFlow(Framework):
-    """CheckpointManager: the data is moved into place before the index, ``checkpoint`` is replaced last; names count saves."""
+    """CheckpointManager: the data is moved into place before the index, ``checkpoint`` is replaced last;
+    names count saves.
+    """
 
     count = 0
 
@@ -248,9 +363,15 @@ class TensorFlow(Framework):
         self.count = step // self.every  # restored with the rest: it never differs
         name, (data, index) = f"ckpt-{self.count}", small_files.bundle(self.count, step)
         temp, final = f"{name}_temp/part-00000-of-00001", f"{name}.data-00000-of-00001"
-        kept = [n for n in dict.fromkeys(s.home for s in reversed(self.job.saves)) if n != name and f"{n}.index" in self.job.content]
+        kept = [
+            n
+            for n in dict.fromkeys(s.home for s in reversed(self.job.saves))
+            if n != name and f"{n}.index" in self.job.content
+        ]
         names = [*reversed(kept[: self.keep - 1]), name]
-        state = f'model_checkpoint_path: "{name}"\n' + "".join(f'all_model_checkpoint_paths: "{n}"\n' for n in names)
+        state = f'model_checkpoint_path: "{name}"\n' + "".join(
+            f'all_model_checkpoint_paths: "{n}"\n' for n in names
+        )
         ops = [
             write(f"{temp}.data-00000-of-00001.tempstate123", data), rename(f"{temp}.data-00000-of-00001.tempstate123", f"{temp}.data-00000-of-00001"),
             write(f"{temp}.index.tempstate123", index), rename(f"{temp}.index.tempstate123", f"{temp}.index"),
@@ -265,7 +386,8 @@ class TensorFlow(Framework):
 
 
 class Orbax(Framework):
-    """CheckpointManager: a temporary directory renamed; leftovers are cleaned up at the start, and a step that exists is not saved again.
+    """CheckpointManager: a temporary directory renamed; leftovers are cleaned up at the start, and a step
+    that exists is not saved again.
 
     ``merged`` are files of the process's own tree to which that of the checkpoint refers.
     """
@@ -285,7 +407,8 @@ class Orbax(Framework):
         aside = [
             name
             for name in files
-            if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt")) or ("ocdbt.process_0" in name and name not in self.merged)
+            if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt"))
+            or ("ocdbt.process_0" in name and name not in self.merged)
         ]
         return Save(
             step,

@@ -1,6 +1,8 @@
-"""A day of a training job on a real directory with a clock of its own: saves as frameworks write them, crashes inside them, dying gasps, prunes, restarts and rollbacks.
+"""A day of a training job on a real directory with a clock of its own: saves as frameworks write them,
+crashes inside them, dying gasps, prunes, restarts and rollbacks.
 
-The simulation knows which file holds what, so it knows what must be found. Times are seconds of the virtual clock.
+The simulation knows which file holds what, so it knows what must be found. Times are seconds of the virtual
+clock.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ START = 1_790_000_000.0
 
 
 class Op(NamedTuple):
-    """One call of a process: write (``data``), rename (``to``), remove, rmdir or chmod. ``synced``: written through before the call returns."""
+    """One call of a process: write (``data``), rename (``to``), remove, rmdir or chmod. ``synced``: written
+    through before the call returns.
+    """
 
     kind: str
     path: str
@@ -44,9 +48,12 @@ Streams = list[list[Op]]
 
 @dataclass
 class Save:
-    """``needs`` lists, for everything that resuming needs, the paths of which any one will do; ``phases`` are separated by barriers.
+    """``needs`` lists, for everything that resuming needs, the paths of which any one will do; ``phases`` are
+    separated by barriers.
 
-    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault; ``everyone``: each process writes a file, so a set with gaps counts as one too. ``others`` are files that nobody loads.
+    ``home`` is what later saves of the same name overwrite. ``gasp``: written because of a fault;
+    ``everyone``: each process writes a file, so a set with gaps counts as one too. ``others`` are files that
+    nobody loads.
     """
 
     step: int
@@ -65,7 +72,9 @@ class Save:
 
 @dataclass
 class Job:
-    """``content`` maps a path to (id of the save that wrote it, whether all of it is there); ``hurt`` are the saves of which a crash left only a part."""
+    """``content`` maps a path to (id of the save that wrote it, whether all of it is there); ``hurt`` are the
+    saves of which a crash left only a part.
+    """
 
     root: Path
     rng: random.Random
@@ -85,7 +94,9 @@ class Job:
         return sorted(p for p in self.content if p.startswith(f"{home}/"))
 
     def do(self, op: Op, save: int, part: float | None = None) -> None:
-        """One call; only a ``part`` of a write when the process dies in it, or is looked at in the middle of it."""
+        """One call; only a ``part`` of a write when the process dies in it, or is looked at in the middle of
+        it.
+        """
         path = self.root / op.path
         if op.kind == "write":
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,9 +124,22 @@ class Job:
         elif op.kind == "chmod":
             path.chmod(0o400)
 
-    def run(self, phases: Sequence[Streams], save: int, *, crash: bool = False, look: Callable[[], None] | None = None) -> bool:
-        """Do all calls in a random order that keeps each process's own; with ``crash`` stop at one of them, with ``look`` call it at one of them. False after a crash."""
-        stop = self.rng.randrange(sum(len(ops) for streams in phases for ops in streams)) if crash or look else -1
+    def run(
+        self,
+        phases: Sequence[Streams],
+        save: int,
+        *,
+        crash: bool = False,
+        look: Callable[[], None] | None = None,
+    ) -> bool:
+        """Do all calls in a random order that keeps each process's own; with ``crash`` stop at one of them,
+        with ``look`` call it at one of them. False after a crash.
+        """
+        stop = (
+            self.rng.randrange(sum(len(ops) for streams in phases for ops in streams))
+            if crash or look
+            else -1
+        )
         for streams in phases:
             waiting = [list(ops) for ops in streams if ops]
             while waiting:
@@ -142,14 +166,20 @@ class Job:
                 path = self.root / p
                 st, data = path.stat(), path.read_bytes()
                 path.chmod(0o644)
-                path.write_bytes(bytes(len(data)) if self.rng.random() < 0.5 else data[: len(data) * self.rng.randrange(4) // 4])
+                path.write_bytes(
+                    bytes(len(data))
+                    if self.rng.random() < 0.5
+                    else data[: len(data) * self.rng.randrange(4) // 4]
+                )
                 path.chmod(st.st_mode & 0o777)
                 os.utime(path, ns=(st.st_mtime_ns, st.st_mtime_ns))
                 self.content[p] = (self.content[p][0], False)
         self.note_losses()
 
     def note_losses(self) -> None:
-        self.hurt |= {s.id for s in self.saves if self.there(s) and not all(self.good(p, s.id) for p in s.files)}
+        self.hurt |= {
+            s.id for s in self.saves if self.there(s) and not all(self.good(p, s.id) for p in s.files)
+        }
 
     # ---- what is true
 
@@ -157,12 +187,16 @@ class Job:
         return self.content.get(path) == (save, True)
 
     def usable(self, s: Save, lost: Iterable[str] = ()) -> bool:
-        """Whether everything that resuming needs is there, of this very save. ``lost`` are files that the caller does not trust."""
+        """Whether everything that resuming needs is there, of this very save. ``lost`` are files that the
+        caller does not trust.
+        """
         bad = set(lost) if self.dying(s) else set()
         return all(any(self.good(p, s.id) and p not in bad for p in need) for need in s.needs)
 
     def dying(self, s: Save) -> bool:
-        return s.gasp or (s.everyone and not self.all_there(s) and any(self.all_there(o) for o in self.saves if o.everyone))
+        return s.gasp or (
+            s.everyone and not self.all_there(s) and any(self.all_there(o) for o in self.saves if o.everyone)
+        )
 
     def all_there(self, s: Save) -> bool:
         return all(p in self.content for p in s.files)
@@ -170,11 +204,17 @@ class Job:
     def there(self, s: Save) -> bool:
         return any(self.content.get(p, (-1, False))[0] == s.id for p in s.files)
 
-    def newest(self, lost: Iterable[str] = (), interval: int | None = None, max_step: int | None = None) -> Save | None:
-        """The save to resume from. A dying gasp that cannot be used sends the job back to its last regular save (``interval``)."""
+    def newest(
+        self, lost: Iterable[str] = (), interval: int | None = None, max_step: int | None = None
+    ) -> Save | None:
+        """The save to resume from. A dying gasp that cannot be used sends the job back to its last regular
+        save (``interval``).
+        """
         limit = max_step
         for s in reversed(self.saves):
-            if (max_step is not None and s.step > max_step) or (limit is not None and not self.dying(s) and s.step > limit):
+            if (max_step is not None and s.step > max_step) or (
+                limit is not None and not self.dying(s) and s.step > limit
+            ):
                 continue
             if self.usable(s, lost):
                 return s
@@ -183,19 +223,28 @@ class Job:
         return None
 
     def mixed(self) -> set[str]:
-        """Homes whose files are whole but of several saves: a crash while a save of the same name was overwritten file by file."""
+        """Homes whose files are whole but of several saves: a crash while a save of the same name was
+        overwritten file by file.
+        """
         homes: dict[str, set[int]] = {}
         for s in self.saves:
             homes.setdefault(s.home, set()).update(self.content[p][0] for p in s.files if p in self.content)
         return {home for home, ids in homes.items() if len(ids) > 1}
 
     def excused(self, path: str) -> bool:
-        """Whether a crash really lost something at or below ``path``: in a file, or of a save of which it is a part."""
+        """Whether a crash really lost something at or below ``path``: in a file, or of a save of which it is
+        a part.
+        """
         path = os.path.relpath(path, self.root)
         mine = [p for p in self.content if p == path or p.startswith(f"{path}/")]
         if any(not self.content[p][1] for p in mine):
             return True
-        return any(p == path or p.startswith(f"{path}/") or os.path.dirname(p) == path for s in self.saves if s.id in self.hurt for p in s.files)
+        return any(
+            p == path or p.startswith(f"{path}/") or os.path.dirname(p) == path
+            for s in self.saves
+            if s.id in self.hurt
+            for p in s.files
+        )
 
 
 def rmtree(job: Job, home: str) -> list[Op]:

@@ -1,6 +1,8 @@
-"""Preloaded into a worker: it notes every read and takes its time for it, dies on a file called poison, and does not see one called elsewhere.
+"""Preloaded into a worker: it notes every read and takes its time for it, dies on a file called poison, and
+does not see one called elsewhere.
 
-NOTES is a directory: one line "path offset length" per finished read in a file of the process. READ_RATE is in bytes per second.
+NOTES is a directory: one line "path offset length" per finished read in a file of the process. READ_RATE is
+in bytes per second.
 """
 
 from __future__ import annotations
@@ -48,7 +50,16 @@ def held(self: storage.HeldSource, path: str) -> None:
 
 
 if not hasattr(storage, "slow"):  # Dask loads it twice
-    storage.slow = storage.LocalSource.__init__, storage.LocalSource.read, storage.LocalSource.readinto, storage.HeldSource.__init__  # type: ignore[attr-defined]
-    storage.LocalSource.__init__, storage.LocalSource.read, storage.LocalSource.readinto = opened, read, readinto  # type: ignore[method-assign]
+    storage.slow = (
+        storage.LocalSource.__init__,
+        storage.LocalSource.read,
+        storage.LocalSource.readinto,
+        storage.HeldSource.__init__,
+    )  # type: ignore[attr-defined]
+    storage.LocalSource.__init__, storage.LocalSource.read, storage.LocalSource.readinto = (
+        opened,
+        read,
+        readinto,
+    )  # type: ignore[method-assign]
     storage.HeldSource.__init__ = held  # type: ignore[method-assign]
 _open, _read, _readinto, _held = storage.slow

@@ -1,6 +1,7 @@
 """A real Slurm of its own on this machine, as a user meets it: sbatch, srun and scontrol, on two nodes.
 
-A keeper (slurm_keeper.py) starts its daemons and ends them. Tried with Slurm 22.05.8 and munge 0.5.15 of Debian 12, as root and as an ordinary user.
+A keeper (slurm_keeper.py) starts its daemons and ends them. Tried with Slurm 22.05.8 and munge 0.5.15 of
+Debian 12, as root and as an ordinary user.
 """
 
 from __future__ import annotations
@@ -22,14 +23,27 @@ from places import SUPPORT
 PACKAGES = "slurm-wlm munge openmpi-bin gcc libc6-dev"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Where the daemons are: an ordinary user's PATH lacks these two on Debian."""
-_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED")
+_ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "BOOT_FAIL",
+    "OUT_OF_MEMORY",
+    "DEADLINE",
+    "PREEMPTED",
+)
 
 
 def needs(*commands: str) -> None:
     """Fail, not skip: without them nobody has seen that it works."""
     missing = [name for name in commands if shutil.which(name, path=PATH) is None]
     if missing:
-        pytest.fail(f"not installed: {', '.join(missing)}. These tests run the real ones: apt-get install {PACKAGES}", pytrace=False)
+        pytest.fail(
+            f"not installed: {', '.join(missing)}. These tests run the real ones: apt-get install {PACKAGES}",
+            pytrace=False,
+        )
 
 
 class Slurm:
@@ -37,7 +51,8 @@ class Slurm:
 
     def __init__(self) -> None:
         needs("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "srun", "scontrol", "sinfo")
-        # A socket's name may have 107 bytes, and user munge must come through: so not below the directories of pytest.
+        # A socket's name may have 107 bytes, and user munge must come through: so not below the directories
+        # of pytest.
         self.home = Path(tempfile.mkdtemp(prefix="ckpt-slurm-"))
         self.home.chmod(0o711)
         self.keeper = subprocess.Popen(
@@ -61,16 +76,29 @@ class Slurm:
 
     def run(self, *words: object, env: Mapping[str, str] = os.environ) -> str:
         """What a command of Slurm's prints."""
-        done = subprocess.run([str(w) for w in words], env=self.env(env), capture_output=True, text=True, timeout=1000)
+        done = subprocess.run(
+            [str(w) for w in words], env=self.env(env), capture_output=True, text=True, timeout=1000
+        )
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
-    def submit(self, script: str, cwd: Path, env: Mapping[str, str], options: Sequence[str] = ("-N1", "-n2")) -> Batch:
+    def submit(
+        self, script: str, cwd: Path, env: Mapping[str, str], options: Sequence[str] = ("-N1", "-n2")
+    ) -> Batch:
         """Hand a batch script to sbatch, as a file in ``cwd``."""
         file = cwd / f"{secrets.token_hex(4)}.sbatch"
         file.write_text(script if script.startswith("#!") else f"#!/bin/bash\n{script}")
         out = file.with_suffix(".out")
-        number = self.run("sbatch", "--parsable", f"--chdir={cwd}", f"--output={out}", "--open-mode=append", *options, file, env=env).strip()
+        number = self.run(
+            "sbatch",
+            "--parsable",
+            f"--chdir={cwd}",
+            f"--output={out}",
+            "--open-mode=append",
+            *options,
+            file,
+            env=env,
+        ).strip()
         return Batch(self, number, out)
 
 
@@ -81,11 +109,15 @@ class Batch:
         self.slurm, self.number, self.out = slurm, number, out
 
     def show(self) -> dict[str, str]:
-        """``scontrol show job``: it knows a job that has ended for five minutes (MinJobAge), without accounting."""
+        """``scontrol show job``: it knows a job that has ended for five minutes (MinJobAge), without
+        accounting.
+        """
         return dict(re.findall(r"(\w+)=(\S*)", self.slurm.run("scontrol", "-o", "show", "job", self.number)))
 
     def wait(self, timeout: float = 1000, until: Path | None = None) -> str:
-        """The job's exit code when it has ended, as Slurm writes it: "4:0" is exit code 4 and no signal. Or "" as soon as a file is there."""
+        """The job's exit code when it has ended, as Slurm writes it: "4:0" is exit code 4 and no signal. Or
+        "" as soon as a file is there.
+        """
         end = time.monotonic() + timeout
         while True:
             if until and until.exists():
@@ -94,7 +126,10 @@ class Batch:
             if seen["JobState"] in _ENDED:
                 assert until is None, f"{until} did not appear\n{self.said}"
                 return seen["ExitCode"]
-            late = f"the job is still {seen['JobState']} ({seen.get('Reason')}) after {timeout:g} s\n{self.said}{self.slurm_logs}"
+            late = (
+                f"the job is still {seen['JobState']} ({seen.get('Reason')}) after {timeout:g}"
+                f" s\n{self.said}{self.slurm_logs}"
+            )
             assert time.monotonic() < end, late
             time.sleep(0.2)
 

@@ -1,6 +1,8 @@
-"""Starts munged, slurmctld and two slurmds as two nodes, on free ports of loopback and below one directory; a process of its own, for slurm_cluster.py.
+"""Starts munged, slurmctld and two slurmds as two nodes, on free ports of loopback and below one directory; a
+process of its own, for slurm_cluster.py.
 
-Ends them, everything that they started, and the directory, as soon as stdin closes: also when the tests that want them are killed.
+Ends them, everything that they started, and the directory, as soon as stdin closes: also when the tests that
+want them are killed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 NODES = ("n1", "n2")
-# cred_expire is how long a requeued job waits before it starts again (slurm.conf(5)), and the longest that starting a task may take; 120 s otherwise.
+# cred_expire is how long a requeued job waits before it starts again (slurm.conf(5)), and the longest that
+# starting a task may take; 120 s otherwise.
 CONF = """\
 ClusterName=ckpt
 SlurmctldHost={host}(127.0.0.1)
@@ -66,7 +69,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def keep(home: Path) -> None:
-    """Start the daemons, say "ready" or what is wrong, and end them when stdin ends. Whatever they leave comes to us as its new parent, and ends as well."""
+    """Start the daemons, say "ready" or what is wrong, and end them when stdin ends. Whatever they leave
+    comes to us as its new parent, and ends as well.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -107,8 +112,13 @@ def _start(home: Path) -> None:
     for name in ("state", *NODES):
         (home / name).mkdir(exist_ok=True)
     host = socket.gethostname().partition(".")[0]
-    first = 1 + secrets.randbelow(50000)  # job scripts make port numbers of it, and other clusters may run beside this one
-    (home / "slurm.conf").write_text(CONF.format(home=home, host=host, ports=free_ports(3), user=pwd.getpwuid(os.geteuid()).pw_name, first=first))
+    # job scripts make port numbers of it, and other clusters may run beside this one
+    first = 1 + secrets.randbelow(50000)
+    (home / "slurm.conf").write_text(
+        CONF.format(
+            home=home, host=host, ports=free_ports(3), user=pwd.getpwuid(os.geteuid()).pw_name, first=first
+        )
+    )
     os.environ["SLURM_CONF"] = f"{home}/slurm.conf"
     files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
     as_munge: dict[str, Any] = {"user": "munge", "group": "munge", "extra_groups": []} if root else {}
@@ -120,17 +130,32 @@ def _start(home: Path) -> None:
     daemons += [subprocess.Popen(words, **quiet) for words in slurm]
 
     def idle() -> bool:
-        return subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True).stdout.split() == ["idle"] * len(NODES)
+        return subprocess.run(
+            ["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True
+        ).stdout.split() == ["idle"] * len(NODES)
 
     _until(idle, daemons, home)
 
 
-def _until(done: Callable[[], bool], daemons: Sequence[subprocess.Popen[bytes]], home: Path, timeout: float = 1000) -> None:
+def _until(
+    done: Callable[[], bool], daemons: Sequence[subprocess.Popen[bytes]], home: Path, timeout: float = 1000
+) -> None:
     end = time.monotonic() + timeout
     while not done():
         if time.monotonic() > end or any(d.poll() is not None for d in daemons):
             ended = [f"{d.args!r} ended with {d.returncode}" for d in daemons if d.poll() is not None]
-            raise RuntimeError("\n".join([*ended, *(p.read_text()[-2000:] for p in sorted([*home.glob("*.log"), home / "munge/log"]) if p.exists())]))
+            raise RuntimeError(
+                "\n".join(
+                    [
+                        *ended,
+                        *(
+                            p.read_text()[-2000:]
+                            for p in sorted([*home.glob("*.log"), home / "munge/log"])
+                            if p.exists()
+                        ),
+                    ]
+                )
+            )
         time.sleep(0.1)
 
 

@@ -1,4 +1,6 @@
-"""The smallest files that frameworks would write, as bytes: real torch.save, safetensors and DCP, and small writers of MindSpore's and TensorFlow's formats."""
+"""The smallest files that frameworks would write, as bytes: real torch.save, safetensors and DCP, and small
+writers of MindSpore's and TensorFlow's formats.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ sys.path.insert(0, str(FIXTURES))
 import make_tensorflow as tf
 
 PAYLOAD = b"\x3f\x9d\xf3\x36" * 8
-"""What every tensor here begins with: where it is, a stored checksum covers the bytes, in formats that have one."""
+"""What every tensor here begins with: where it is, a stored checksum covers the bytes, in formats that have
+one.
+"""
 
 
 def payload(*seed: int) -> bytes:
@@ -45,20 +49,43 @@ def saved(state: Any) -> bytes:
 
 
 def adam(step: int) -> dict[str, Any]:
-    return {"state": {0: {"step": torch.tensor(float(step)), "exp_avg": tensor(step, 1)}}, "param_groups": [{"lr": 0.001, "params": [0]}]}
+    return {
+        "state": {0: {"step": torch.tensor(float(step)), "exp_avg": tensor(step, 1)}},
+        "param_groups": [{"lr": 0.001, "params": [0]}],
+    }
 
 
 @cache
 def megatron(step: int, rank: int, tp: int, pp: int, world: int) -> bytes:
-    args = Namespace(world_size=world, rank=rank, iteration=step, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
+    args = Namespace(
+        world_size=world,
+        rank=rank,
+        iteration=step,
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+    )
     return saved(
-        {"args": args, "checkpoint_version": 3.0, "iteration": step, "model": {"w": tensor(step, rank), "b": tensor(step, rank, 1, shape=(12,))}}
+        {
+            "args": args,
+            "checkpoint_version": 3.0,
+            "iteration": step,
+            "model": {"w": tensor(step, rank), "b": tensor(step, rank, 1, shape=(12,))},
+        }
     )
 
 
 @cache
 def megatron_optimizer(step: int, rank: int) -> bytes:
-    return saved({0: {torch.float32: {"param": tensor(step, rank, 2, shape=(12,)), "exp_avg": tensor(step, rank, 3, shape=(12,))}}})
+    return saved(
+        {
+            0: {
+                torch.float32: {
+                    "param": tensor(step, rank, 2, shape=(12,)),
+                    "exp_avg": tensor(step, rank, 3, shape=(12,)),
+                }
+            }
+        }
+    )
 
 
 @cache
@@ -90,7 +117,12 @@ def deepspeed_model(step: int, dp: int, mp: int, m: int) -> bytes:
 
 @cache
 def deepspeed_zero(step: int, dp: int, rank: int) -> bytes:
-    state = {"zero_stage": 1, "partition_count": dp, "base_optimizer_state": adam(step), "single_partition_of_fp32_groups": [tensor(step, rank, 4)]}
+    state = {
+        "zero_stage": 1,
+        "partition_count": dp,
+        "base_optimizer_state": adam(step),
+        "single_partition_of_fp32_groups": [tensor(step, rank, 4)],
+    }
     return saved({"optimizer_state_dict": state, "ds_version": "0.19.8"})
 
 
@@ -112,20 +144,38 @@ def lightning(epoch: int, step: int) -> bytes:
 
 @cache
 def sample(epoch: int) -> bytes:
-    return saved({"epoch": epoch, "arch": "resnet18", "state_dict": {"w": tensor(epoch)}, "best_acc1": 0.5, "optimizer": adam(epoch)})
+    return saved(
+        {
+            "epoch": epoch,
+            "arch": "resnet18",
+            "state_dict": {"w": tensor(epoch)},
+            "best_acc1": 0.5,
+            "optimizer": adam(epoch),
+        }
+    )
 
 
 @cache
 def trainer(step: int) -> Mapping[str, bytes]:
     """The files of a Trainer's checkpoint, in the order in which it writes them."""
-    state = {"epoch": step / 10, "global_step": step, "max_steps": 100000, "num_train_epochs": 2, "log_history": []}
+    state = {
+        "epoch": step / 10,
+        "global_step": step,
+        "max_steps": 100000,
+        "num_train_epochs": 2,
+        "log_history": [],
+    }
     return {
         "config.json": json.dumps({"architectures": ["Tiny"], "hidden_size": 4}, indent=2).encode() + b"\n",
-        "model.safetensors": safetensors_save({"w": tensor(step), "b": tensor(step, 1, shape=(12,))}, {"format": "pt"}),
+        "model.safetensors": safetensors_save(
+            {"w": tensor(step), "b": tensor(step, 1, shape=(12,))}, {"format": "pt"}
+        ),
         "training_args.bin": saved({"output_dir": "out"}),
         "optimizer.pt": saved(adam(step)),
         "scheduler.pt": saved({"base_lrs": [0.001], "last_epoch": step, "_step_count": step + 1}),
-        "rng_state.pth": saved({"python": (3, (0, step), None), "cpu": torch.full((16,), step % 251, dtype=torch.uint8)}),
+        "rng_state.pth": saved(
+            {"python": (3, (0, step), None), "cpu": torch.full((16,), step % 251, dtype=torch.uint8)}
+        ),
         "trainer_state.json": json.dumps(state, indent=2, sort_keys=True).encode() + b"\n",
     }
 
@@ -145,8 +195,13 @@ def dcp(step: int, files: int = 2, key: str = "step") -> Mapping[str, bytes]:
 def mindspore(crc: bool, shard: int, **entries: int) -> bytes:
     """A MindSpore .ckpt of model shard ``shard`` with ``entries`` as append_info writes them: rank-0 Int64."""
     seed = (entries["step_num"], shard)
-    records = [record("w", (3, 4), "Float32", payload(*seed)), record("b", (12,), "Float32", payload(*seed, 1))]
-    data = b"".join([*records, *(record(k, (), "Int64", n.to_bytes(8, "little")) for k, n in entries.items())])
+    records = [
+        record("w", (3, 4), "Float32", payload(*seed)),
+        record("b", (12,), "Float32", payload(*seed, 1)),
+    ]
+    data = b"".join(
+        [*records, *(record(k, (), "Int64", n.to_bytes(8, "little")) for k, n in entries.items())]
+    )
     return data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big") if crc else data
 
 

@@ -1,7 +1,10 @@
-"""A training job as users write them: model parallel, one file per rank under Megatron-LM's names, resumed by --load and --ckpt-step.
+"""A training job as users write them: model parallel, one file per rank under Megatron-LM's names, resumed by
+--load and --ckpt-step.
 
-Every rank trains a shard of its own and the loss couples them, so a rank that starts from another step changes everybody's weights.
-Faults are asked for by variables: FAULT="generation:step:what" with what one of kill-in-save, corrupt-and-kill; they strike rank FAULT_RANK.
+Every rank trains a shard of its own and the loss couples them, so a rank that starts from another step
+changes everybody's weights.
+Faults are asked for by variables: FAULT="generation:step:what" with what one of kill-in-save,
+corrupt-and-kill; they strike rank FAULT_RANK.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ def strike(what: str, path: Path, data: bytes, base: Path, step: int, rank: int)
         before = shard(base, step - SAVE_EVERY, rank)
         weight = torch.load(before, weights_only=True)["model"]["weight"]
         old = bytearray(before.read_bytes())
-        old[old.find(bytes(weight.flatten().view(torch.uint8).tolist())) + 5] ^= 4  # torch.load accepts that in silence
+        # torch.load accepts that in silence
+        old[old.find(bytes(weight.flatten().view(torch.uint8).tolist())) + 5] ^= 4
         before.write_bytes(old)
     with path.open("wb") as f:  # a save in place, as torch.save does it, that ends half way
         f.write(data[: len(data) // 2])
@@ -59,7 +63,9 @@ def save(base: Path, step: int, rank: int, state: dict[str, object], fault: list
 
 
 class Shard:
-    """What one rank trains. The optimizer is written out: torch's own would first load the compiler, for as long as all the rest takes."""
+    """What one rank trains. The optimizer is written out: torch's own would first load the compiler, for as
+    long as all the rest takes.
+    """
 
     def __init__(self, rank: int, world: int) -> None:
         torch.manual_seed(1234 + rank)
@@ -67,14 +73,18 @@ class Shard:
         self.momenta = [torch.zeros_like(p) for p in self.layer.parameters()]
 
     def forward(self, step: int) -> torch.Tensor:
-        """The loss of this rank, which ``update`` multiplies by everybody's: in a precision in which their order does not matter."""
+        """The loss of this rank, which ``update`` multiplies by everybody's: in a precision in which their
+        order does not matter.
+        """
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * self.world + self.rank))
         self.loss = self.layer(inputs).square().mean()
         return self.loss.detach().double()
 
     def update(self, total: torch.Tensor) -> None:
         parameters = list(self.layer.parameters())
-        for p, momentum, gradient in zip(parameters, self.momenta, torch.autograd.grad(self.loss * total.float(), parameters), strict=True):
+        for p, momentum, gradient in zip(
+            parameters, self.momenta, torch.autograd.grad(self.loss * total.float(), parameters), strict=True
+        ):
             momentum.mul_(0.9).add_(gradient)
             p.data.sub_(momentum, alpha=0.05)
 
@@ -109,11 +119,16 @@ def main() -> None:
     parser.add_argument("--load", type=Path)
     parser.add_argument("--ckpt-step", type=int)
     args = parser.parse_args()
-    rank, world, generation = (next((int(os.environ[k]) for k in names if k in os.environ), 0) for names in PLACE)
-    # torchrun's store outlives its workers (torch 2.13), and gloo would look for those of the generation before. Others keep none for them.
+    rank, world, generation = (
+        next((int(os.environ[k]) for k in names if k in os.environ), 0) for names in PLACE
+    )
+    # torchrun's store outlives its workers (torch 2.13), and gloo would look for those of the generation
+    # before. Others keep none for them.
     keeps = "TORCHELASTIC_RUN_ID" not in os.environ and rank == 0
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=keeps)
-    dist.init_process_group("gloo", store=dist.PrefixStore(f"generation-{generation}", store), rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(f"generation-{generation}", store), rank=rank, world_size=world
+    )
     wanted = os.environ.get("FAULT", "").split(":")
     fault = wanted if len(wanted) == 3 and int(wanted[0]) == generation else []
 
@@ -123,7 +138,16 @@ def main() -> None:
         mine.load(state)
         first = state["iteration"]
     with (args.notes / f"rank-{rank}.jsonl").open("a") as f:
-        f.write(json.dumps({"generation": generation, "resumed": first, **{k: v for k, v in os.environ.items() if k.startswith("CKPT_")}}) + "\n")
+        f.write(
+            json.dumps(
+                {
+                    "generation": generation,
+                    "resumed": first,
+                    **{k: v for k, v in os.environ.items() if k.startswith("CKPT_")},
+                }
+            )
+            + "\n"
+        )
     for step in range(first + 1, args.steps + 1):
         dist.all_reduce(total := mine.forward(step))
         mine.update(total)

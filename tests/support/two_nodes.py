@@ -21,22 +21,36 @@ def free_port() -> int:
 
 
 class Nodes:
-    """Two nodes: node 0 runs the ranks 0 and 1, node 1 the ranks 2 and 3, and each disk holds the files of its ranks only."""
+    """Two nodes: node 0 runs the ranks 0 and 1, node 1 the ranks 2 and 3, and each disk holds the files of
+    its ranks only.
+    """
 
     def __init__(self, tmp: Path, steps: Sequence[int] = (10, 20)) -> None:
-        self.disks = [megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)]
+        self.disks = [
+            megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)
+        ]
         self.shared, self.tmp = tmp / "shared", tmp
 
-    def line(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "") -> tuple[list[str], dict[str, str]]:
+    def line(
+        self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = ""
+    ) -> tuple[list[str], dict[str, str]]:
         """The words of one node's command, and its own environment."""
         where = ["--rendezvous", meet] if meet else ["--plan-dir", str(self.shared), "--job", "j"]
         nodes = ["--agree", "--nodes", "2", "--node", str(n), "--world-size", str(WORLD), "--timeout", "1000"]
         words = ["run", str(self.disks[n]), *nodes, *where, *options, "--", *command]
         return words, {"XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
 
-    def start(self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def start(
+        self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
         words, env = self.line(n, *options, command=command, meet=meet)
-        return subprocess.Popen([*inside, *CKPT, *words], env={**CLEAN, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [*inside, *CKPT, *words],
+            env={**CLEAN, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self, *options: str, meet: str = "") -> list[tuple[int, dict[str, str], str]]:
         """(exit code, variables the command saw, stderr) of each node."""
@@ -46,4 +60,7 @@ class Nodes:
             return ckpt(*words, env=env)
 
         with ThreadPoolExecutor(2) as pool:
-            return [(done.returncode, json.loads(done.stdout)[1] if done.stdout else {}, done.stderr) for done in pool.map(one, range(2))]
+            return [
+                (done.returncode, json.loads(done.stdout)[1] if done.stdout else {}, done.stderr)
+                for done in pool.map(one, range(2))
+            ]

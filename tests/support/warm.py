@@ -1,8 +1,9 @@
 """Commands as processes of their own that start at once: forked from a process that has their modules loaded.
 
-Loading them is most of what a short command costs, and the tests start a thousand. What is forked has the words, environment, directory and streams that it is
-given, no signal handler of Python's but the usual one, and this server as its parent, as commands of one job have one shell. Tests of the start itself
-(imports, signals, streams that are closed) start a real one.
+Loading them is most of what a short command costs, and the tests start a thousand. What is forked has the
+words, environment, directory and streams that it is given, no signal handler of Python's but the usual one,
+and this server as its parent, as commands of one job have one shell. Tests of the start itself (imports,
+signals, streams that are closed) start a real one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _ONE_STARTS = threading.Lock()
 _AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
 
 
-def completed(words: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def completed(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """As ``subprocess.run([sys.executable, "-m", "ckpt_tools", *words], capture_output=True, text=True)``."""
     odd = [name for name in env if name.startswith(_AT_THE_START) and env[name] != os.environ.get(name)]
     assert not odd, f"{odd} would mean something to a new interpreter only: start one"
@@ -103,13 +106,18 @@ def _server(what: str) -> _Server:
 
 
 def torchrun() -> str:
-    """A directory for PATH with a torchrun that starts at once: torch's own, in a process that has torch loaded."""
+    """A directory for PATH with a torchrun that starts at once: torch's own, in a process that has torch
+    loaded.
+    """
     server = _server("torchrun")
     script = Path(server.home, "bin", "torchrun")
     if not script.exists():
         script.parent.mkdir()
         here = str(Path(__file__).parent)
-        script.write_text(f"#!{sys.executable} -IS\nimport sys\nsys.path.append({here!r})\nfrom warm_client import main\nmain({server.place!r})\n")
+        script.write_text(
+            f"#!{sys.executable} -IS\nimport sys\nsys.path.append({here!r})\nfrom warm_client import"
+            f" main\nmain({server.place!r})\n"
+        )
         script.chmod(0o755)
     return str(script.parent)
 
@@ -152,7 +160,8 @@ def serve(place: str) -> list[str]:
                     for fd in streams:
                         os.close(fd)
                 elif key.fileobj is sys.stdin:
-                    shutil.rmtree(os.path.dirname(place), ignore_errors=True)  # also when the tests were killed
+                    # also when the tests were killed
+                    shutil.rmtree(os.path.dirname(place), ignore_errors=True)
                     os._exit(0)
                 elif key.fileobj == woken:
                     os.read(woken, 1 << 10)

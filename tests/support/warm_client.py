@@ -1,4 +1,6 @@
-"""Stands on PATH as a command that a server of warm.py forks: it hands over its words, environment, directory and streams, and ends as that process does."""
+"""Stands on PATH as a command that a server of warm.py forks: it hands over its words, environment, directory
+and streams, and ends as that process does.
+"""
 
 from __future__ import annotations
 

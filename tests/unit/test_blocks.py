@@ -1,4 +1,6 @@
-"""Parts of a file's content: together they are the whole, byte for byte as often as one pass reads it, and none of them splits a checksum."""
+"""Parts of a file's content: together they are the whole, byte for byte as often as one pass reads it, and
+none of them splits a checksum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import Crc32c, Deflated, Extent, Picked, Sum, blocks, compare, grid_of, mismatches, remote
+from ckpt_tools.checksum import (
+    Crc32c,
+    Deflated,
+    Extent,
+    Picked,
+    Sum,
+    blocks,
+    compare,
+    grid_of,
+    mismatches,
+    remote,
+)
 from ckpt_tools.checksum.remote import Content, read_items
 from ckpt_tools.settings.sample_size import Share, share
 from ckpt_tools.storage import BytesSource
@@ -60,11 +73,18 @@ class File(NamedTuple):
         return f"{len(self.data)} bytes, {[(s.what, s.pieces) for s in self.sums]}"
 
 
-PIECES = st.lists(st.tuples(st.sampled_from(["gap", "crc", "two", "hash", "deflated", "double", "empty"]), st.integers(0, 900)), max_size=25)
+PIECES = st.lists(
+    st.tuples(
+        st.sampled_from(["gap", "crc", "two", "hash", "deflated", "double", "empty"]), st.integers(0, 900)
+    ),
+    max_size=25,
+)
 
 
 def made(pieces: Sequence[tuple[str, int]], scattered: bool, whole: bool) -> File:
-    """A file of pieces, each under a checksum or none; ``scattered``: one more sum over the first and the last byte of the middle third, ``whole``: one over all."""
+    """A file of pieces, each under a checksum or none; ``scattered``: one more sum over the first and the
+    last byte of the middle third, ``whole``: one over all.
+    """
     data, sums, chance = b"", list[Sum](), random.Random(1)
     for kind, n in pieces:
         at, body = len(data), chance.randbytes(n)
@@ -79,7 +99,14 @@ def made(pieces: Sequence[tuple[str, int]], scattered: bool, whole: bool) -> Fil
             sums.append(Sum("c", zlib.crc32(body), (Extent(at, n),), at))
         elif kind == "two":
             half = n // 2
-            sums.append(Sum("t", zlib.crc32(b"x" + body[half:] + body[:half]), (b"x", Extent(at + half, n - half), Extent(at, half)), at))
+            sums.append(
+                Sum(
+                    "t",
+                    zlib.crc32(b"x" + body[half:] + body[:half]),
+                    (b"x", Extent(at + half, n - half), Extent(at, half)),
+                    at,
+                )
+            )
         elif kind in ("hash", "double"):
             sums.append(Sum("h", crc32c(body), (Extent(at, n),), at, hash=Crc32c))
         if kind == "double":
@@ -88,7 +115,14 @@ def made(pieces: Sequence[tuple[str, int]], scattered: bool, whole: bool) -> Fil
             sums.append(Sum("0", 0, (Extent(at, 0),), at))
     third = len(data) // 3
     if scattered and third > 2:
-        sums.append(Sum("s", zlib.crc32(data[third : third + 1] + data[2 * third : 2 * third + 1]), (Extent(third, 1), Extent(2 * third, 1)), third))
+        sums.append(
+            Sum(
+                "s",
+                zlib.crc32(data[third : third + 1] + data[2 * third : 2 * third + 1]),
+                (Extent(third, 1), Extent(2 * third, 1)),
+                third,
+            )
+        )
     if whole and data:
         sums.append(Sum("w", crc32c(data), (Extent(0, len(data)),), 0, hash=Crc32c))
     return File(data, sums)
@@ -105,7 +139,12 @@ def numbers(home: int, s: Share, count: int) -> list[int]:
 
 def by_engine(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
     content = Content(source.size, file.sums, picked)
-    return [s for s, _ in content.found(source, dict(enumerate(read_items(source, content.items, lambda *_: None))), None)]
+    return [
+        s
+        for s, _ in content.found(
+            source, dict(enumerate(read_items(source, content.items, lambda *_: None))), None
+        )
+    ]
 
 
 def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
@@ -119,7 +158,9 @@ def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
 @example(file=LONG, parts=7, home=3, hurt=0)
 @example(file=RECORDS, parts=2, home=0, hurt=5)
 @examples(150)
-def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts: int, home: int, hurt: int) -> None:
+def test_all_parts_are_the_whole_and_none_is_read_twice(
+    read, file: File, parts: int, home: int, hurt: int
+) -> None:
     data = bytearray(file.data)
     if data:
         data[hurt % len(data)] ^= 1
@@ -140,7 +181,11 @@ def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts:
         said = read(source, file, picked)
         assert one or source.reads.total() == sum(grid.lengths[k] for k in picked.numbers)
         assert {grid.at(at) for at in source.reads} <= picked.numbers
-        assert one or {grid.at(p.offset) for s in said for p in s.pieces if not isinstance(p, bytes)} == picked.damaged
+        assert (
+            one
+            or {grid.at(p.offset) for s in said for p in s.pieces if not isinstance(p, bytes)}
+            == picked.damaged
+        )
         together += source.reads
         found += said
         done += picked.done
@@ -153,7 +198,10 @@ def test_all_parts_are_the_whole_and_none_is_read_twice(read, file: File, parts:
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_parts_of_one_large_file_are_alike(file: File, parts: int) -> None:
     grid = grid_of(file.sums, len(file.data))
-    shares = [sum(grid.lengths[k] for k in numbers(5, share(f"{n}/{parts}"), len(grid))) / sum(grid.lengths) for n in range(1, parts + 1)]
+    shares = [
+        sum(grid.lengths[k] for k in numbers(5, share(f"{n}/{parts}"), len(grid))) / sum(grid.lengths)
+        for n in range(1, parts + 1)
+    ]
     assert len(grid) > 5 * parts and max(shares) - min(shares) < 0.25 / parts + 2 / len(grid)
 
 
@@ -184,7 +232,11 @@ def test_what_was_read_before_a_stop_is_known(jobs: int) -> None:
     picked = Picked(grid, range(len(grid)))
     assert picked.done == frozenset()
     with pytest.raises(Stopped):
-        list(mismatches(BytesSource(file.data), file.sums, jobs=jobs, gaps=True, progress=progress, picked=picked))
+        list(
+            mismatches(
+                BytesSource(file.data), file.sums, jobs=jobs, gaps=True, progress=progress, picked=picked
+            )
+        )
     assert 0 < len(picked.done) < len(grid) and sum(grid.lengths[k] for k in picked.done) <= 9000
     assert picked.damaged == {0}
 
@@ -195,7 +247,13 @@ def replace_sum(file: File, i: int) -> File:
 
 @pytest.mark.parametrize(
     ("text", "size", "part"),
-    [("2/7", None, (2, 7)), (" 1 / 1 ", None, (1, 1)), ("50GiB", 50 << 30, (0, 0)), (1000, 1000, (0, 0)), ("2k", 2048, (0, 0))],
+    [
+        ("2/7", None, (2, 7)),
+        (" 1 / 1 ", None, (1, 1)),
+        ("50GiB", 50 << 30, (0, 0)),
+        (1000, 1000, (0, 0)),
+        ("2k", 2048, (0, 0)),
+    ],
 )
 def test_shares(text: object, size: int | None, part: tuple[int, int]) -> None:
     got = share(text)
@@ -208,7 +266,27 @@ def test_percent(text: str, is_: float) -> None:
     assert fraction is not None and float(fraction) == is_
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "0%", "101%", "-1%", "", "half", "1/2/3", "0", 0, True, None, 0.5, "1/9999999", "٣/٤"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0/3",
+        "4/3",
+        "1/0",
+        "0%",
+        "101%",
+        "-1%",
+        "",
+        "half",
+        "1/2/3",
+        "0",
+        0,
+        True,
+        None,
+        0.5,
+        "1/9999999",
+        "٣/٤",
+    ],
+)
 def test_what_is_no_share(text: object) -> None:
     with pytest.raises(ValueError, match=r"say|at most"):
         share(text)

@@ -1,4 +1,6 @@
-"""Stored checksums over arbitrary pieces: right whatever the threads and the order, every byte read once, memory flat."""
+"""Stored checksums over arbitrary pieces: right whatever the threads and the order, every byte read once,
+memory flat.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def deflated(data: bytes) -> bytes:
 
 @st.composite
 def questions(draw: Any) -> tuple[bytes, list[Sum]]:
-    """Some bytes, and true sums over pieces of them that do not overlap, in any order, with literal bytes between."""
+    """Some bytes, and true sums over pieces of them that do not overlap, in any order, with literal bytes
+    between.
+    """
     data = draw(st.binary(min_size=1, max_size=300))
     marks = sorted(draw(st.sets(st.integers(0, len(data)), max_size=8)))
     extents = draw(st.permutations([Extent(a, b - a) for a, b in pairwise(marks)]))
@@ -92,15 +96,25 @@ def questions(draw: Any) -> tuple[bytes, list[Sum]]:
         pieces: list[Piece] = [p for e in mine for p in (e, draw(st.binary(max_size=3)))]
         joined = b"".join(p if isinstance(p, bytes) else data[p.offset : p.offset + p.length] for p in pieces)  # type: ignore[union-attr]
         how: Crc | type[Crc32c] = draw(st.sampled_from([CRC32, CRC32C, Crc32c]))
-        sums.append(Sum("sum", zlib.crc32(joined) if how is CRC32 else crc32c(joined), tuple(pieces), 0, hash=how))
+        sums.append(
+            Sum("sum", zlib.crc32(joined) if how is CRC32 else crc32c(joined), tuple(pieces), 0, hash=how)
+        )
     if draw(st.booleans()):
         sums.append(sha256(data))
     return data, sums
 
 
 @examples(300)
-@given(asked=questions(), jobs=st.sampled_from([1, 2, 5]), gaps=st.booleans(), bit=st.integers(0, 10_000), unit=st.sampled_from([7, 64, UNIT]))
-def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jobs: int, gaps: bool, bit: int, unit: int) -> None:
+@given(
+    asked=questions(),
+    jobs=st.sampled_from([1, 2, 5]),
+    gaps=st.booleans(),
+    bit=st.integers(0, 10_000),
+    unit=st.sampled_from([7, 64, UNIT]),
+)
+def test_true_sums_match_and_every_flip_shows(
+    asked: tuple[bytes, list[Sum]], jobs: int, gaps: bool, bit: int, unit: int
+) -> None:
     data, sums = asked
     with pytest.MonkeyPatch.context() as m:
         m.setattr(compare, "UNIT", unit)
@@ -108,17 +122,29 @@ def test_true_sums_match_and_every_flip_shows(asked: tuple[bytes, list[Sum]], jo
         assert list(mismatches(BytesSource(data), sums, jobs=jobs, gaps=gaps)) == []
         at = bit // 8 % len(data)
         damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
-        expected = {i for i, s in enumerate(sums) if any(not isinstance(p, bytes) and p.offset <= at < p.offset + p.length for p in s.pieces)}
+        expected = {
+            i
+            for i, s in enumerate(sums)
+            if any(not isinstance(p, bytes) and p.offset <= at < p.offset + p.length for p in s.pieces)
+        }
         found = list(mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps))
         assert {i for i, s in enumerate(sums) if any(s is x for x, _ in found)} == expected
         m.setattr(remote, "UNIT", unit)
         content = remote.Content(len(data), sums)  # what other machines are sent, one item at a time
-        there = [r for item in content.items for r in remote.read_items(BytesSource(damaged), [item], lambda *_: None)]
+        there = [
+            r
+            for item in content.items
+            for r in remote.read_items(BytesSource(damaged), [item], lambda *_: None)
+        ]
         assert all(item[2] <= unit or item[4][0] != "crc" for item in content.items if item[0] == "sum")
         assert list(content.found(BytesSource(damaged), dict(enumerate(there)), None)) == found
 
 
-@given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(0, 3000), max_size=6), crc=st.sampled_from([CRC32, CRC32C]))
+@given(
+    data=st.binary(max_size=3000),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+    crc=st.sampled_from([CRC32, CRC32C]),
+)
 def test_the_crcs_of_parts_make_that_of_the_whole(data: bytes, cuts: list[int], crc: Crc) -> None:
     whole = {"CRC-32": zlib.crc32, "CRC-32C": crc32c}[crc.name](data)
     joined = 0
@@ -137,7 +163,9 @@ def test_joined_as_isal_joins(a: int, b: int, length: int) -> None:
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("how", [CRC32C, Crc32c])
-def test_every_byte_is_read_once(jobs: int, whole: bool, how: Crc | type[Crc32c], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_byte_is_read_once(
+    jobs: int, whole: bool, how: Crc | type[Crc32c], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "UNIT", 100)
     monkeypatch.setattr(work, "INLINE", 0)
     monkeypatch.setattr(compare, "GAP", 1)
@@ -179,7 +207,10 @@ def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> Non
 
 
 def test_what_is_covered() -> None:
-    a, b = Sum("a", 0, (Extent(10, 10), b"xy"), 0), Sum("b", 0, (Extent(15, 10),), 0, otherwise=(Extent(15, 5),))
+    a, b = (
+        Sum("a", 0, (Extent(10, 10), b"xy"), 0),
+        Sum("b", 0, (Extent(15, 10),), 0, otherwise=(Extent(15, 5),)),
+    )
     assert [(x, y, s.what) for x, y, s in covered([b, a])] == [(10, 20, "a")]
     assert [(x, y, s.what) for x, y, s in covered([b, a], certain=False)] == [(10, 20, "a"), (20, 25, "b")]
     assert shifted(b, 5) == Sum("b", 0, (Extent(20, 10),), 5, otherwise=(Extent(20, 5),))

@@ -16,7 +16,12 @@ EMITTED = {
     if path.name != "findings.py"
     for code in re.findall(r"(?:finding|Damage|_Bad)\(\s*\"([a-z][a-z0-9-]+)\"", text)
 }
-NAMED = {code for path, text in SOURCE.items() if path.name != "findings.py" for code in re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text)}
+NAMED = {
+    code
+    for path, text in SOURCE.items()
+    if path.name != "findings.py"
+    for code in re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text)
+}
 
 
 def test_every_emitted_code_is_in_the_catalogue() -> None:

@@ -1,4 +1,6 @@
-"""Settings come from flags, then variables, then one file outside the scanned tree; every mistake says what would be right."""
+"""Settings come from flags, then variables, then one file outside the scanned tree; every mistake says what
+would be right.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ def here(tmp_path):
 
 
 def resolve(here, flags=None, env=None, **more):
-    return config.resolve({**ALL, **({"root": "tree"} if here.name == "job" else {}), **(flags or {})}, env=env or {}, cwd=str(here), **more)
+    return config.resolve(
+        {**ALL, **({"root": "tree"} if here.name == "job" else {}), **(flags or {})},
+        env=env or {},
+        cwd=str(here),
+        **more,
+    )
 
 
 def test_nothing_given_is_the_default_selection(here):
@@ -48,12 +55,23 @@ def test_a_file_that_cannot_be_looked_for_is_not_taken_for_absent(here, monkeypa
 def test_precedence(here):
     (here / "ckpt.toml").write_text('order = "step"\nlevel = "load"\nworld-size = 4\n')
     found = resolve(here, {"order": "mtime"}, {"CKPT_ORDER": "step", "CKPT_LEVEL": "structure"})
-    assert (found.values["order"], found.values["level"], found.values["world-size"]) == ("mtime", Level.STRUCTURE, 4)
-    assert found.origins == {"root": "[ROOT]", "order": "--order", "level": "CKPT_LEVEL", "world-size": f"{here / 'ckpt.toml'}: world-size"}
+    assert (found.values["order"], found.values["level"], found.values["world-size"]) == (
+        "mtime",
+        Level.STRUCTURE,
+        4,
+    )
+    assert found.origins == {
+        "root": "[ROOT]",
+        "order": "--order",
+        "level": "CKPT_LEVEL",
+        "world-size": f"{here / 'ckpt.toml'}: world-size",
+    }
 
 
 def test_empty_variables_and_unset_flags_count_as_not_given(here):
-    assert resolve(here, {"strict": False, "replica-groups": []}, {"CKPT_RANK": ""}).selection() == Selection()
+    assert (
+        resolve(here, {"strict": False, "replica-groups": []}, {"CKPT_RANK": ""}).selection() == Selection()
+    )
 
 
 def test_a_variable_can_switch_off_what_the_file_switches_on(here):
@@ -141,7 +159,17 @@ def test_only_the_settings_of_the_command_are_read(here):
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [("120", 120), (" 2m ", 120), ("1h30m", 5400), ("500ms", 0.5), ("1.5", 1.5), ("1d", 86400), (7, 7), ("0", 0)]
+    ("value", "seconds"),
+    [
+        ("120", 120),
+        (" 2m ", 120),
+        ("1h30m", 5400),
+        ("500ms", 0.5),
+        ("1.5", 1.5),
+        ("1d", 86400),
+        (7, 7),
+        ("0", 0),
+    ],
 )
 def test_durations(value, seconds):
     assert parsers.duration(value) == seconds
@@ -153,7 +181,7 @@ def test_rank_outside_the_world(here):
     assert "0 to 7" in e.value.hint
 
 
-# -- replica groups ----------------------------------------------------------------------------------------------------------------
+# -- replica groups ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,7 +205,9 @@ def test_replica_group_files(tmp_path, content, groups):
             parsers.replica_groups(f"rng={file}")
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", "[[0, true]]", "[[0, -1]]", '{"a": 1}', "{", "0,x", "[[]]", "[[0.5]]"])
+@pytest.mark.parametrize(
+    "content", ["", "[1, 2]", "[[0, true]]", "[[0, -1]]", '{"a": 1}', "{", "0,x", "[[]]", "[[0.5]]"]
+)
 def test_bad_replica_group_files(tmp_path, content):
     file = tmp_path / "groups"
     file.write_text(content)
@@ -186,18 +216,27 @@ def test_bad_replica_group_files(tmp_path, content):
 
 
 def test_replica_groups_in_one_variable():
-    assert parsers.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {"model": ((0, 2), (1, 3)), "rng": ((0,), (1,), (2,), (3,))}
+    assert parsers.replica_groups("model=0,2;1,3\nrng=0;1;2;3") == {
+        "model": ((0, 2), (1, 3)),
+        "rng": ((0,), (1,), (2,), (3,)),
+    }
 
 
 def test_replica_groups_in_the_file_start_from_its_directory(here):
     (here / "groups.txt").write_text("0,1\n")
-    (here / "ckpt.toml").write_text('[replica-groups]\nmodel = [[0, 2], [1, 3]]\nrng = "groups.txt"\nother = "0;1"\n')
+    (here / "ckpt.toml").write_text(
+        '[replica-groups]\nmodel = [[0, 2], [1, 3]]\nrng = "groups.txt"\nother = "0;1"\n'
+    )
     (here / "deep").mkdir()
     found = config.resolve({**ALL, "root": "../tree"}, env={}, cwd=str(here / "deep"))
-    assert found.values["replica-groups"] == {"model": ((0, 2), (1, 3)), "rng": ((0, 1),), "other": ((0,), (1,))}
+    assert found.values["replica-groups"] == {
+        "model": ((0, 2), (1, 3)),
+        "rng": ((0, 1),),
+        "other": ((0,), (1,)),
+    }
 
 
-# -- the file ----------------------------------------------------------------------------------------------------------------------
+# -- the file ------------------------------------------------------------------------------------------------
 
 
 def test_nearest_file_wins_and_none_is_merged(here):
@@ -230,7 +269,10 @@ def test_no_configuration_is_read_from_the_scanned_tree(here):
 def test_links_do_not_hide_the_scanned_tree(here):
     (here / "tree" / "ckpt.toml").write_text("jobs = 2\n")
     (here / "link").symlink_to(here / "tree")
-    assert "jobs" not in config.resolve({**ALL, "root": str(here / "link")}, env={}, cwd=str(here / "tree")).values
+    assert (
+        "jobs"
+        not in config.resolve({**ALL, "root": str(here / "link")}, env={}, cwd=str(here / "tree")).values
+    )
 
 
 def test_verified_paths_are_scanned_trees_too(here):

@@ -23,13 +23,17 @@ class Machine:
         self.sys.mkdir()
         (self.proc / "mountinfo").write_text("21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n")
 
-    def mount(self, version: int, root: str = "/", name: str = "cgroup", options: str = "rw,cpu,cpuacct") -> Path:
+    def mount(
+        self, version: int, root: str = "/", name: str = "cgroup", options: str = "rw,cpu,cpuacct"
+    ) -> Path:
         """Where it is, as mountinfo has it."""
         point = self.sys / name
         point.mkdir(exist_ok=True)
         kind = "cgroup2 cgroup2 rw,nsdelegate" if version == 2 else f"cgroup cgroup {options}"
         with open(self.proc / "mountinfo", "a") as f:
-            f.write(f"30 21 0:26 {root} {str(point).replace(' ', chr(92) + '040')} rw,nosuid shared:9 - {kind}\n")
+            f.write(
+                f"30 21 0:26 {root} {str(point).replace(' ', chr(92) + '040')} rw,nosuid shared:9 - {kind}\n"
+            )
         return point
 
     def quota(self) -> float:
@@ -61,7 +65,14 @@ def test_a_machine_without_any_of_it(machine: Machine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "cpus_"),
-    [("200000 100000", 2.0), ("150000 100000", 1.5), ("5000 10000", 0.5), ("max 100000", math.inf), ("", math.inf), ("x y", math.inf)],
+    [
+        ("200000 100000", 2.0),
+        ("150000 100000", 1.5),
+        ("5000 10000", 0.5),
+        ("max 100000", math.inf),
+        ("", math.inf),
+        ("x y", math.inf),
+    ],
 )
 def test_version_2(text: str, cpus_: float, machine: Machine) -> None:
     group(machine.mount(2), "system.slice/job.scope", text)
@@ -69,17 +80,23 @@ def test_version_2(text: str, cpus_: float, machine: Machine) -> None:
     assert machine.quota() == cpus_
 
 
-@pytest.mark.parametrize(("text", "cpus_"), [("300000 100000", 3.0), ("-1 100000", math.inf), ("50000 100000", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "cpus_"), [("300000 100000", 3.0), ("-1 100000", math.inf), ("50000 100000", 0.5)]
+)
 def test_version_1(text: str, cpus_: float, machine: Machine) -> None:
     point = machine.mount(1, name="cpu,cpuacct")
     machine.mount(1, name="memory", options="rw,memory")
     group(point, "slurm/job_7", text, version=1)
-    (machine.proc / "cgroup").write_text("9:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n1:name=systemd:/init.scope\n")
+    (machine.proc / "cgroup").write_text(
+        "9:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n1:name=systemd:/init.scope\n"
+    )
     assert machine.quota() == cpus_
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 64)), min_size=1, max_size=5), st.sampled_from([1, 2]))
-def test_the_smallest_on_the_path_counts(tmp_path_factory: pytest.TempPathFactory, quotas: list[int | None], version: int) -> None:
+def test_the_smallest_on_the_path_counts(
+    tmp_path_factory: pytest.TempPathFactory, quotas: list[int | None], version: int
+) -> None:
     machine = Machine(tmp_path_factory.mktemp("machine"))
     point = machine.mount(version)
     for depth, n in enumerate(quotas):
@@ -102,7 +119,8 @@ def test_containers(machine: Machine) -> None:
     group(docker, "/", "100000 100000", version=1)
     (machine.proc / "cgroup").write_text("4:cpu,cpuacct:/docker/4f2a\n0::/\n")
     assert machine.quota() == 1.0
-    (machine.proc / "cgroup").write_text("4:cpu,cpuacct:/docker/4f2ab\n")  # another group, whose name begins alike
+    # another group, whose name begins alike
+    (machine.proc / "cgroup").write_text("4:cpu,cpuacct:/docker/4f2ab\n")
     assert machine.quota() == 1.0
 
 

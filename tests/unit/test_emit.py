@@ -26,7 +26,11 @@ from ckpt_tools.output.words import percent, printable, size, span
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
 
 
-@pytest.mark.parametrize("result", [sample.verification(), sample.plan(), sample.empty_plan(), sample.scan()], ids=["verify", "plan", "none", "scan"])
+@pytest.mark.parametrize(
+    "result",
+    [sample.verification(), sample.plan(), sample.empty_plan(), sample.scan()],
+    ids=["verify", "plan", "none", "scan"],
+)
 def test_json_is_one_valid_ascii_object(result):
     out = emit_json.render(result)
     value = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -60,8 +64,28 @@ def test_json_has_one_line_per_file():
 
 def test_verify_v1_has_exactly_its_fields():
     value = json.loads(emit_json.render(sample.verification()))
-    assert list(value) == ["schema", "tool_version", "root", "verdict", "level", "summary", "files", "findings"]
-    assert list(value["summary"]) == ["files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown", "below_level", "unrecognised"]
+    assert list(value) == [
+        "schema",
+        "tool_version",
+        "root",
+        "verdict",
+        "level",
+        "summary",
+        "files",
+        "findings",
+    ]
+    assert list(value["summary"]) == [
+        "files",
+        "bytes",
+        "bytes_read",
+        "seconds",
+        "ok",
+        "suspect",
+        "broken",
+        "unknown",
+        "below_level",
+        "unrecognised",
+    ]
     fields = [
         "path",
         "format",
@@ -90,9 +114,31 @@ def test_plan_v1_has_exactly_its_fields():
         "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint", "candidates",
         "bytes_read", "budget", "below_level", "excluded",
     ]  # fmt: skip
-    assert list(value["checkpoint"]) == ["step", "epoch", "epoch_base", "step_in_epoch", "kind", "layout", "run", "generation", "mtime", "path"]
+    assert list(value["checkpoint"]) == [
+        "step",
+        "epoch",
+        "epoch_base",
+        "step_in_epoch",
+        "kind",
+        "layout",
+        "run",
+        "generation",
+        "mtime",
+        "path",
+    ]
     assert list(value["rollback"]) == ["from", "to", "save_interval", "why"]
-    entry = ["role", "path", "size", "mtime_ns", "level", "coverage", "source_rank", "substituted", "node", "reason"]
+    entry = [
+        "role",
+        "path",
+        "size",
+        "mtime_ns",
+        "level",
+        "coverage",
+        "source_rank",
+        "substituted",
+        "node",
+        "reason",
+    ]
     assert list(value["ranks"][1]["files"][0]) == list(value["shared"][0]) == entry
     assert list(value["rejected"][0]) == ["step", "kind", "path", "findings"]
     assert value["topology"] == {"dp": {"value": 2, "provenance": "--dp"}}
@@ -122,16 +168,24 @@ def _eval(script: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["bash", "-c", os.fsencode(script)], capture_output=True, check=False)
 
 
-@pytest.mark.parametrize("path", ["/data/a b", "/data/$(touch x)`id`", "/data/it's", "/data/a\nb", sample.NASTY])
+@pytest.mark.parametrize(
+    "path", ["/data/a b", "/data/$(touch x)`id`", "/data/it's", "/data/a\nb", sample.NASTY]
+)
 def test_shell_exports_survive_eval(path):
     line = shell.render(replace(sample.plan(), resume=Resume(path)))
-    seen = _eval(f'CKPT_STEP=old; {line}printf "%s|%s|%s|%s|%s" "$CKPT_PATH" "$CKPT_STEP" "$CKPT_EPOCH" "$CKPT_STEP_IN_EPOCH" "$CKPT_RESUME"')
+    seen = _eval(
+        f'CKPT_STEP=old; {line}printf "%s|%s|%s|%s|%s" "$CKPT_PATH" "$CKPT_STEP" "$CKPT_EPOCH"'
+        ' "$CKPT_STEP_IN_EPOCH" "$CKPT_RESUME"'
+    )
     assert seen.stdout == os.fsencode(f"{path}|120|3|40|1")
     assert seen.stderr == b""
 
 
 def test_shell_exports_empty_what_is_unknown():
-    assert shell.render(sample.empty_plan()) == "export CKPT_PATH= CKPT_STEP= CKPT_EPOCH= CKPT_STEP_IN_EPOCH= CKPT_RESUME=0\n"
+    assert (
+        shell.render(sample.empty_plan())
+        == "export CKPT_PATH= CKPT_STEP= CKPT_EPOCH= CKPT_STEP_IN_EPOCH= CKPT_RESUME=0\n"
+    )
 
 
 def test_shell_tells_the_only_path_of_a_single_rank():
@@ -197,7 +251,10 @@ def test_verify_table_says_what_it_rests_on():
 
 
 def test_a_long_verify_table_hides_only_what_is_ok():
-    files = (*(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)), FileReport(None, sample.report("/data/bad", Verdict.BROKEN)))
+    files = (
+        *(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)),
+        FileReport(None, sample.report("/data/bad", Verdict.BROKEN)),
+    )
     result = replace(sample.verification(), files=files)
     assert "f59" not in table.render(result)
     assert "bad" in table.render(result)
@@ -221,12 +278,27 @@ def test_plan_table_tells_the_whole_story():
 def test_scan_table_columns():
     lines = table.render(sample.scan(), now=1_000_000_000.5 + 7200).splitlines()
     assert lines[0].split() == ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
-    assert lines[1].split() == ["120", "3_40", "periodic", "mindspore", "out/ckpt", "2/4", "2", "2.0", "KiB", "2", "h"]
+    assert lines[1].split() == [
+        "120",
+        "3_40",
+        "periodic",
+        "mindspore",
+        "out/ckpt",
+        "2/4",
+        "2",
+        "2.0",
+        "KiB",
+        "2",
+        "h",
+    ]
     assert "unfinished" in lines[2]
 
 
 def test_show_names_tensors_and_globals():
-    anatomy = Anatomy(tensors=[Tensor("w\x1b", "f32", (2, 3), 24, 64, "0")], globals=["os system", "collections OrderedDict"])
+    anatomy = Anatomy(
+        tensors=[Tensor("w\x1b", "f32", (2, 3), 24, 64, "0")],
+        globals=["os system", "collections OrderedDict"],
+    )
     trust = {"os system": "dangerous", "collections OrderedDict": "allowed"}
     report = sample.report("/data/x.pt", Verdict.SUSPECT, signature="ff")
     out = table.shown(report, anatomy, trust)
@@ -234,7 +306,9 @@ def test_show_names_tensors_and_globals():
     assert "2×3" in out
     assert "dangerous" in out
     value = json.loads(emit_json.shown(report, anatomy, trust))
-    assert value["tensors"] == [{"name": "w\x1b", "dtype": "f32", "shape": [2, 3], "nbytes": 24, "offset": 64, "storage": "0"}]
+    assert value["tensors"] == [
+        {"name": "w\x1b", "dtype": "f32", "shape": [2, 3], "nbytes": 24, "offset": 64, "storage": "0"}
+    ]
     assert value["globals"][0] == {"name": "os system", "trust": "dangerous"}
 
 

@@ -37,7 +37,9 @@ USERS_WORDS = [
     Allowed("cli/pages.py", "(ckpt (layouts|hook install)|lines for) .*", "examples of commands"),
     Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
-    Allowed("job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"),
+    Allowed(
+        "job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"
+    ),
     Allowed("job/rendezvous.py", r"(say --node|give torchrun).*", "hints"),
     Allowed("settings/declarations.py", ".*MindSpore (strategy|checkpoints).*", "help texts of flags"),
 ]
@@ -52,7 +54,9 @@ TORCHRUN = [
     for name in ("__init__", "membership", "rendezvous", "torchrun_line")
 ]
 LEFT = [
-    Allowed("discovery/unrecognised.py", "mcore_integrity|mindspore_strategy|zarr|orbax_tree", "to be a hook"),
+    Allowed(
+        "discovery/unrecognised.py", "mcore_integrity|mindspore_strategy|zarr|orbax_tree", "to be a hook"
+    ),
     Allowed("inspection/recognise.py", "mindspore_ckpt", "to be a hook"),
 ]
 """What is left over from the time before: this list only gets shorter."""
@@ -65,12 +69,16 @@ def _names(node: ast.AST) -> list[str]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         module = getattr(node, "module", None) or ""
         return [module, *(alias.name for alias in node.names), *(alias.asname or "" for alias in node.names)]
-    return [name for field in ("id", "attr", "arg", "name") if isinstance(name := getattr(node, field, None), str)]
+    return [
+        name for field in ("id", "attr", "arg", "name") if isinstance(name := getattr(node, field, None), str)
+    ]
 
 
 def _code(tree: ast.AST) -> Iterator[str]:
     """All names and strings of a module but its docstrings: texts that stand alone."""
-    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    docs = {
+        id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
+    }
     for node in ast.walk(tree):
         if id(node) not in docs:
             yield from _names(node)
@@ -97,7 +105,12 @@ def _fits(row: Allowed, file: str, name: str) -> bool:
 
 
 def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
-    strangers = [f"{file}: {name!r}" for file, names in NAMED.items() for name in sorted(names) if not any(_fits(row, file, name) for row in ALLOWED)]
+    strangers = [
+        f"{file}: {name!r}"
+        for file, names in NAMED.items()
+        for name in sorted(names)
+        if not any(_fits(row, file, name) for row in ALLOWED)
+    ]
     assert strangers == []
 
 

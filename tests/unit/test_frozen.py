@@ -54,7 +54,11 @@ def test_it_is_equal_hashed_and_shown_by_its_fields():
 
 def test_nobody_can_change_it():
     value = Ours("/a")
-    for change in (lambda: setattr(value, "size", 1), lambda: setattr(value, "other", 1), lambda: delattr(value, "size")):
+    for change in (
+        lambda: setattr(value, "size", 1),
+        lambda: setattr(value, "other", 1),
+        lambda: delattr(value, "size"),
+    ):
         with pytest.raises(FrozenInstanceError):
             change()
     assert not hasattr(value, "__dict__")
@@ -99,7 +103,13 @@ def test_wrong_arguments_are_told_as_ever(given):
 
 
 def test_frozen_values_of_the_package_are_made_by_it():
-    """One from the standard library costs half a millisecond at every start; where values are compared by identity it costs less."""
+    """One from the standard library costs half a millisecond at every start; where values are compared by
+    identity it costs less.
+    """
     package = Path(frozen.__code__.co_filename).parent.parent
     texts = {path: path.read_text() for path in package.rglob("*.py")}
-    assert not [path for path, text in texts.items() if re.search(r"@dataclass\(frozen=True(?!, eq=False)", text) and path.stem != "frozen"]
+    assert not [
+        path
+        for path, text in texts.items()
+        if re.search(r"@dataclass\(frozen=True(?!, eq=False)", text) and path.stem != "frozen"
+    ]

@@ -13,7 +13,10 @@ from places import DOCS, PACKAGE
 
 DESIGN = DOCS / "design.md"
 DOORS = 26
-MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in PACKAGE.rglob("*.py")}
+MODULES = {
+    ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+    for p in PACKAGE.rglob("*.py")
+}
 
 
 def typing_only(tree: ast.AST) -> set[ast.AST]:
@@ -44,7 +47,9 @@ def test_the_top_level_can_be_read_aloud() -> None:
 
 
 def test_no_import_leads_back() -> None:
-    graph = {name: {m for m in imported(path) if m in MODULES and m != name} for name, path in MODULES.items()}
+    graph = {
+        name: {m for m in imported(path) if m in MODULES and m != name} for name, path in MODULES.items()
+    }
     with pytest.raises(CycleError):  # the test can fail
         TopologicalSorter({**graph, "ckpt_tools.errors": {"ckpt_tools.api"}}).prepare()
     TopologicalSorter(graph).prepare()
@@ -53,7 +58,9 @@ def test_no_import_leads_back() -> None:
 @pytest.mark.parametrize("path", MODULES.values(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_file_says_what_it_is(path: Path) -> None:
     said = ast.get_docstring(ast.parse(path.read_text()))
-    assert (said and said[0].isupper()) or (said or "").startswith(("``", "torch", "safetensors", "zarr", "nvidia", "mpirun")), said
+    assert (said and said[0].isupper()) or (said or "").startswith(
+        ("``", "torch", "safetensors", "zarr", "nvidia", "mpirun")
+    ), said
 
 
 def test_the_blueprint_names_every_room_and_nothing_that_is_gone() -> None:
@@ -64,5 +71,10 @@ def test_the_blueprint_names_every_room_and_nothing_that_is_gone() -> None:
     assert set(rooms) == {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     for room, text in rooms.items():
         there = {p.stem for p in (PACKAGE / room).iterdir()}
-        begin = {word for words in re.findall(r"(?:[a-z]\w+ ){2,}[a-z]\w+", text) for word in words.split() if "_" in word}
+        begin = {
+            word
+            for words in re.findall(r"(?:[a-z]\w+ ){2,}[a-z]\w+", text)
+            for word in words.split()
+            if "_" in word
+        }
         assert begin <= there, (room, begin - there)

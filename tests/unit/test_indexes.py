@@ -1,4 +1,6 @@
-"""Indexes and the files they describe: paths that leave the directory, files that are gone, files that nobody names."""
+"""Indexes and the files they describe: paths that leave the directory, files that are gone, files that nobody
+names.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ LINES = Format(
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(formats._loaded, "lines", LINES)
-    monkeypatch.setattr(formats, "names", Names((*NAMED, Named("lines", "", LINES.suffixes, LINES.names, describes=True))))
+    monkeypatch.setattr(
+        formats, "names", Names((*NAMED, Named("lines", "", LINES.suffixes, LINES.names, describes=True)))
+    )
 
 
 def tree(root: Path, files: Mapping[str, bytes]) -> Path:
@@ -54,11 +58,17 @@ def tree(root: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def codes(root: Path) -> dict[str, list[str]]:
-    return {str(Path(f.report.path).relative_to(root)): [x.code for x in f.report.findings] for f in verify([str(root)], settle=0).files}
+    return {
+        str(Path(f.report.path).relative_to(root)): [x.code for x in f.report.findings]
+        for f in verify([str(root)], settle=0).files
+    }
 
 
 def test_members_are_checked_against_what_is_said(tmp_path: Path) -> None:
-    tree(tmp_path, {"all.idx": b"IDX\ndata1\nplain\nsub/x", "data1": b"12345", "plain": b"1234", "sub/x": b"12345"})
+    tree(
+        tmp_path,
+        {"all.idx": b"IDX\ndata1\nplain\nsub/x", "data1": b"12345", "plain": b"1234", "sub/x": b"12345"},
+    )
     assert codes(tmp_path) == {"all.idx": [], "data1": [], "plain": ["truncated"], "sub/x": []}
 
 
@@ -85,13 +95,21 @@ def test_a_file_without_its_index_is_an_unfinished_save(tmp_path: Path) -> None:
 
 
 def test_a_file_that_its_index_does_not_name_is_left_over(tmp_path: Path) -> None:
-    assert codes(tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345", "data2": b""})) == {"all.idx": [], "data1": [], "data2": ["extra-file"]}
+    assert codes(tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345", "data2": b""})) == {
+        "all.idx": [],
+        "data1": [],
+        "data2": ["extra-file"],
+    }
 
 
 def test_one_file_is_looked_at_with_what_its_index_says_and_nothing_else(tmp_path: Path) -> None:
     tree(tmp_path, {"all.idx": b"IDX\ndata1\ndata2", "data1": b"12345", "data2": b"123"})
     assert {Path(f.report.path).name for f in verify([str(tmp_path / "data1")]).files} == {"data1"}
-    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all.idx")]).files} == {"all.idx", "data1", "data2"}
+    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all.idx")]).files} == {
+        "all.idx",
+        "data1",
+        "data2",
+    }
     report, anatomy = show(str(tmp_path / "data2"))
     assert (report.verdict, anatomy.metadata) == (Verdict.BROKEN, {"named": "data2"})
 
@@ -102,9 +120,19 @@ def test_a_common_prefix_names_the_index(tmp_path: Path) -> None:
 
 
 def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(tmp_path, {"all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(9)).encode(), **{f"data{i}": b"12345" for i in range(9)}})
+    tree(
+        tmp_path,
+        {
+            "all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(9)).encode(),
+            **{f"data{i}": b"12345" for i in range(9)},
+        },
+    )
     read = []
-    monkeypatch.setattr(indexes, "look", lambda path, level, claims: read.append(path) or looking.look(path, level, claims=claims))
+    monkeypatch.setattr(
+        indexes,
+        "look",
+        lambda path, level, claims: read.append(path) or looking.look(path, level, claims=claims),
+    )
     known = Indexes([str(tmp_path / "all.idx")])
     assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))
     assert len(list(known.members())) == 9

@@ -34,11 +34,16 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names(root: Path, threads: int = 8) -> list[tuple[str, list[str] | int | None]]:
-    return [(p, e.errno if isinstance(e, OSError) else [x.name for x in e]) for p, e in walk(str(root), look, threads)]
+    return [
+        (p, e.errno if isinstance(e, OSError) else [x.name for x in e])
+        for p, e in walk(str(root), look, threads)
+    ]
 
 
 def tree(root: Path, seed: int) -> None:
-    """Directories, files, links between directories (up, down and sideways), dangling links, one that nobody may list."""
+    """Directories, files, links between directories (up, down and sideways), dangling links, one that nobody
+    may list.
+    """
     rng, directories = random.Random(seed), [root]
     root.mkdir()
     for i in range(60):
@@ -58,7 +63,9 @@ def tree(root: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("held", [3, 20_000])
 @pytest.mark.parametrize("seed", range(12))
-def test_many_at_a_time_sees_what_one_at_a_time_sees(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch, seed: int, held: int) -> None:
+def test_many_at_a_time_sees_what_one_at_a_time_sees(
+    tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch, seed: int, held: int
+) -> None:
     monkeypatch.setattr(threaded_walk, "HELD", held)
     tree(tmp_path / "t", seed)
     one, many = names(tmp_path / "t", 1), names(tmp_path / "t")
@@ -68,7 +75,9 @@ def test_many_at_a_time_sees_what_one_at_a_time_sees(tmp_path: Path, slow: None,
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-def test_what_cannot_be_listed_comes_with_its_error(tmp_path: Path, slow: None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_listed_comes_with_its_error(
+    tmp_path: Path, slow: None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "abcdefgh":
         (tmp_path / name / "in").mkdir(parents=True)
     scandir = os.scandir
@@ -127,12 +136,16 @@ def test_loops_end(tmp_path: Path, slow: None, threads: int) -> None:
         (tmp_path / "a" / "b" / f"up{i}").symlink_to(tmp_path, target_is_directory=True)
         (tmp_path / "a" / f"self{i}").symlink_to(".", target_is_directory=True)
     looked = []
-    told = list(walk(str(tmp_path), lambda path, entries: (looked.append(path), look(path, entries))[1], threads))
+    told = list(
+        walk(str(tmp_path), lambda path, entries: (looked.append(path), look(path, entries))[1], threads)
+    )
     assert [p for p, _ in told] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
     assert len(looked) <= 3 + 10  # each link once
 
 
-def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_that_are_asked_about_are_asked(
+    tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for i in range(20):
         (tmp_path / f"d{i}").mkdir()
         for k in range(70):
@@ -145,7 +158,8 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, slow: None, m
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
         assert {e.path for e in entries.to_stat()} <= set(asked)  # before its turn
-    assert len(asked) - len(set(asked)) <= 2 * storage_walk._FILES  # entries that showed how slow it is are passed on, and remember
+    # entries that showed how slow it is are passed on, and remember
+    assert len(asked) - len(set(asked)) <= 2 * storage_walk._FILES
     assert set(asked) == {str(tmp_path / f"d{i}" / f"{k}.ckpt") for i in range(20) for k in range(70)}
 
 

@@ -21,7 +21,13 @@ from ckpt_tools.model.tensor import Box
 BARE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 VALUES = st.recursive(
     BARE,
-    lambda of: st.lists(of) | st.tuples(of, of) | st.dictionaries(st.text(), of) | st.frozensets(st.text()) | st.builds(Box, of, of),
+    lambda of: (
+        st.lists(of)
+        | st.tuples(of, of)
+        | st.dictionaries(st.text(), of)
+        | st.frozensets(st.text())
+        | st.builds(Box, of, of)
+    ),
     max_leaves=20,
 )
 
@@ -60,7 +66,19 @@ def test_claims_of_every_fixture_come_back() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [open, print, object(), lambda: None, partial(print, 1), type, Path("x"), 1j, bytearray(b"x"), range(3), Box],
+    [
+        open,
+        print,
+        object(),
+        lambda: None,
+        partial(print, 1),
+        type,
+        Path("x"),
+        1j,
+        bytearray(b"x"),
+        range(3),
+        Box,
+    ],
     ids=lambda v: type(v).__name__,
 )
 def test_what_is_no_plain_data_is_refused(value: object) -> None:

@@ -30,11 +30,19 @@ from ckpt_tools.planning.topology import find_topology
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:
     piece = {"mindspore": "model_rank", "mindio-ttp": "tft", "pytorch-sample": "checkpoint"}[layout]
-    parts = tuple(Part(f"/r/rank_{r}/x", layout, piece, "model", "run", "/r", rank=r, kind=kind, size=1) for r in ranks)
+    parts = tuple(
+        Part(f"/r/rank_{r}/x", layout, piece, "model", "run", "/r", rank=r, kind=kind, size=1) for r in ranks
+    )
     return Checkpoint(layout, "run", kind, parts, "/r", 1, 10)
 
 
-def run(c: Checkpoint, world: int, selection: Selection, bad: set[int] = frozenset(), signatures: dict[int, str] | None = None) -> Assignment:  # type: ignore[assignment]
+def run(
+    c: Checkpoint,
+    world: int,
+    selection: Selection,
+    bad: set[int] = frozenset(),
+    signatures: dict[int, str] | None = None,
+) -> Assignment:  # type: ignore[assignment]
     found = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank in bad}
     known = signatures or {}
     evidence = Evidence(
@@ -58,7 +66,11 @@ def test_everyone_loads_its_own_file() -> None:
 
 def test_a_damaged_file_is_replaced_within_its_group_only() -> None:
     a = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
-    assert whose(a) == {0: 0, 1: 1, 2: 2, 3: 1} and a.loads[3][0].substituted and "--replica-groups" in a.loads[3][0].reason
+    assert (
+        whose(a) == {0: 0, 1: 1, 2: 2, 3: 1}
+        and a.loads[3][0].substituted
+        and "--replica-groups" in a.loads[3][0].reason
+    )
     assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, Selection(), {3}).loads
     assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {1, 3}).loads
 
@@ -73,7 +85,9 @@ def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_
     assert "names, types and shapes" in proven.loads[3][0].reason and not proven.findings
     silent = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
     assert [f.code for f in silent.findings] == ["replica-unproven"]
-    strict = run(checkpoint([0, 1, 2, 3]), 4, Selection(replica_groups=PAIRS.replica_groups, strict=True), {3})
+    strict = run(
+        checkpoint([0, 1, 2, 3]), 4, Selection(replica_groups=PAIRS.replica_groups, strict=True), {3}
+    )
     assert 3 not in strict.loads
 
 
@@ -85,7 +99,12 @@ def test_fault_ranks_are_ineligible_in_dying_gasps_and_only_disliked_elsewhere()
     both = Selection(fault_ranks=frozenset({3}), replica_groups=PAIRS.replica_groups)
     assert whose(run(gasp, 4, both))[3] == 1 and whose(run(periodic, 4, both))[3] == 1
     all_gone = Selection(fault_ranks=frozenset({1, 3}), replica_groups=PAIRS.replica_groups)
-    assert 3 not in run(gasp, 4, all_gone).loads and whose(run(periodic, 4, all_gone)) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert 3 not in run(gasp, 4, all_gone).loads and whose(run(periodic, 4, all_gone)) == {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: 3,
+    }
 
 
 def test_a_committed_layout_asks_for_groups_instead_of_falling_back() -> None:
@@ -95,7 +114,14 @@ def test_a_committed_layout_asks_for_groups_instead_of_falling_back() -> None:
 
 
 def test_the_layout_may_say_that_all_ranks_are_replicas() -> None:
-    assert whose(run(checkpoint([0, 4], "pytorch-sample"), 6, Selection())) == {0: 0, 1: 0, 2: 0, 3: 4, 4: 4, 5: 4}
+    assert whose(run(checkpoint([0, 4], "pytorch-sample"), 6, Selection())) == {
+        0: 0,
+        1: 0,
+        2: 0,
+        3: 4,
+        4: 4,
+        5: 4,
+    }
 
 
 def test_a_flag_never_replicates_a_sharded_piece() -> None:
@@ -114,7 +140,9 @@ def test_another_world_size_needs_full_replicas() -> None:
     assert mismatched(shared, run(shared, 3, Selection()), Topology(3), 8, layout=BUILT_IN.of(shared)) is None
 
 
-@pytest.mark.parametrize(("rank", "coordinates"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 0)), (5, (1, 0, 1)), (7, (1, 1, 1))])
+@pytest.mark.parametrize(
+    ("rank", "coordinates"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 0)), (5, (1, 0, 1)), (7, (1, 1, 1))]
+)
 def test_megatron_grid(rank: int, coordinates: tuple[int, int, int]) -> None:
     at = Topology(8, {"tp": 2, "pp": 2}).coordinates(rank)  # tp fastest, then dp, then pp
     assert (at["tp"], at["dp"], at["pp"]) == coordinates
@@ -130,7 +158,8 @@ def test_the_files_own_ranks_settle_the_order() -> None:
     assert order.index("pp") < order.index("tp")
     assert rank_order([written(0, 0, 0), written(1, 1, 0)]) == rank_order([]) == Topology(1).order
     swapped = [written(1, 0, 1), written(2, 1, 0)]
-    assert rank_order([*swapped, written(1, 1, 0), written(2, 0, 1)]) == Topology(1).order  # its own where others explain no more
+    # its own where others explain no more
+    assert rank_order([*swapped, written(1, 1, 0), written(2, 0, 1)]) == Topology(1).order
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "cp", "dp", "pp"]))
@@ -140,8 +169,18 @@ def test_the_grid_is_a_bijection(tp: int, pp: int, dp: int, axes: list[str]) -> 
     assert len(seen) == t.world_size
 
 
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.data())
-def test_the_grid_of_the_experts_is_a_bijection(tp: int, cp: int, ep: int, etp: int, pp: int, dp: int, data: st.DataObject) -> None:
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_the_grid_of_the_experts_is_a_bijection(
+    tp: int, cp: int, ep: int, etp: int, pp: int, dp: int, data: st.DataObject
+) -> None:
     """Megatron-LM demands that pipeline stages are the same ranks in both grids, as they are with pp last."""
     world = lcm(tp * cp * pp * dp, etp * ep * pp)
     order = "-".join([*data.draw(st.permutations(["tp", "cp", "ep", "dp"])), "pp"])
@@ -170,7 +209,14 @@ def test_experts_have_a_grid_of_their_own(sizes: dict[str, int], order: str, exp
 
 
 @pytest.mark.parametrize(
-    ("sizes", "peers"), [({}, [0, 2, 4, 6]), ({"etp": 2}, [0, 2, 4, 6]), ({"ep": 2}, [0, 4]), ({"etp": 1, "ep": 4}, [0, 4]), ({"etp": 4}, [0, 4])]
+    ("sizes", "peers"),
+    [
+        ({}, [0, 2, 4, 6]),
+        ({"etp": 2}, [0, 2, 4, 6]),
+        ({"ep": 2}, [0, 4]),
+        ({"etp": 1, "ep": 4}, [0, 4]),
+        ({"etp": 4}, [0, 4]),
+    ],
 )
 def test_ranks_with_different_experts_are_no_replicas(sizes: dict[str, int], peers: list[int]) -> None:
     t = Topology(8, {"tp": 2, "cp": 2, **sizes})
@@ -193,7 +239,9 @@ class Told:
 
 
 def told(selection: Selection, **said: int) -> Topology:
-    parts = tuple(Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2))
+    parts = tuple(
+        Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2)
+    )
     found = [Checkpoint("megatron", "run", Kind.PERIODIC, parts, "/r", 1, 10)]
     return find_topology(Told(**said), found, expected(found, BUILT_IN), selection)[0]  # type: ignore[arg-type]
 
@@ -202,12 +250,22 @@ def test_the_parallel_sizes_tell_the_world_size() -> None:
     assert told(Selection()).world_size == 2
     assert told(Selection(sizes={"dp": 3})).world_size == 6
     t = told(Selection(sizes={"dp": 3, "pp": 2, "cp": 2, "ep": 3}))
-    assert t.world_size == 24 and t.sizes == {"tp": 2, "pp": 2, "cp": 2, "ep": 3, "dp": 3} and t.provenance["dp"].provenance == "--dp"
+    assert (
+        t.world_size == 24
+        and t.sizes == {"tp": 2, "pp": 2, "cp": 2, "ep": 3, "dp": 3}
+        and t.provenance["dp"].provenance == "--dp"
+    )
     assert told(Selection(sizes={"dp": 3}, world_size=8)).world_size == 8
 
 
 def test_the_files_or_a_flag_tell_the_tensor_parallel_size_of_the_experts() -> None:
-    t = told(Selection(), tensor_model_parallel_size=2, expert_tensor_parallel_size=1, expert_model_parallel_size=4, world_size=8)
+    t = told(
+        Selection(),
+        tensor_model_parallel_size=2,
+        expert_tensor_parallel_size=1,
+        expert_model_parallel_size=4,
+        world_size=8,
+    )
     assert t.sizes["etp"] == 1 and [t.coordinates(r)["ep"] for r in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert told(Selection(sizes={"etp": 2}), expert_tensor_parallel_size=1).sizes["etp"] == 2
 
@@ -243,9 +301,16 @@ def test_strategy_files_never_replicate_a_sharded_piece() -> None:
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
 def test_laws_of_assignment(saved: set[int], broken: set[int], failed: set[int]) -> None:
-    """Every rank gets one file or is named in a finding; no broken file is ever planned; a plan stays inside the groups."""
+    """Every rank gets one file or is named in a finding; no broken file is ever planned; a plan stays inside
+    the groups.
+    """
     groups = ((0, 2, 4, 6), (1, 3, 5, 7))
-    a = run(checkpoint(sorted(saved), kind=Kind.DYING_GASP), 8, Selection(replica_groups={"": groups}, fault_ranks=frozenset(failed)), broken)
+    a = run(
+        checkpoint(sorted(saved), kind=Kind.DYING_GASP),
+        8,
+        Selection(replica_groups={"": groups}, fault_ranks=frozenset(failed)),
+        broken,
+    )
     for rank in range(8):
         possible = {r for r in saved - broken - failed if r % 2 == rank % 2}
         assert (rank in a.loads) == bool(possible)

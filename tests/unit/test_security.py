@@ -1,4 +1,6 @@
-"""SECURITY.md, line by line: each has a number, each number the tests that hold it to its word, and those tests are there."""
+"""SECURITY.md, line by line: each has a number, each number the tests that hold it to its word, and those
+tests are there.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,38 @@ def attacks(*names: str) -> tuple[str, ...]:
 
 HELD = {
     "B1": ("test_trust.py::test_what_is_ours_is_read", "test_trust.py::test_what_kubernetes_mounts"),
-    "B2": ("test_config.py::test_precedence", "test_config.py::test_an_explicit_file_is_read_wherever_it_lies"),
+    "B2": (
+        "test_config.py::test_precedence",
+        "test_config.py::test_an_explicit_file_is_read_wherever_it_lies",
+    ),
     "B3": attacks("an empty place in PYTHONPATH"),
     "B4": ("test_secret.py::test_two_nodes_with_one_secret_meet", *attacks("a peer tells text for numbers")),
     "O1": (
         "test_orders.py::test_a_directory_of_decisions_that_everybody_may_write",
         "test_orders.py::test_a_decision_that_somebody_planted_in_a_sticky_directory",
-        *attacks("another user's decision in a 1777 plan-dir", "another user's plan-dir", "a plan-dir that all may write"),
+        *attacks(
+            "another user's decision in a 1777 plan-dir",
+            "another user's plan-dir",
+            "a plan-dir that all may write",
+        ),
     ),
     "O2": (
         "test_orders.py::test_a_note_that_others_could_have_taken_away_is_not_missed",
         *attacks("the note of an earlier start removed"),
     ),
-    "O3": attacks("CKPT_PLAN names another user's file", "a FIFO as CKPT_PLAN", "CKPT_PLAN leads through /proc/self/fd"),
+    "O3": attacks(
+        "CKPT_PLAN names another user's file", "a FIFO as CKPT_PLAN", "CKPT_PLAN leads through /proc/self/fd"
+    ),
     "O4": attacks("a decision exchanged before it is opened", "a ckpt.toml exchanged before it is opened"),
-    "O5": attacks("a link in place of a directory of decisions", "a link in place of a lock", "a link in place of the cache"),
-    "O6": ("test_trust.py::test_a_second_name_in_a_sticky_directory", *attacks("a hard link to an old decision of ours")),
+    "O5": attacks(
+        "a link in place of a directory of decisions",
+        "a link in place of a lock",
+        "a link in place of the cache",
+    ),
+    "O6": (
+        "test_trust.py::test_a_second_name_in_a_sticky_directory",
+        *attacks("a hard link to an old decision of ours"),
+    ),
     "O7": attacks(
         "another user's ckpt.toml above the working directory",
         "a ckpt.toml that all may write",
@@ -55,7 +73,9 @@ HELD = {
         "test_trust.py::test_what_kubernetes_mounts",
         *attacks("a key file that all may read"),
     ),
-    "O10": attacks("a cache of another user's", "a database of another user's in our cache", "a cache that all may write"),
+    "O10": attacks(
+        "a cache of another user's", "a database of another user's in our cache", "a cache that all may write"
+    ),
     "O11": attacks("another user's directory as --view", "a --view in a directory that all may write"),
     "O12": (
         "test_trust.py::test_a_group_of_many_and_a_group_of_one",
@@ -84,9 +104,16 @@ HELD = {
     "N3": (
         "test_hostile_peer.py::test_a_first_node_that_calls_sound_what_is_broken_here",
         "test_hostile_peer.py::test_a_link_below_the_target_leads_nowhere",
-        *attacks("none: an honest peer offers a file", "a peer names a path outside the target", "a peer's path is an option"),
+        *attacks(
+            "none: an honest peer offers a file",
+            "a peer names a path outside the target",
+            "a peer's path is an option",
+        ),
     ),
-    "N4": ("test_secret.py::test_what_is_no_host_is_refused_wherever_it_is_said", *attacks("a peer's host name is an option")),
+    "N4": (
+        "test_secret.py::test_what_is_no_host_is_refused_wherever_it_is_said",
+        *attacks("a peer's host name is an option"),
+    ),
     "N5": (
         "test_hostile_peer.py::test_what_a_node_says_is_not_followed",
         *attacks("a peer tells a name that nests", "a peer tells text for numbers"),
@@ -103,20 +130,45 @@ HELD = {
         "test_hostile_peer.py::test_a_target_that_is_a_link_is_refused",
         "test_hostile_peer.py::test_what_a_command_makes_and_is_no_file_is_not_taken",
     ),
-    "T1": ("test_pickle.py::test_nothing_runs", "test_pickle.py::test_nothing_is_imported", *attacks("a call")),
-    "T2": ("test_pickle.py::test_dangerous_names", *attacks("a call through a module's import", "a call in .metadata")),
+    "T1": (
+        "test_pickle.py::test_nothing_runs",
+        "test_pickle.py::test_nothing_is_imported",
+        *attacks("a call"),
+    ),
+    "T2": (
+        "test_pickle.py::test_dangerous_names",
+        *attacks("a call through a module's import", "a call in .metadata"),
+    ),
     "T3": (
         "test_trust_global.py::test_every_command_asks_and_none_goes_back",
         "test_trust_global.py::test_the_flag_lifts_no_error",
         "test_trust_global.py::test_each_of_them_warns",
     ),
-    "T4": attacks("a call behind 6,000,000 steps", "a call behind 6,000,000 steps, in .metadata", "a second pickle behind the first"),
-    "T5": attacks("FIFOs in a tree", "files of a tree are links to /proc/self/environ", "files of a tree are links to /dev/zero"),
+    "T4": attacks(
+        "a call behind 6,000,000 steps",
+        "a call behind 6,000,000 steps, in .metadata",
+        "a second pickle behind the first",
+    ),
+    "T5": attacks(
+        "FIFOs in a tree",
+        "files of a tree are links to /proc/self/environ",
+        "files of a tree are links to /dev/zero",
+    ),
     "T6": attacks("a tracker names a directory elsewhere", "an index names a file elsewhere"),
     "T7": (
         "test_pickle.py::test_memory_is_bounded_by_the_stream",
-        *attacks("zip: 1 GiB of zeros", "zip: 1,000,000 entries", "zstd: 4 GiB of zeros", "pickle: tuples of tuples, 2³⁰⁰"),
-        *attacks("pickle: 100,000 keys of one hash", "pickle: lists 1,000,000 deep", "JSON index nests 1,000,000 deep", "8,000 empty files"),
+        *attacks(
+            "zip: 1 GiB of zeros",
+            "zip: 1,000,000 entries",
+            "zstd: 4 GiB of zeros",
+            "pickle: tuples of tuples, 2³⁰⁰",
+        ),
+        *attacks(
+            "pickle: 100,000 keys of one hash",
+            "pickle: lists 1,000,000 deep",
+            "JSON index nests 1,000,000 deep",
+            "8,000 empty files",
+        ),
     ),
     "T8": ("test_emit.py::test_tables_print_nothing_that_steers_a_terminal", *attacks("control characters")),
     "T9": attacks("words of a shell", "line breaks"),
@@ -140,7 +192,9 @@ HELD = {
     "L6": ("test_hostile_peer.py::test_what_our_ranks_load_is_what_we_have_found",),
     "L7": ("test_secret.py::test_on_this_machine_none_is_needed",),
 }
-"""Number of a line -> the tests that fail when it stops being true, or when what is called a limit is none any more."""
+"""Number of a line -> the tests that fail when it stops being true, or when what is called a limit is none
+any more.
+"""
 
 
 def functions(file: str) -> set[str]:
@@ -165,7 +219,11 @@ def test_the_tests_of_a_line_are_there(number: str) -> None:
 
 def test_every_attack_holds_a_line() -> None:
     held = {name.removeprefix("attack: ") for names in HELD.values() for name in names}
-    near = {"files of a tree are links to /proc/self/mem", "JSON state nests 1,000,000 deep", "modules in the working directory: python -P -m"}
+    near = {
+        "files of a tree are links to /proc/self/mem",
+        "JSON state nests 1,000,000 deep",
+        "modules in the working directory: python -P -m",
+    }
     assert {a.name for a in attack.ATTACKS} - held == near
 
 
@@ -178,7 +236,9 @@ def test_limits_are_called_so() -> None:
 def test_the_page_quotes_every_attack() -> None:
     quoted = PAGE.partition("<!-- attacks -->")[2].partition("<!-- /attacks -->")[0]
     rows = [line.split(" | ") for line in quoted.strip().splitlines()[2:]]
-    assert [(row[0].removeprefix("| "), row[1]) for row in rows] == [(a.boundary, a.name) for a in attack.ATTACKS]
+    assert [(row[0].removeprefix("| "), row[1]) for row in rows] == [
+        (a.boundary, a.name) for a in attack.ATTACKS
+    ]
     assert {row[2].partition(":")[0] for row in rows} == {"fails", "limit"}
 
 

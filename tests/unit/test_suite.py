@@ -10,11 +10,15 @@ from places import SUPPORT, TESTS
 from rooms import ROOMS, imports, needs_torch, wants_torch
 
 
-@pytest.mark.parametrize(("seconds", "slow", "fails"), [(59.0, False, False), (61.0, False, True), (61.0, True, False)])
+@pytest.mark.parametrize(
+    ("seconds", "slow", "fails"), [(59.0, False, False), (61.0, False, True), (61.0, True, False)]
+)
 def test_a_test_that_takes_a_minute_of_cpu_time_is_marked_slow(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, seconds: float, slow: bool, fails: bool
 ) -> None:
-    guard = next(plugin for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "cpu_seconds"))
+    guard = next(
+        plugin for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "cpu_seconds")
+    )
     clock = iter([100.0, 100.0 + seconds])
     with monkeypatch.context() as patched:
         patched.setattr(guard, "cpu_seconds", lambda: next(clock))
@@ -41,7 +45,9 @@ def test_every_test_module_is_in_a_room() -> None:
 
 
 def test_what_asks_for_torch_inside_is_marked() -> None:
-    """A module that imports torch is marked by itself; a test that asks for it in its body says so, or it runs where there is none."""
+    """A module that imports torch is marked by itself; a test that asks for it in its body says so, or it
+    runs where there is none.
+    """
     unmarked = [
         f"{path.name}::{node.name}"
         for path in TESTS.rglob("test_*.py")

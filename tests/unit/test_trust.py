@@ -1,4 +1,6 @@
-"""Whose orders count: files and directories that only this user or root could have written, and how they are opened."""
+"""Whose orders count: files and directories that only this user or root could have written, and how they are
+opened.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,9 @@ def test_nothing_stays_open(own: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_opened(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_opened(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def swapped(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -219,7 +223,9 @@ def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_o
 
 
 @pytest.mark.parametrize(("group", "directory", "file"), [(False, 0o755, 0o644), (True, 0o775, 0o664)])
-def test_what_is_made_is_for_us_to_write_whatever_the_umask(own: Path, group: bool, directory: int, file: int) -> None:
+def test_what_is_made_is_for_us_to_write_whatever_the_umask(
+    own: Path, group: bool, directory: int, file: int
+) -> None:
     before = os.umask(0)
     try:
         trust.make(str(own / "a" / "b"), Trust(group=group))
@@ -267,7 +273,9 @@ def test_a_refusal_names_the_setting_once(own: Path) -> None:
     assert e.value.exit_code == 2 and "--trust-dir" in e.value.hint
 
 
-def test_a_directory_that_another_process_makes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_another_process_makes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nodes start together: between the look and the making, another one makes the directory above."""
     real, path = os.mkdir, tmp_path / "shared/j.meeting"
 

@@ -19,7 +19,10 @@ def test_the_first_that_loads_is_returned_with_its_trail():
     found = try_load(["bad1", "bad2", "good", "good2"], loader)
     assert found.value == {"from": "good"}
     assert found.candidate == "good"
-    assert [(a.candidate, str(a.error)) for a in found.trail] == [("bad1", "cannot parse bad1"), ("bad2", "cannot parse bad2")]
+    assert [(a.candidate, str(a.error)) for a in found.trail] == [
+        ("bad1", "cannot parse bad1"),
+        ("bad2", "cannot parse bad2"),
+    ]
 
 
 def test_later_candidates_are_not_touched():
@@ -35,7 +38,9 @@ def test_none_that_loads_is_an_error_with_the_trail_and_its_cause():
     assert e.value.exit_code == 4
     assert [c for c, _ in e.value.trail] == ["bad1", "bad2"]
     assert isinstance(e.value.__cause__, ValueError)
-    assert "none of 2 candidates loads; the last one, bad2, failed with ValueError: cannot parse bad2" in str(e.value)
+    assert "none of 2 candidates loads; the last one, bad2, failed with ValueError: cannot parse bad2" in str(
+        e.value
+    )
     assert e.value.hint
 
 

@@ -1,6 +1,8 @@
-"""A tar archive as Python's tarfile writes it: every header's sum, every padding byte and the zeros at the end are checked.
+"""A tar archive as Python's tarfile writes it: every header's sum, every padding byte and the zeros at the
+end are checked.
 
-Facts: POSIX.1-2008 pax (ustar header, extended headers); CPython Lib/tarfile.py (TarInfo.tobuf, create_pax_header).
+Facts: POSIX.1-2008 pax (ustar header, extended headers); CPython Lib/tarfile.py (TarInfo.tobuf,
+create_pax_header).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _PAX = 64 * 1024  # bytes of an extended header read at most
 
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
-    """Where the content of each regular member begins and ends. Raises Damage when the headers cannot be followed."""
+    """Where the content of each regular member begins and ends. Raises Damage when the headers cannot be
+    followed.
+    """
     found: dict[str, tuple[int, int]] = {}
     at, size = 0, None  # size: what an extended header says about the next member
     for _ in range(_MANY):
@@ -97,7 +101,9 @@ def _header(head: bytes, at: int) -> tuple[str, bytes, int]:
 
 
 def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> int | None:
-    """The member's size if the extended header says it; it does for 8 GiB and more. Each of its records is a line "length key=value"."""
+    """The member's size if the extended header says it; it does for 8 GiB and more. Each of its records is a
+    line "length key=value".
+    """
     if length > _PAX:
         raise Damage("bad-header", f"a pax header of {length:,} bytes", at)
     data, size, done = source.read(at, length), None, 0

@@ -1,7 +1,9 @@
-"""A strict zip reader: every byte of the archive must belong to a record, its header or the directory, and all three must agree.
+"""A strict zip reader: every byte of the archive must belong to a record, its header or the directory, and
+all three must agree.
 
-Facts: PKWARE APPNOTE 6.3.10 sections 4.3 to 4.5; what torch's archives look like is from caffe2/serialize/inline_container.cc and
-third_party/miniz-3.0.2. Offsets are relative to the source's beginning, so an archive inside another file needs only its own Source.
+Facts: PKWARE APPNOTE 6.3.10 sections 4.3 to 4.5; what torch's archives look like is from
+caffe2/serialize/inline_container.cc and third_party/miniz-3.0.2. Offsets are relative to the source's
+beginning, so an archive inside another file needs only its own Source.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _NEAR = 256
 class Record(NamedTuple):
     """One file of the archive, as its central directory entry has it; offsets and sizes in bytes.
 
-    ``header`` is where its local header lies, ``payload`` where its ``stored`` bytes begin (-1 when the local header is damaged),
-    ``size`` what they decompress to.
+    ``header`` is where its local header lies, ``payload`` where its ``stored`` bytes begin (-1 when the local
+    header is damaged), ``size`` what they decompress to.
     """
 
     name: str
@@ -67,7 +69,9 @@ class _Header(NamedTuple):
 
 
 class _Near:
-    """Reads a little more than asked, because a record's descriptor and the next record's header lie side by side."""
+    """Reads a little more than asked, because a record's descriptor and the next record's header lie side by
+    side.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
@@ -82,9 +86,11 @@ class _Near:
 
 
 def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Finding, None, list[Record]]:
-    """Check the container and return its records in file order. Raises Damage when there is no directory to go by.
+    """Check the container and return its records in file order. Raises Damage when there is no directory to
+    go by.
 
-    With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory entries alike.
+    With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory
+    entries alike.
     """
     end = yield from end_of(source, anatomy, comment=not torch)
     directory = yield from entries(source, end, torch, anatomy)
@@ -140,9 +146,11 @@ def _hidden(near: _Near, at: int) -> str:
 
 
 def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
-    """Where the payload begins, if every byte of the local header is as torch writes it, so that nothing needs a closer look; else -1.
+    """Where the payload begins, if every byte of the local header is as torch writes it, so that nothing
+    needs a closer look; else -1.
 
-    That is a stored record whose checksum and sizes follow it in a descriptor, with a field that pads its payload to 64 bytes.
+    That is a stored record whose checksum and sizes follow it in a descriptor, with a field that pads its
+    payload to 64 bytes.
     """
     if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
         return -1
@@ -213,7 +221,9 @@ def _sizes(e: Entry, head: _Header, name: str, *, wide: bool, torch: bool) -> It
 def _local_extras(
     e: Entry, fields: bytes, name: str, torch: bool
 ) -> Generator[Finding, None, tuple[bool, bool]]:
-    """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there are some that nothing checks."""
+    """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there
+    are some that nothing checks.
+    """
     wide = foreign = False
     for kind, value in extras(fields):
         if kind == 1:
@@ -222,9 +232,9 @@ def _local_extras(
                 struct.unpack(f"<{len(value) // 8}Q", value[: len(value) // 8 * 8]),
             )
             sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
-            if (
-                e.flags & 8
-            ):  # a descriptor follows, so they need not be known yet; miniz knows one of them, and adds the header's own offset
+            # With a descriptor behind the payload they need not be known yet; miniz knows one of them,
+            # and adds the header's own offset.
+            if e.flags & 8:
                 sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
             if len(value) % 8 or not any(parts in (s, (*s, e.header)) for s in sizes):
                 yield finding(
@@ -329,7 +339,9 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
 
 
 def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
-    """Put the CRCs of ``records`` and the bytes they protect into the anatomy, except for those ``skipped``, which have none."""
+    """Put the CRCs of ``records`` and the bytes they protect into the anatomy, except for those ``skipped``,
+    which have none.
+    """
     for r in records:
         if not r.stored or r.payload < 0:
             continue
@@ -349,6 +361,8 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
 
 
 def unsummed(records: Sequence[Record]) -> bool:
-    """Whether the writer stored no CRC at all: one record with CRC 0 is damaged, all of them are not (torch's set_crc32_options)."""
+    """Whether the writer stored no CRC at all: one record with CRC 0 is damaged, all of them are not (torch's
+    set_crc32_options).
+    """
     with_data = [r for r in records if r.size]
     return bool(with_data) and not any(r.crc for r in with_data)

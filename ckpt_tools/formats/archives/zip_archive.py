@@ -1,4 +1,6 @@
-"""Any other zip archive, such as Keras' .keras and numpy's .npz: the container and its checksums; what is inside is not interpreted."""
+"""Any other zip archive, such as Keras' .keras and numpy's .npz: the container and its checksums; what is
+inside is not interpreted.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ FORMAT = Format(
     protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
     limits=(
         "what the records hold is not interpreted, apart from the names in pickles",
-        "attributes, comments and the version of the writer are in the directory only, so a flipped bit in them cannot be seen",
+        (
+            "attributes, comments and the version of the writer are in the directory only, so a flipped bit"
+            " in them cannot be seen"
+        ),
     ),
     reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py; numpy/lib/_npyio_impl.py",
 )

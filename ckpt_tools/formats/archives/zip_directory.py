@@ -26,12 +26,14 @@ _MODE, _REGULAR = (
     1 << 31,
 )  # the attributes it gives to a record that has none, and the bit that says "a regular file"
 KNOWN = frozenset({0x5455, 0x7875, 0x5855, 0x7855, 0x000A, 0x7075, 0x6375, 0xCAFE, 0xD935})
-"""Extra fields of other programs: times, owners and names that every reader may ignore (APPNOTE 4.5.2, Info-ZIP's extrafld.txt)."""
+"""Extra fields of other programs: times, owners and names that every reader may ignore (APPNOTE 4.5.2,
+Info-ZIP's extrafld.txt).
+"""
 
 
 class Entry(NamedTuple):
-    """One entry; ``where`` is its own offset, ``header`` that of the record, ``wide`` counts its 64-bit numbers,
-    ``comment`` is a length in bytes.
+    """One entry; ``where`` is its own offset, ``header`` that of the record, ``wide`` counts its 64-bit
+    numbers, ``comment`` is a length in bytes.
     """
 
     raw: bytes
@@ -54,7 +56,7 @@ class Entry(NamedTuple):
 
 
 def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, list[Entry]]:
-    """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end."""
+    """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end"""
     _bound(end)
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
@@ -142,7 +144,9 @@ def _bound(end: End) -> None:
 def _sizes(
     extra: bytes, i: int, told: tuple[int, int, int], torch: bool, where: int
 ) -> Generator[Finding, None, tuple[int, int, int]]:
-    """Size, stored size and header offset of entry ``i``, those in its ZIP64 field before those in the entry."""
+    """Size, stored size and header offset of entry ``i``,
+    those in its ZIP64 field before those in the entry.
+    """
     for kind, value in extras(extra):
         if kind == 1:
             told = _wide(value, told, torch, where)
@@ -153,7 +157,9 @@ def _sizes(
 
 
 def _wide(value: bytes, told: tuple[int, int, int], torch: bool, where: int) -> tuple[int, int, int]:
-    """Size, stored size and header offset from a ZIP64 field: it holds those that the entry itself has no room for (APPNOTE 4.5.3)."""
+    """Size, stored size and header offset from a ZIP64 field: it holds those that the entry itself has no
+    room for (APPNOTE 4.5.3).
+    """
     missing = sum(v == _TOP for v in told)
     if len(value) < 8 * missing or (torch and len(value) != 8 * missing):
         raise Damage("bad-header", "a directory entry has a ZIP64 field of the wrong length", where)

@@ -1,4 +1,6 @@
-"""The end of a zip archive: finds the central directory from the end records, which must tile the file's last bytes exactly."""
+"""The end of a zip archive: finds the central directory from the end records, which must tile the file's last
+bytes exactly.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class End(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """What an end record says: entries on this disk, entries in all, bytes of the directory, and where it begins."""
+    """What an end record says: entries on this disk, entries in all, bytes of the directory, and where it
+    begins.
+    """
 
     here: int
     entries: int
@@ -110,7 +114,9 @@ def _contradicts(told: _Record, record: _Record, comment: bool) -> bool:
 
 
 def _place(source: Source, record: _Record, at: int, limit: int) -> Iterator[Finding]:
-    """Whether the directory ends at ``limit``, where the end records begin. Raises Damage where it cannot lie in the file."""
+    """Whether the directory ends at ``limit``, where the end records begin. Raises Damage where it cannot lie
+    in the file.
+    """
     start, size = record.start, record.size
     if start + size > limit or record.entries * 46 > size:
         raise Damage("bad-header", "the end record describes a directory that does not fit", at)
@@ -124,7 +130,9 @@ def _place(source: Source, record: _Record, at: int, limit: int) -> Iterator[Fin
 
 
 def _eocd(source: Source, comment: bool) -> Generator[Finding, None, int]:
-    """Where the end record lies. Raises Damage: without one the archive was never finished, because it is written last."""
+    """Where the end record lies. Raises Damage: without one the archive was never finished, because it is
+    written last.
+    """
     last = source.read(source.size - 22, 22) if source.size >= 22 else b""
     if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
         return source.size - 22

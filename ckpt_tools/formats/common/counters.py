@@ -1,4 +1,6 @@
-"""The count of updates that an optimizer keeps beside each parameter: the only thing in many optimizer files that says which step they are of."""
+"""The count of updates that an optimizer keeps beside each parameter: the only thing in many optimizer files
+that says which step they are of.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ _MOST = 1 << 53
 _STATE = re.compile(
     r"(^|[./])(exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state)([./]|$)"
 )
-"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a parameter."""
+"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a
+parameter.
+"""
 
 
 def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
-    """The highest of the first counters (torch/optim/adam.py: a scalar tensor ``step`` for each parameter; frozen ones lag), None without any."""
+    """The highest of the first counters (torch/optim/adam.py: a scalar tensor ``step`` for each parameter;
+    frozen ones lag), None without any.
+    """
     counts = []
     for t in tensors:
         if (
@@ -37,5 +43,7 @@ def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether a tensor's (or a file's) name says that it is what an optimizer keeps of a parameter: another at every step."""
+    """Whether a tensor's (or a file's) name says that it is what an optimizer keeps of a parameter: another
+    at every step.
+    """
     return _STATE.search(name) is not None

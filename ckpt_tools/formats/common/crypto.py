@@ -1,6 +1,8 @@
-"""Ciphers over a Source, by the optional package cryptography: random access to the plaintext, and GCM tags as checksums.
+"""Ciphers over a Source, by the optional package cryptography: random access to the plaintext, and GCM tags
+as checksums.
 
-The key is in no message and in no repr. Facts: NIST SP 800-38A and 38D; RFC 5652 section 6.3 (PKCS#7 padding).
+The key is in no message and in no repr. Facts: NIST SP 800-38A and 38D; RFC 5652 section 6.3 (PKCS#7
+padding).
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ KEYS = {"AES": (16, 24, 32), "SM4": (16,)}
 
 
 class Block(NamedTuple):
-    """``size`` bytes of ciphertext at file offset ``at`` that were encrypted in one go. ``iv_at`` and ``tag_at`` are file offsets, ``tag`` is empty where there is none."""
+    """``size`` bytes of ciphertext at file offset ``at`` that were encrypted in one go. ``iv_at`` and
+    ``tag_at`` are file offsets, ``tag`` is empty where there is none.
+    """
 
     at: int
     size: int
@@ -35,7 +39,9 @@ class Block(NamedTuple):
 
 @frozen
 class Scheme:
-    """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV, AES-CBC or SM4-CBC."""
+    """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV,
+    AES-CBC or SM4-CBC.
+    """
 
     mode: str
     key: bytes = field(repr=False)
@@ -48,7 +54,7 @@ class Scheme:
 
 
 def _parts(scheme: Scheme) -> tuple[Any, Any, Any]:
-    """(Cipher, modes, the algorithm with its key) of cryptography. Raises ImportError without that package."""
+    """(Cipher, modes, the algorithm with its key) of cryptography. Raises ImportError without that package"""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if scheme.mode.startswith("AES"):
@@ -78,14 +84,18 @@ def missing(scheme: Scheme) -> str:
 
 @lru_cache(maxsize=64)
 def _counter(scheme: Scheme, iv: bytes) -> int:
-    """The counter block of the first cipher block of a GCM message: what the cipher turned into its key stream."""
+    """The counter block of the first cipher block of a GCM message: what the cipher turned into its key
+    stream.
+    """
     cipher, modes, algorithm = _parts(scheme)
     stream = cipher(algorithm, modes.GCM(iv[: scheme.nonce])).encryptor().update(bytes(UNIT))
     return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
 
 
 def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
-    """``data`` that begins at cipher block ``first`` of a GCM message, decrypted. Only the low 32 bits of the counter count."""
+    """``data`` that begins at cipher block ``first`` of a GCM message, decrypted. Only the low 32 bits of the
+    counter count.
+    """
     cipher, modes, algorithm = _parts(scheme)
     start, out = _counter(scheme, iv), b""
     while data:
@@ -98,7 +108,9 @@ def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
 
 
 def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
-    """``length`` bytes of plaintext (and padding) from ``offset`` of a block; reads at most 47 bytes more than that."""
+    """``length`` bytes of plaintext (and padding) from ``offset`` of a block; reads at most 47 bytes more
+    than that.
+    """
     first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
     at = first * UNIT
     if scheme.mode.endswith("GCM"):
@@ -121,7 +133,9 @@ def padding(source: Source, scheme: Scheme, block: Block) -> int:
 
 
 class Decrypted:
-    """The plaintext of some blocks as a Source, each shorter than its ciphertext by its ``paddings``; a ShortRead carries plaintext offsets."""
+    """The plaintext of some blocks as a Source, each shorter than its ciphertext by its ``paddings``; a
+    ShortRead carries plaintext offsets.
+    """
 
     def __init__(
         self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]
@@ -157,7 +171,9 @@ class Decrypted:
 
 
 class Tag:
-    """A GCM tag as a running checksum: it is fed the nonce and then the ciphertext. The digest is the stored tag if that is right, b"" if not."""
+    """A GCM tag as a running checksum: it is fed the nonce and then the ciphertext. The digest is the stored
+    tag if that is right, b"" if not.
+    """
 
     def __init__(self, scheme: Scheme, tag: bytes) -> None:
         self._scheme, self._tag, self._nonce = scheme, tag, b""
@@ -184,7 +200,8 @@ class Tag:
 
 
 def is_noise(sample: bytes) -> bool:
-    """Whether all byte values are about equally frequent: so is what a wrong key leaves, but neither floats nor text.
+    """Whether all byte values are about equally frequent: so is what a wrong key leaves, but neither floats
+    nor text.
 
     A chi-square test at ten standard deviations.
     """

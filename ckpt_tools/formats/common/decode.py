@@ -1,6 +1,8 @@
-"""Compressed bytes decoded to see whether that works and how much comes out, in bounded memory and time; nothing that comes out is kept.
+"""Compressed bytes decoded to see whether that works and how much comes out, in bounded memory and time;
+nothing that comes out is kept.
 
-Ratios: RFC 8878 (a zstd block of 4 bytes may stand for 128 KiB), zlib's technical details (deflate ends at 1032:1); bzip2 goes beyond a million to one.
+Ratios: RFC 8878 (a zstd block of 4 bytes may stand for 128 KiB), zlib's technical details (deflate ends at
+1032:1); bzip2 goes beyond a million to one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 RATIO, FLOOR = 1100, 4 << 30
-"""Bytes that the data of one file may decode into: so many for each of its own, which is more than deflate can make, or so many if that is more."""
+"""Bytes that the data of one file may decode into: so many for each of its own, which is more than deflate
+can make, or so many if that is more.
+"""
 _SLOW = {"bz2": 16}
 """What a byte counts for where decoding is so many times slower."""
 _GUESS = 64 << 20
@@ -37,7 +41,9 @@ class _TooLong(Exception):
 
 
 class _Count:
-    """Where decoded bytes go: they are counted up to ``limit``. Apart from the decoder's owner, which would otherwise live in a cycle with it."""
+    """Where decoded bytes go: they are counted up to ``limit``. Apart from the decoder's owner, which would
+    otherwise live in a cycle with it.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
@@ -52,7 +58,8 @@ class _Count:
 class _Decoding:
     """As a Hash its digest says whether everything decoded, to ``size`` bytes if that is known.
 
-    Of what goes beyond ``limit`` nothing is known unless there is a size; with ``short``, that there is no such thing is all that the digest says.
+    Of what goes beyond ``limit`` nothing is known unless there is a size; with ``short``, that there is no
+    such thing is all that the digest says.
     """
 
     def __init__(self, size: int | None, limit: int, feed: _Feed, short: bool = False) -> None:
@@ -139,9 +146,11 @@ def decoding(
     size: int | None,
     ceiling: int | None = None,
 ) -> Iterator[Finding]:
-    """The content level's part: ``length`` bytes at ``offset`` must decode, to ``size`` bytes if that is known and no more than ``ceiling`` if that is.
+    """The content level's part: ``length`` bytes at ``offset`` must decode, to ``size`` bytes if that is
+    known and no more than ``ceiling`` if that is.
 
-    That is a Sum, so that every byte is read once and in bounded memory, but no checksum: its second reading covers nothing, so it counts for no coverage.
+    That is a Sum, so that every byte is read once and in bounded memory, but no checksum: its second reading
+    covers nothing, so it counts for no coverage.
     Yields ``too-complex`` once the file has used up what may come out of it.
     """
     weight, total = _SLOW.get(codec, 1), most(source)
@@ -151,7 +160,10 @@ def decoding(
     limit = max(RATIO // weight * length, _GUESS) if sure is None else sure
     if anatomy.decoded + weight * limit > total:
         if anatomy.decoded <= total:
-            why = f"{what}: {codec} data that may decode into {limit} bytes; from here on none in this file is decoded"
+            why = (
+                f"{what}: {codec} data that may decode into {limit} bytes; from here on none in this file is"
+                " decoded"
+            )
             yield finding("too-complex", why, offset=offset)
         anatomy.decoded = total + 1
         return

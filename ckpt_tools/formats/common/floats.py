@@ -1,4 +1,6 @@
-"""Floating-point types as bit patterns: where their exponents are, which patterns are no numbers, and which numbers somebody chose."""
+"""Floating-point types as bit patterns: where their exponents are, which patterns are no numbers, and which
+numbers somebody chose.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,13 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """How a float is laid out: bytes, bits of its mantissa, exponent bias. ``special`` is the smallest magnitude pattern that is no number.
+    """How a float is laid out: bytes, bits of its mantissa, exponent bias. ``special`` is the smallest
+    magnitude pattern that is no number.
 
-    ``inf`` says whether that one is infinity (all above it are NaN). With ``fnuz`` the pattern of -0 is the only NaN.
-    ``absurd`` is the power of two from which a value is absurd if it is also 2**``apart`` times the middle one; 0: such values are everyday.
+    ``inf`` says whether that one is infinity (all above it are NaN). With ``fnuz`` the pattern of -0 is the
+    only NaN.
+    ``absurd`` is the power of two from which a value is absurd if it is also 2**``apart`` times the middle
+    one; 0: such values are everyday.
     """
 
     width: int
@@ -51,7 +56,9 @@ def value(pattern: int, kind: Kind) -> float:
 
 
 def chosen(kind: Kind) -> set[int]:
-    """Magnitude patterns that programs write on purpose: the largest of each type (whole, half and 0.7 of it) and d * 10**k."""
+    """Magnitude patterns that programs write on purpose: the largest of each type (whole, half and 0.7 of it)
+    and d * 10**k.
+    """
     largest = [
         value(k.special - 1, k) for k in (KINDS[n] for n in ("float64", "float32", "bfloat16", "float16"))
     ]

@@ -31,12 +31,16 @@ class Damage(Exception):
 
 
 class Claim(NamedTuple):
-    """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's format.
+    """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's
+    format.
 
-    A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's segments, TensorFlow's data shards,
-    and a file may then be empty); any other is checked after the file's own format. An ``optional`` file need not be there.
-    The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look at them, one after the other.
-    With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's directory (an OCDBT tree).
+    A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's
+    segments, TensorFlow's data shards, and a file may then be empty); any other is checked after the file's
+    own format. An ``optional`` file need not be there.
+    The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look
+    at them, one after the other.
+    With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's
+    directory (an OCDBT tree).
     """
 
     format: str
@@ -51,14 +55,19 @@ class Claim(NamedTuple):
 class Anatomy:
     """What a structure pass learns about one file; checks fill it in.
 
-    ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys`` every top-level name
-    (for --require), ``sums`` the stored checksums with the bytes they cover (the content level is to check them),
-    ``globals`` every "module name" that a pickle in the file names, ``unlisted`` those that no list has. ``members`` is filled by indexes: a path relative to the file's own
-    directory, with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that directory) -> what is said about that file.
+    ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys``
+    every top-level name (for --require), ``sums`` the stored checksums with the bytes they cover (the content
+    level is to check them), ``globals`` every "module name" that a pickle in the file names, ``unlisted``
+    those that no list has. ``members`` is filled by indexes: a path relative to the file's own directory,
+    with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that
+    directory) -> what is said about that file.
     ``places`` says where each tensor that is a piece of a larger one lies in it.
-    ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe a part; -1 elsewhere.
-    ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset, length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one. ``regions`` is None unless a map of the bytes was asked for,
-    ``stats`` empty below the level values. ``identity`` is that of the file that was read, None when it changed meanwhile.
+    ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe
+    a part; -1 elsewhere.
+    ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset,
+    length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one.
+    ``regions`` is None unless a map of the bytes was asked for, ``stats`` empty below the level values.
+    ``identity`` is that of the file that was read, None when it changed meanwhile.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -93,7 +102,9 @@ RankGroups = tuple[tuple[int, ...], ...]
 """Ranks that hold the same state, group by group; every rank is in exactly one."""
 
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
-"""Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError, nothing else."""
+"""Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError,
+nothing else.
+"""
 
 
 def nothing_odd(_files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -108,19 +119,27 @@ def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
 
 @frozen
 class Format:
-    """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the names that may hold it.
+    """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the
+    names that may hold it.
 
-    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come from. ``names`` is a regular
-    expression for whole names that no suffix describes. Without ``state`` such files also lie beside code and pretrained models, or are made
-    before the first step: they are no sign of a training run. ``loader`` names the framework that loads such files (inspection/loadability.py), None says that there
-    is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``). ``index_of`` gives, for the name
-    of a file that cannot be understood without its index, the names that index may have, and nothing for all others.
-    ``ours`` is asked about a file that has the name but not the magic, where other software uses such names as well: False leaves it alone.
-    ``crosscheck`` compares the files of this format in one run, and gives (path, finding). ``beside`` says what is wrong with the
-    other files that the format keeps in a directory of its index files. ``final_mode`` are the permission bits that the framework
-    gives a finished file. ``hides_cuts``: a file cut between two of its records looks whole.
-    ``names_its_save``: the bytes hold an id or the path of the save, so two saves of one state are never equal.
-    ``rank_groups`` reads a directory of such files, which tell the ranks of a job of that size that hold the same state. It raises CkptError.
+    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come
+    from. ``names`` is a regular expression for whole names that no suffix describes. Without ``state`` such
+    files also lie beside code and pretrained models, or are made before the first step: they are no sign of a
+    training run. ``loader`` names the framework that loads such files (inspection/loadability.py), None says
+    that there is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files
+    unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``).
+    ``index_of`` gives, for the name of a file that cannot be understood without its index, the names that
+    index may have, and nothing for all others.
+    ``ours`` is asked about a file that has the name but not the magic, where other software uses such names
+    as well: False leaves it alone.
+    ``crosscheck`` compares the files of this format in one run, and gives (path, finding). ``beside`` says
+    what is wrong with the other files that the format keeps in a directory of its index files. ``final_mode``
+    are the permission bits that the framework gives a finished file. ``hides_cuts``: a file cut between two
+    of its records looks whole.
+    ``names_its_save``: the bytes hold an id or the path of the save, so two saves of one state are never
+    equal.
+    ``rank_groups`` reads a directory of such files, which tell the ranks of a job of that size that hold the
+    same state. It raises CkptError.
     """
 
     name: str
@@ -156,9 +175,11 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
 def inside(
     source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = ""
 ) -> Generator[Finding, None, Anatomy]:
-    """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is added to ``anatomy``, not its metadata.
+    """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is
+    added to ``anatomy``, not its metadata.
 
-    ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation. Returns the inner anatomy.
+    ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation.
+    Returns the inner anatomy.
     """
     inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     try:

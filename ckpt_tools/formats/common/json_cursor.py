@@ -1,4 +1,6 @@
-"""JSON text read piece by piece, so that neither the nesting nor the size of hostile JSON costs more than its text, and with a map of its bytes."""
+"""JSON text read piece by piece, so that neither the nesting nor the size of hostile JSON costs more than its
+text, and with a map of its bytes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _integer(text: str) -> int | float:
 
 
 class Span(NamedTuple):
-    """Characters ``start`` to ``stop`` of the text that may change unseen, and what they are; ``summed`` when a checksum over the data counts them in."""
+    """Characters ``start`` to ``stop`` of the text that may change unseen, and what they are; ``summed`` when
+    a checksum over the data counts them in.
+    """
 
     start: int
     stop: int
@@ -42,9 +46,11 @@ class Span(NamedTuple):
 
 
 class Cursor:
-    """A cursor over JSON text that begins at byte ``base`` of the file; every complaint is a Damage at a byte offset.
+    """A cursor over JSON text that begins at byte ``base`` of the file; every complaint is a Damage at a byte
+    offset.
 
-    ``texts`` is filled with the metadata, key -> (text, where). ``free`` lists what may change unseen, if a map is wanted (``mapped``).
+    ``texts`` is filled with the metadata, key -> (text, where). ``free`` lists what may change unseen, if a
+    map is wanted (``mapped``).
     """
 
     def __init__(self, text: str, base: int = 8, *, mapped: bool = False) -> None:
@@ -95,7 +101,9 @@ class Cursor:
         anatomy.explain(self.byte(at), self.byte(len(self.text)) - self.byte(at), what)
 
     def _mark_escapes(self, what: str) -> None:
-        """Hexadecimal digits of escapes mean the same in capitals and in small letters, which differ in one bit."""
+        """Hexadecimal digits of escapes mean the same in capitals and in small letters, which differ in one
+        bit.
+        """
         free = sorted(self.free)
         for m in _ESCAPE.finditer(self.text):
             for at in (m.start(1) + i for i, digit in enumerate(m[1]) if digit.isalpha()):
@@ -143,7 +151,9 @@ class Cursor:
             more = self.token(",}")
 
     def entry(self, name: str) -> dict[str, Any]:
-        """A tensor's description. It ends at its first closing brace, or, with keys that hold objects, at one of the next."""
+        """A tensor's description. It ends at its first closing brace, or, with keys that hold objects, at one
+        of the next.
+        """
         self.token("{")
         self.at -= 1
         self.value = self.at
@@ -160,7 +170,9 @@ class Cursor:
         raise self.bad(f"the description of tensor {name[:200]!r} is invalid: {why}")
 
     def skip(self) -> str:
-        """Pass over a value of any kind and return its text; what is longer than MAX_VALUE is refused, so that it costs no memory."""
+        """Pass over a value of any kind and return its text; what is longer than MAX_VALUE is refused, so
+        that it costs no memory.
+        """
         self.at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
         start, why = self.at, ""
         for length in (256, 4096, MAX_VALUE):  # short ones first: a piece of text is a copy

@@ -1,6 +1,8 @@
-"""JSON as training frameworks write it: read whole, in bounded time and memory, and refused where Python's own ``json.load`` refuses it.
+"""JSON as training frameworks write it: read whole, in bounded time and memory, and refused where Python's
+own ``json.load`` refuses it.
 
-Facts: Python 3.10 to 3.14, Lib/json/decoder.py and Modules/_json.c. ``NaN`` and ``Infinity`` are accepted, as Python writes and reads them.
+Facts: Python 3.10 to 3.14, Lib/json/decoder.py and Modules/_json.c. ``NaN`` and ``Infinity`` are accepted, as
+Python writes and reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from json import JSONDecodeError
 
 MAX_SIZE = 64 << 20
-"""Bytes of text; the largest that real checkpoints hold are vocabularies of some 35 MB (tokenizer.json of 262k words)."""
+"""Bytes of text; the largest that real checkpoints hold are vocabularies of some 35 MB (tokenizer.json of
+262k words).
+"""
 MAX_MEMORY = 280 << 20
 """Bytes that the text and its values may take in memory, estimated before they are made."""
 MAX_DEPTH = 500
@@ -38,13 +42,15 @@ class Text(NamedTuple):
 
 
 def _strip_strings(data: bytes) -> bytes:
-    """The text without its strings. Escapes go first, pair by pair, so that a quote is a quote; then every second piece is a string."""
+    """The text without its strings. Escapes go first, pair by pair, so that a quote is a quote; then every
+    second piece is a string.
+    """
     clean = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b"".join(clean.split(b'"')[::2])
 
 
 def _bound(data: bytes) -> None:
-    """Refuse what would cost the reader gigabytes or too deep a recursion; counts brackets outside strings."""
+    """Refuse what would cost the reader gigabytes or too deep a recursion; counts brackets outside strings"""
     quotes = data.count(b'"')
     cost = 2 * len(data) + quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
     if cost + data.count(b"{") * 72 > MAX_MEMORY:

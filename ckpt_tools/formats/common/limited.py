@@ -14,7 +14,9 @@ MANY = 20
 
 
 def limited(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The first MANY findings of each code, then one that counts the rest. Damage passes through, after that count."""
+    """The first MANY findings of each code, then one that counts the rest. Damage passes through, after that
+    count.
+    """
     seen: Counter[str] = Counter()
     damage: Damage | None = None
     try:

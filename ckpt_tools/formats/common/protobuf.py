@@ -1,6 +1,8 @@
-"""The few parts of protobuf's wire format that MindSpore's files use, read strictly and without loading contents.
+"""The few parts of protobuf's wire format that MindSpore's files use, read strictly and without loading
+contents.
 
-Facts: protobuf's encoding guide; a writer packs each number into as few bytes as it takes, so a longer form is damage here.
+Facts: protobuf's encoding guide; a writer packs each number into as few bytes as it takes, so a longer form
+is damage here.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Reader:
     def fields(
         self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a"
     ) -> Iterator[tuple[int, int, int]]:
-        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``; ``known`` are the keys that may occur."""
+        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``;
+        ``known`` are the keys that may occur.
+        """
         while at < limit:
             key = self.byte(at)
             if key not in known:
@@ -68,7 +72,9 @@ class Reader:
             at = start if number else start + value
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
-        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost page makes them."""
+        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost
+        page makes them.
+        """
         if not 0 < length <= bound:
             raise Damage("bad-header", f"a {what} of {length} bytes", at)
         raw = self.get(at, length)

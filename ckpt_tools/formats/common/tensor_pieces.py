@@ -12,7 +12,9 @@ from ckpt_tools.model.tensor import Box
 
 
 def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
-    """Tensors that the pieces in all files of one save do not fill; replicated tensors are in one file only."""
+    """Tensors that the pieces in all files of one save do not fill;
+    replicated tensors are in one file only.
+    """
     pieces: dict[str, list[Box]] = defaultdict(list)
     for file in files:
         for name, box in file.items():

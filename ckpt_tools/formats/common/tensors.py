@@ -1,4 +1,6 @@
-"""What MindSpore's and safetensors' files share: scalars worth showing, damaged words, and the zero tail of a file that was never filled."""
+"""What MindSpore's and safetensors' files share: scalars worth showing, damaged words, and the zero tail of a
+file that was never filled.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,20 @@ from ckpt_tools.model.report import Scalar
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
-_WORDS = "epoch_num step_num global_step cur_rank batch_num loss_scale global_batch_size epoch step last_epoch last_step"
+_WORDS = (
+    "epoch_num step_num global_step cur_rank batch_num loss_scale global_batch_size epoch step last_epoch"
+    " last_step"
+)
 PROGRESS = frozenset(_WORDS.split())
-"""Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): always kept, whatever else there is."""
+"""Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): always kept,
+whatever else there is.
+"""
 MAX_SCALARS = 64
 MAX_TEXT = 256
 MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
-"""More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes of objects."""
+"""More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes
+of objects.
+"""
 _PAGE = 4096
 _CODES = {
     "bool": "?",
@@ -34,7 +43,9 @@ _CODES |= {"float16": "e", "float32": "f", "float64": "d"}
 
 
 def near_miss(word: str, known: Iterable[str]) -> str | None:
-    """The known word that differs from ``word`` in exactly one bit: what a flipped bit leaves, and what no new name looks like."""
+    """The known word that differs from ``word`` in exactly one bit: what a flipped bit leaves, and what no
+    new name looks like.
+    """
     raw = word.encode("utf-8", "surrogatepass")
     for k in known:
         if len(k) == len(raw) and sum((a ^ b).bit_count() for a, b in zip(raw, k.encode(), strict=True)) == 1:
@@ -64,10 +75,12 @@ def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
 
 
 def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding | None:
-    """The mark of lost pages: zeros from a page border in the middle of a row of a tensor to the end of the file.
+    """The mark of lost pages: zeros from a page border in the middle of a row of a tensor to the end of the
+    file.
 
-    Genuine zeros (biases, moments, padded rows) begin where a tensor or a row begins, so those borders prove nothing; nor do
-    zeros in a vector. ``start`` is where the data begins. Reads one page for most files, at most about 40.
+    Genuine zeros (biases, moments, padded rows) begin where a tensor or a row begins, so those borders prove
+    nothing; nor do zeros in a vector. ``start`` is where the data begins. Reads one page for most files, at
+    most about 40.
     """
     last = (source.size - 1) // _PAGE
 

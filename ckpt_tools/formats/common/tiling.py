@@ -1,7 +1,7 @@
 """Whether boxes fill a shape without hole or overlap: the chunks of a sharded tensor.
 
-torch checks the same before it saves (torch/distributed/checkpoint/default_planner.py, _validate_global_plan): chunks in bounds, no two
-overlap, and their volumes add up to the tensor's.
+torch checks the same before it saves (torch/distributed/checkpoint/default_planner.py,
+_validate_global_plan): chunks in bounds, no two overlap, and their volumes add up to the tensor's.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ _FEW = 32
 
 
 class Untiled(NamedTuple):
-    """``kind`` is "bounds", "overlap", "hole" or "complex"; ``box`` is the position of the box that shows it, -1 for a hole."""
+    """``kind`` is "bounds", "overlap", "hole" or "complex"; ``box`` is the position of the box that shows it,
+    -1 for a hole.
+    """
 
     kind: str
     box: int
 
 
 def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
-    """The first reason why ``boxes`` do not fill ``shape`` exactly, None if they do. Boxes without volume need only lie inside.
+    """The first reason why ``boxes`` do not fill ``shape`` exactly, None if they do. Boxes without volume
+    need only lie inside.
 
-    Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything else it is bounded by "complex".
+    Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything
+    else it is bounded by "complex".
     """
     dims = [
         d for d, n in enumerate(shape) if n
@@ -95,7 +99,8 @@ def _cells(
 
 
 class _Runs(NamedTuple):
-    """One dimension of a group. ``regular``: any two extents are equal or disjoint. ``groups``: the boxes, cut wherever no extent reaches across.
+    """One dimension of a group. ``regular``: any two extents are equal or disjoint. ``groups``: the boxes,
+    cut wherever no extent reaches across.
 
     ``touching`` is a box whose extent overlaps that of the one before it, -1 if there is none.
     """

@@ -1,8 +1,10 @@
-"""Lost pages in the middle of numbers: zero from one page border to another, where neither is the border of a row.
+"""Lost pages in the middle of numbers: zero from one page border to another, where neither is the border of a
+row.
 
-A disk, a file system or a network copy loses whole pages; whoever writes zeros writes whole rows, whole tensors or single numbers. So
-zeros that begin and end exactly at page borders, both inside rows, of which one is a matrix's, among numbers that are not zero, are an accident
-(by chance one in a million runs of genuine zeros lies so).
+A disk, a file system or a network copy loses whole pages; whoever writes zeros writes whole rows, whole
+tensors or single numbers. So zeros that begin and end exactly at page borders, both inside rows, of which one
+is a matrix's, among numbers that are not zero, are an accident (by chance one in a million runs of genuine
+zeros lies so).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64":
 
 
 def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
-    """(start, stop) in bytes of the file of the whole zero pages in ``data``, which begins at ``offset``; adjacent ones are one run."""
+    """(start, stop) in bytes of the file of the whole zero pages in ``data``, which begins at ``offset``;
+    adjacent ones are one run.
+    """
     first = -offset % PAGE
     count = (len(data) - first) // PAGE
     if count < 1:
@@ -54,7 +58,9 @@ def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def watching(runs: list[tuple[int, int]]) -> Watch:
-    """Adds to ``runs`` the whole zero pages of what it is called with, as long as they are not too many to look at."""
+    """Adds to ``runs`` the whole zero pages of what it is called with, as long as they are not too many to
+    look at.
+    """
 
     def watch(offset: int, data: memoryview | bytes) -> None:
         if len(runs) < MOST:
@@ -116,13 +122,17 @@ def _around(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tenso
 
 
 def _inside_row(t: Tensor, edge: int) -> bool:
-    """Whether ``edge`` lies inside a row of floats: zeros that begin or end with a row, or with a block of it such as a head, may be genuine."""
+    """Whether ``edge`` lies inside a row of floats: zeros that begin or end with a row, or with a block of it
+    such as a head, may be genuine.
+    """
     width, at = _WIDTHS.get(t.dtype, 0), edge - (t.offset or 0)
     return width > 0 and len(t.shape) > 0 and at % (t.shape[-1] * width) != 0 and at % (BLOCK * width) != 0
 
 
 def _dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Whether the numbers of ``t`` beside the run are not zero: the next one, and nearly all in the page beyond ``edge``."""
+    """Whether the numbers of ``t`` beside the run are not zero: the next one, and nearly all in the page
+    beyond ``edge``.
+    """
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

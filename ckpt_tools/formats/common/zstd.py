@@ -1,6 +1,8 @@
-"""Zstandard frames, walked block by block without decoding them (_decode.py does that), and the package that decodes them.
+"""Zstandard frames, walked block by block without decoding them (_decode.py does that), and the package that
+decodes them.
 
-Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and numcodecs never write two.
+Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and
+numcodecs never write two.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def needs_zstd(offset: int, what: str) -> Finding:
 
 
 def stream(sink: Any, piece: int) -> Callable[[Any], object]:
-    """Takes compressed bytes and writes what they decode into to ``sink``, in pieces of that size. Raises ZstdError."""
+    """Takes compressed bytes and writes what they decode into to ``sink``, in pieces of that size. Raises
+    ZstdError.
+    """
     import zstandard
 
     write: Callable[[Any], object] = (
@@ -42,7 +46,9 @@ def stream(sink: Any, piece: int) -> Callable[[Any], object]:
 
 
 def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
-    """(length of the frame header, size of the content if it says, window size, whether a checksum follows the last block)."""
+    """(length of the frame header, size of the content if it says, window size, whether a checksum follows
+    the last block).
+    """
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
         raise Damage(

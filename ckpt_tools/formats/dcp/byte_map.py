@@ -1,7 +1,8 @@
-"""The map of a ``.metadata``'s bytes: which of its opcodes, names and numbers something else contradicts when one bit of them changes.
+"""The map of a ``.metadata``'s bytes: which of its opcodes, names and numbers something else contradicts when
+one bit of them changes.
 
-The pickle is walked once more, opcode by opcode, as pickletools does (CPython, Lib/pickletools.py). Whatever the walk does not know counts as
-unprotected to the end of the file.
+The pickle is walked once more, opcode by opcode, as pickletools does (CPython, Lib/pickletools.py). Whatever
+the walk does not know counts as unprotected to the end of the file.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ class _Stored(NamedTuple):
 
 
 class _Walk:
-    """Goes through the opcodes and says of each what of it may change unseen; keeps what the next ones need."""
+    """Goes through the opcodes and says of each what of it may change unseen;
+    keeps what the next ones need.
+    """
 
     def __init__(self, names: Collection[str], sizes: bool) -> None:
         self._names, self._sizes = names, sizes

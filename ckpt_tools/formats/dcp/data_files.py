@@ -1,7 +1,9 @@
-"""What ``.metadata`` says about one data file (``*.distcp``): its segments must fill it, and each must hold what it is said to hold.
+"""What ``.metadata`` says about one data file (``*.distcp``): its segments must fill it, and each must hold
+what it is said to hold.
 
-A segment is one whole torch.save archive (torch/distributed/checkpoint/filesystem.py, _write_item). With serialization_format SAFETENSORS the
-file ends in one safetensors blob for all its tensors; their segments then all begin where the blob does, with the tensor's size as length.
+A segment is one whole torch.save archive (torch/distributed/checkpoint/filesystem.py, _write_item). With
+serialization_format SAFETENSORS the file ends in one safetensors blob for all its tensors; their segments
+then all begin where the blob does, with the tensor's size as length.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Piece(NamedTuple):
 
 
 def bare(p: Piece) -> bool:
-    """Whether the length is that of the elements alone: an archive is always longer, so the bytes lie in a safetensors blob."""
+    """Whether the length is that of the elements alone: an archive is always longer, so the bytes lie in a
+    safetensors blob.
+    """
     return bool(p.dtype) and not p.transforms and p.length == math.prod(p.sizes) * ITEMSIZE.get(p.dtype, -1)
 
 
@@ -103,7 +107,9 @@ def _check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterato
 
 
 def _archive(source: Source, anatomy: Anatomy, p: Piece) -> Generator[Finding, None, list[Tensor]]:
-    """Check the torch.save archive of a segment, and name its checksums and regions after the entry. Returns its tensors."""
+    """Check the torch.save archive of a segment, and name its checksums and regions after the entry. Returns
+    its tensors.
+    """
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name = p.fqn[:200]
     inner = yield from inside(
@@ -153,7 +159,9 @@ def _noting(
 
 
 def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    """An object: a torch.save archive, as both planners that exist write it; or the plain pickle of another planner."""
+    """An object: a torch.save archive, as both planners that exist write it; or the plain pickle of another
+    planner.
+    """
     anatomy.keys.add(p.fqn)
     head = source.read(p.start, min(64, p.length))
     tail = source.read(p.start + p.length - 22, 22) if p.length >= 22 else b""

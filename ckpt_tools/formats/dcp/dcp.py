@@ -1,6 +1,8 @@
-"""torch.distributed.checkpoint: ``.metadata``, a pickle that says what every byte of the ``__<rank>_<k>.distcp`` files beside it holds.
+"""torch.distributed.checkpoint: ``.metadata``, a pickle that says what every byte of the
+``__<rank>_<k>.distcp`` files beside it holds.
 
-Facts: torch/distributed/checkpoint/{metadata,filesystem,default_planner}.py of torch 2.13, earlier ones from 2.0 on differ in attributes;
+Facts: torch/distributed/checkpoint/{metadata,filesystem,default_planner}.py of torch 2.13, earlier ones from
+2.0 on differ in attributes;
 megatron/core/dist_checkpointing/strategies/filesystem_async.py of Megatron-core 0.16.
 """
 
@@ -215,7 +217,8 @@ def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anato
         if clash:
             yield finding(
                 "bad-header",
-                f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it",
+                f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry"
+                " before it",
                 offset=0,
             )
         check = _nothing if clash else partial(data_files.check, pieces=pieces)
@@ -234,16 +237,34 @@ FORMAT = Format(
     suffixes=(".metadata", ".distcp"),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="each entry of a data file is a torch.save archive with a CRC-32 per record; .metadata gives each its place, shape and type, and has no checksum",
+    protects=(
+        "each entry of a data file is a torch.save archive with a CRC-32 per record; .metadata gives each its"
+        " place, shape and type, and has no checksum"
+    ),
     limits=(
-        "two entries of equal type and shape that changed places, or a whole data file of another step, look right",
-        ".metadata: a name that is stored once and repeated by reference, ids, paths of the save and deprecated tensor properties are not checked",
-        "entries changed by a transform (compression) are checked by length; safetensors entries have no checksum",
-        "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is not checked",
+        (
+            "two entries of equal type and shape that changed places, or a whole data file of another step,"
+            " look right"
+        ),
+        (
+            ".metadata: a name that is stored once and repeated by reference, ids, paths of the save and"
+            " deprecated tensor properties are not checked"
+        ),
+        (
+            "entries changed by a transform (compression) are checked by length; safetensors entries have no"
+            " checksum"
+        ),
+        (
+            "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is"
+            " not checked"
+        ),
     ),
     loader=None,
     unasked=True,
-    reference="torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13; Megatron-core 0.16: strategies/filesystem_async.py",
+    reference=(
+        "torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13;"
+        " Megatron-core 0.16: strategies/filesystem_async.py"
+    ),
     index=True,
     index_of=_index_of,
     names_its_save=True,

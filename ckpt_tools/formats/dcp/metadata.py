@@ -1,7 +1,9 @@
-"""The value of DCP's ``.metadata``, taken out of the stubs of its pickle: entries of the state_dict, and where the data files hold them.
+"""The value of DCP's ``.metadata``, taken out of the stubs of its pickle: entries of the state_dict, and
+where the data files hold them.
 
-Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13. Attributes that this module does not
-know are left alone: Megatron-core 0.8 to 0.15 adds ``mcore_data``. One that differs from a known one in a single bit is damage.
+Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13.
+Attributes that this module does not know are left alone: Megatron-core 0.8 to 0.15 adds ``mcore_data``. One
+that differs from a known one in a single bit is damage.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ CLASSES: dict[str, tuple[str, ...]] = {
         ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), ("pathlib", "pathlib._local")
     ),
 }
-"""Classes of a .metadata that need no trust, with the modules they come from: plain values, and the path that the save was given."""
+"""Classes of a .metadata that need no trust, with the modules they come from: plain values, and the path that
+the save was given.
+"""
 ATTRIBUTES = {
     "Metadata": (
         "state_dict_metadata",
@@ -79,7 +83,7 @@ HUGE = 1 << 62
 
 
 class Chunk(NamedTuple):
-    """One piece of a tensor: ``offsets`` and ``sizes`` in elements; ``at`` is where in the file it is said."""
+    """One piece of a tensor: ``offsets`` and ``sizes`` in elements; ``at`` is where in the file it is said"""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -87,7 +91,9 @@ class Chunk(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One name of the state_dict. Objects that are no tensors have ``dtype`` "" and neither shape nor chunks."""
+    """One name of the state_dict.
+    Objects that are no tensors have ``dtype`` "" and neither shape nor chunks.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -96,7 +102,8 @@ class Entry(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Where a data file holds one chunk or object: ``length`` bytes at ``start`` of ``path``. ``offsets`` is None for an object.
+    """Where a data file holds one chunk or object: ``length`` bytes at ``start`` of ``path``. ``offsets`` is
+    None for an object.
 
     ``hint`` is the chunk's position in its tensor's list, where readers look first.
     """
@@ -121,7 +128,9 @@ def is_class(value: Any, name: str) -> bool:
 
 
 def is_member(value: Call, name: str) -> bool:
-    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles members of enumerations."""
+    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles
+    members of enumerations.
+    """
     if value.func in GETATTR:
         return value.named in {
             (module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS
@@ -215,7 +224,9 @@ def _tensor(fqn: str, value: Any) -> Entry:
 
 
 def _properties(fqn: str, p: Any) -> Iterator[Finding]:
-    """TensorProperties.__getstate__: dtype, layout, requires_grad, memory format, pin_memory; all but the first are deprecated."""
+    """TensorProperties.__getstate__: dtype, layout, requires_grad, memory format, pin_memory; all but the
+    first are deprecated.
+    """
     dtype, layout, grad, memory, pin = p.state
     if dtype.name not in ITEMSIZE:
         yield finding("unknown-dtype", f"{fqn[:200]!r} has the type {dtype.name[:80]!r}", offset=p.offset)

@@ -1,4 +1,6 @@
-"""Objects of DCP that are no archives: plain pickles, and compressed ones. ``dcp.load`` hands each to torch.load, which unpickles it without asking."""
+"""Objects of DCP that are no archives: plain pickles, and compressed ones. ``dcp.load`` hands each to
+torch.load, which unpickles it without asking.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _PICKLES = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call", "needs-t
 
 
 def pickles(source: Source, anatomy: Anatomy, start: int, length: int) -> Iterator[Finding]:
-    """What the pickles at ``start`` name: torch's old format has five, any other caller of pickle reads one."""
+    """What the pickles at ``start`` name: torch's old format has five,
+    any other caller of pickle reads one.
+    """
     if legacy_magic(source.read(start, min(HEAD, length))):
         box = Anatomy(regions=None)
         yield from told_of(inside(source, start, length, torch_legacy.FORMAT.checks[Level.STRUCTURE], box))

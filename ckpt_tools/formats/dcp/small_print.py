@@ -1,4 +1,6 @@
-"""The small print of DCP's ``.metadata``: planner_data, storage_meta, version, the pickle's frame, and the classes that it names."""
+"""The small print of DCP's ``.metadata``: planner_data, storage_meta, version, the pickle's frame, and the
+classes that it names.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _MANY, _PAIRS = 1000, 200_000
 
 
 def strangers(names: Iterable[str]) -> Iterator[Finding]:
-    """What to say of the "module name" pairs that a pickle names: a note on those that need trust and that no .metadata of torch itself has."""
+    """What to say of the "module name" pairs that a pickle names: a note on those that need trust and that no
+    .metadata of torch itself has.
+    """
     known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules] + [
         "torch Size",
         "torch.serialization _get_layout",
@@ -58,9 +62,11 @@ def frame(source: Source, pickled: Pickled) -> Iterator[Finding]:
 
 
 def planner(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
-    """planner_data: name -> the keys that lead to it in the nested state_dict; joined by dots they are the name (_nested_dict.py).
+    """planner_data: name -> the keys that lead to it in the nested state_dict; joined by dots they are the
+    name (_nested_dict.py).
 
-    Other planners than torch's own may keep something else there, or nothing. Before torch 2.3 there could be more names than were saved.
+    Other planners than torch's own may keep something else there, or nothing. Before torch 2.3 there could be
+    more names than were saved.
     """
     if not isinstance(paths, dict) or not any(type(path) is tuple for path in paths.values()):
         return

@@ -1,4 +1,6 @@
-"""HDF5, as Keras writes ``.weights.h5``: the superblock, which says where the file ends. What lies behind it is not interpreted."""
+"""HDF5, as Keras writes ``.weights.h5``: the superblock, which says where the file ends. What lies behind it
+is not interpreted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _MASK = (1 << 32) - 1
 
 
 def lookup3(data: bytes) -> int:
-    """Bob Jenkins' lookup3 (hashlittle, initial value 0) of at most a few hundred bytes: the checksum of HDF5's metadata."""
+    """Bob Jenkins' lookup3 (hashlittle, initial value 0) of at most a few hundred bytes: the checksum of
+    HDF5's metadata.
+    """
 
     def rot(x: int, k: int) -> int:
         return ((x << k) | (x >> (32 - k))) & _MASK

@@ -1,7 +1,9 @@
-"""JSON files that checkpoints consist of: trainer_state.json, config.json, tokenizer.json, metadata.json, Orbax's _CHECKPOINT_METADATA and their like.
+"""JSON files that checkpoints consist of: trainer_state.json, config.json, tokenizer.json, metadata.json,
+Orbax's _CHECKPOINT_METADATA and their like.
 
-Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.19, megatron-core 0.16 (dist_checkpointing/core.py),
-mindformers 1.7 (checkpoint/utils.py), orbax-checkpoint 0.12.8 (metadata/checkpoint.py).
+Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.19, megatron-core 0.16
+(dist_checkpointing/core.py), mindformers 1.7 (checkpoint/utils.py), orbax-checkpoint 0.12.8
+(metadata/checkpoint.py).
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-_STATES = "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info"
+_STATES = (
+    "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|"
+    "rng_state|training_info"
+)
 _MODELS = (
     "config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|"
     "model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
@@ -25,16 +30,30 @@ _TOKENS = (
     "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|"
     "feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config"
 )
-_RECORDS = "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint"
+_RECORDS = (
+    "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|"
+    "global_process_metadata|mesh_metadata|checkpoint"
+)
 _NAMES = (
     rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|"
     r"_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
 )
-"""Whole names. Indexes of shards (*.index.json), integrity.json Orbax's _METADATA and zarr's array metadata are formats of their own."""
+"""Whole names. Indexes of shards (*.index.json), integrity.json Orbax's _METADATA and zarr's array metadata
+are formats of their own.
+"""
 _SCALARS = (
-    "global_step", "epoch", "max_steps", "iteration", "step", "sharded_backend", "sharded_backend_version", "last_epoch", "last_step",
-    "init_timestamp_nsecs", "commit_timestamp_nsecs",
-)  # fmt: skip
+    "global_step",
+    "epoch",
+    "max_steps",
+    "iteration",
+    "step",
+    "sharded_backend",
+    "sharded_backend_version",
+    "last_epoch",
+    "last_step",
+    "init_timestamp_nsecs",
+    "commit_timestamp_nsecs",
+)
 _MAX_KEYS = 10_000
 
 
@@ -86,9 +105,15 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="nothing; the text must be well-formed",
     limits=(
-        "a change that leaves well-formed JSON is not seen: another digit, another letter in a text, a cut that takes only the last line end",
+        (
+            "a change that leaves well-formed JSON is not seen: another digit, another letter in a text, a"
+            " cut that takes only the last line end"
+        ),
         "files of more than 64 MiB are not read",
     ),
     loader=None,
-    reference="transformers 5.23: trainer_callback.py; megatron-core 0.16: dist_checkpointing/core.py; orbax-checkpoint 0.12.8: metadata/checkpoint.py",
+    reference=(
+        "transformers 5.23: trainer_callback.py; megatron-core 0.16: dist_checkpointing/core.py;"
+        " orbax-checkpoint 0.12.8: metadata/checkpoint.py"
+    ),
 )

@@ -1,8 +1,9 @@
-"""Megatron-core's ``integrity.json``: the SHA-256 of every regular file beside it, written last when a save asks for it.
+"""Megatron-core's ``integrity.json``: the SHA-256 of every regular file beside it, written last when a save
+asks for it.
 
-Facts: Megatron-LM of 2026-04 and later, megatron/core/dist_checkpointing/integrity.py: ``{"algorithm": "sha256", "files": {name: hex}}``, indented
-by two; the reader hashes each file that is listed and refuses a missing one, another digest, or another algorithm. Files that are not listed
-are not its business.
+Facts: Megatron-LM of 2026-04 and later, megatron/core/dist_checkpointing/integrity.py: ``{"algorithm":
+"sha256", "files": {name: hex}}``, indented by two; the reader hashes each file that is listed and refuses a
+missing one, another digest, or another algorithm. Files that are not listed are not its business.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256 for each file that was in the directory when it was written, as a whole",
     limits=(
-        "files that it does not list are not covered, and it does not cover itself: who changes a file and its digest is not seen",
+        (
+            "files that it does not list are not covered, and it does not cover itself: who changes a file"
+            " and its digest is not seen"
+        ),
         "a set of files that was replaced together with its integrity.json looks right",
     ),
     loader=None,

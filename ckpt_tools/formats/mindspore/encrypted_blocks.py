@@ -1,8 +1,11 @@
-"""The framing of MindSpore's encrypted ``.ckpt``: blocks that were encrypted one by one. No key is needed to follow them.
+"""The framing of MindSpore's encrypted ``.ckpt``: blocks that were encrypted one by one. No key is needed to
+follow them.
 
 Facts: mindspore/core/utils/crypto.cc of MindSpore 1.3 to 2.10. All integers are 32-bit little-endian:
-magic | GCM only: tag[16] | block_len | iv_len = 16 | iv[16] | cipher_len | cipher, with block_len = 4 + iv_len + 4 + cipher_len.
-MindSpore 1.x wrote the magic of AES-GCM for AES-CBC too, and no tags; its first blocks held 512 MiB instead of 64.
+magic | GCM only: tag[16] | block_len | iv_len = 16 | iv[16] | cipher_len | cipher, with block_len = 4 +
+iv_len + 4 + cipher_len.
+MindSpore 1.x wrote the magic of AES-GCM for AES-CBC too, and no tags; its first blocks held 512 MiB instead
+of 64.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024
 
 
 class Framing(NamedTuple):
-    """``mode`` is what the magic says. ``old`` is the layout of 1.x, where the magic does not tell GCM from CBC. ``full`` is whether the last block is."""
+    """``mode`` is what the magic says. ``old`` is the layout of 1.x, where the magic does not tell GCM from
+    CBC. ``full`` is whether the last block is.
+    """
 
     mode: str
     old: bool
@@ -34,7 +39,9 @@ class Framing(NamedTuple):
 
     @property
     def twin(self) -> bool:
-        """Whether one flipped bit in the first magic gives the framing of another mode. Further blocks would contradict it."""
+        """Whether one flipped bit in the first magic gives the framing of another mode. Further blocks would
+        contradict it.
+        """
         return len(self.blocks) == 1 and self.even and not self.blocks[0].tag
 
     def explain(self, anatomy: Anatomy, twin: bool) -> None:
@@ -144,6 +151,9 @@ def _block(source: Source, at: int, i: int, rules: _Rules) -> Block:
 def _after_last(source: Source, at: int, left: int) -> Damage:
     """Only the last block may be short, so nothing can follow a short one."""
     if left == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
-        text = "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and cannot decrypt that: without the last 17 bytes it loads"
+        text = (
+            "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and cannot"
+            " decrypt that: without the last 17 bytes it loads"
+        )
         return Damage("trailing-data", text, at)
     return Damage("trailing-data", f"{left} bytes follow the last block", at)

@@ -1,6 +1,8 @@
-"""MindSpore's ``.ckpt``: records of one tensor each (_mindspore_records.py), then, with ``crc_check=True``, a CRC-32 over all of them.
+"""MindSpore's ``.ckpt``: records of one tensor each (_mindspore_records.py), then, with ``crc_check=True``, a
+CRC-32 over all of them.
 
-Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of MindSpore 2.0 to 2.10.
+Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of
+MindSpore 2.0 to 2.10.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from ckpt_tools.storage import Source
 
 
 def _magic(head: bytes) -> bool:
-    """A record whose first field is its tag, as far as ``head`` shows it: the format has no magic of its own."""
+    """A record whose first field is its tag,
+    as far as ``head`` shows it: the format has no magic of its own.
+    """
     numbers, at = list[int](), 0
     for _ in "record", "tag":
         if head[at : at + 1] != b"\n":
@@ -52,7 +56,9 @@ def _magic(head: bytes) -> bool:
 
 
 def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
-    """Note the CRC trailer, if there is one. Its loader looks for the literal 17 bytes before the end, and so does this."""
+    """Note the CRC trailer, if there is one. Its loader looks for the literal 17 bytes before the end, and so
+    does this.
+    """
     end = reader.size - TRAILER
     raw = reader.get(end, TRAILER) if end >= 0 else b""
     anatomy.metadata["crc_trailer"] = raw[:7] == LITERAL
@@ -68,9 +74,11 @@ def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
 
 @dataclass
 class _Walk:
-    """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow, ``pieces`` are its records.
+    """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow,
+    ``pieces`` are its records.
 
-    ``lone`` are tensors whose dims are [0] or [1], ``styles`` where the last scalar was written as each generation of MindSpore writes them.
+    ``lone`` are tensors whose dims are [0] or [1], ``styles`` where the last scalar was written as each
+    generation of MindSpore writes them.
     ``plain`` are the bytes that the writer's CRC counts in, up to ``edge``.
     """
 
@@ -118,7 +126,9 @@ def _finish(
 
 
 def _names(anatomy: Anatomy, pieces: list[Record]) -> None:
-    """Explain the tags of one name: those of a tensor's pieces must be the same, or the pieces do not make up the tensor."""
+    """Explain the tags of one name: those of a tensor's pieces must be the same, or the pieces do not make up
+    the tensor.
+    """
     split = len(pieces) > 1 and len(pieces[0].contents) == 1
     for r in pieces if anatomy.regions is not None else ():
         if split:
@@ -193,7 +203,9 @@ def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:
 
 
 def _lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Files without the CRC trailer that most of their run carry: cut by exactly its bytes, or saved otherwise."""
+    """Files without the CRC trailer that most of their run carry: cut by exactly its bytes, or saved
+    otherwise.
+    """
     saved = [(p, r) for p, r in files if p.kind is Kind.PERIODIC and r.tensors]
     without = [p for p, r in saved if not r.metadata.get("crc_trailer")]
     if 2 * len(without) < len(saved):
@@ -208,13 +220,25 @@ FORMAT = Format(
     suffixes=(".ckpt",),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="with crc_check=True a CRC-32 in the last 17 bytes covers every byte before it, map parameters and random_op excepted; without it, nothing but lengths, dims and types, which fix each other",
+    protects=(
+        "with crc_check=True a CRC-32 in the last 17 bytes covers every byte before it, map parameters and"
+        " random_op excepted; without it, nothing but lengths, dims and types, which fix each other"
+    ),
     limits=(
         "without the CRC trailer a flipped bit in a tensor's content or name cannot be seen",
-        "a file cut at the border of two records, or by exactly the 17 bytes of the trailer, is whole in itself; its tensors then differ from those of other steps",
+        (
+            "a file cut at the border of two records, or by exactly the 17 bytes of the trailer, is whole in"
+            " itself; its tensors then differ from those of other steps"
+        ),
         "parameters removed by remove_redundancy leave no trace",
-        "with map parameters or random_op records, either reading of the CRC is accepted: with them (the loader's) or without (the writer's)",
-        "files saved with parameters offloaded to disk carry a CRC that leaves those out: they fail here as they fail in MindSpore with crc_check=True",
+        (
+            "with map parameters or random_op records, either reading of the CRC is accepted: with them (the"
+            " loader's) or without (the writer's)"
+        ),
+        (
+            "files saved with parameters offloaded to disk carry a CRC that leaves those out: they fail here"
+            " as they fail in MindSpore with crc_check=True"
+        ),
         "a tensor with a zero in its shape is dropped by the writer",
     ),
     loader="mindspore",

@@ -1,7 +1,10 @@
-"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks, each encrypted alone (_mindspore_blocks.py).
+"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks, each encrypted alone
+(_mindspore_blocks.py).
 
-Without a key only the framing is read. With one (``Anatomy.key``) the plaintext is checked as the plain file is, and every GCM tag is a checksum.
-Facts: ``_encrypt`` and ``_decrypt`` of MindSpore 2.10 (checked by decrypting with another library), mindspore/train/serialization.py (``_exec_save``).
+Without a key only the framing is read. With one (``Anatomy.key``) the plaintext is checked as the plain file
+is, and every GCM tag is a checksum.
+Facts: ``_encrypt`` and ``_decrypt`` of MindSpore 2.10 (checked by decrypting with another library),
+mindspore/train/serialization.py (``_exec_save``).
 """
 
 from __future__ import annotations
@@ -46,7 +49,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.metadata["encryption"] = mode
     anatomy.metadata["encrypted_blocks"] = len(f.blocks)
     if f.full:  # one intact file in 67 million ends like this
-        text = f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two blocks"
+        text = (
+            f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two"
+            " blocks"
+        )
         yield finding("truncated", text, offset=source.size, severity=Severity.WARNING)
     if anatomy.key is not None:
         yield from _with_key(source, anatomy, f, anatomy.key)
@@ -112,7 +118,9 @@ def _stop(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
 
 
 def _choose(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
-    """The scheme that leaves what begins like a checkpoint; if none does, for the beginning may be damaged, one that leaves anything but noise."""
+    """The scheme that leaves what begins like a checkpoint; if none does, for the beginning may be damaged,
+    one that leaves anything but noise.
+    """
     first, last = f.blocks[0], f.blocks[-1]
     for s in schemes:
         if mindspore_ckpt.FORMAT.magic(decrypt(source, s, first, 0, min(HEAD, first.size))):
@@ -160,7 +168,9 @@ def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
 
 
 def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
-    """Check the plaintext as a plain file; findings lie where its ciphertext does. Its tensors have no place in the file."""
+    """Check the plaintext as a plain file; findings lie where its ciphertext does. Its tensors have no place
+    in the file.
+    """
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
         whole, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
@@ -197,10 +207,22 @@ FORMAT = Format(
     protects="AES-GCM: with the key, a tag per block over all its bytes; AES-CBC and SM4-CBC: nothing",
     limits=(
         "without the key only the framing is checked, and names, steps and tensors are not known",
-        "without a tag (CBC, and all of MindSpore 1.x) a flipped bit in a tensor's content or name cannot be seen even with the key",
-        "nothing protects the number and order of blocks: a file of several blocks that lost whole ones in the middle has a valid framing",
-        "a key that leaves noise is said to be wrong: in a file that is damaged from end to end the right one does as well",
+        (
+            "without a tag (CBC, and all of MindSpore 1.x) a flipped bit in a tensor's content or name cannot"
+            " be seen even with the key"
+        ),
+        (
+            "nothing protects the number and order of blocks: a file of several blocks that lost whole ones"
+            " in the middle has a valid framing"
+        ),
+        (
+            "a key that leaves noise is said to be wrong: in a file that is damaged from end to end the right"
+            " one does as well"
+        ),
         "one bit tells the magic of a CBC file of one block from that of MindSpore 1.x",
     ),
-    reference="MindSpore 2.10: mindspore/train/serialization.py, _encrypt; mindspore/core/utils/crypto.cc; blocks decrypted with an independent library",
+    reference=(
+        "MindSpore 2.10: mindspore/train/serialization.py, _encrypt; mindspore/core/utils/crypto.cc; blocks"
+        " decrypted with an independent library"
+    ),
 )

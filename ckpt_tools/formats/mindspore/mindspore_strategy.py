@@ -1,7 +1,8 @@
-"""MindSpore's strategy file (``src_strategy_<rank>.ckpt`` or ``.json``): how the parameters of a pipeline stage are cut over its ranks; and its
-group file, which lists communication groups.
+"""MindSpore's strategy file (``src_strategy_<rank>.ckpt`` or ``.json``): how the parameters of a pipeline
+stage are cut over its ranks; and its group file, which lists communication groups.
 
-Facts: node_strategy.proto, mindspore/ccsrc strategy_checkpoint_info.cc and mindspore/parallel/_parallel_serialization.py of MindSpore 2.0 to 2.10.
+Facts: node_strategy.proto, mindspore/ccsrc strategy_checkpoint_info.cc and
+mindspore/parallel/_parallel_serialization.py of MindSpore 2.0 to 2.10.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"(\s*:)?|-?[0-9][-+.0-9eE]*|[\t\r]+', r
 
 
 def _magic(head: bytes) -> bool:
-    """``current_stage``, then an operator's strategy or a parameter's layout, which begins with its name; or the JSON form; or a group."""
+    """``current_stage``, then an operator's strategy or a parameter's layout, which begins with its name; or
+    the JSON form; or a group.
+    """
     return _BEGIN.match(head) is not None or _JSON.match(head) is not None or begins_like_groups(head)
 
 
@@ -111,10 +114,16 @@ FORMAT = Format(
     limits=(
         "a flipped bit in a name or a number that still makes sense cannot be seen",
         "a protobuf file cut at the border of two layouts, or of two groups, is whole in itself",
-        "the JSON form is recognised by names such as src_strategy_0.json only, or when it is named itself; --strategy-dir reads any",
+        (
+            "the JSON form is recognised by names such as src_strategy_0.json only, or when it is named"
+            " itself; --strategy-dir reads any"
+        ),
         "a group file whose first group has a long name and few ranks is taken for a checkpoint",
     ),
-    reference="MindSpore 2.10: node_strategy.proto, strategy_checkpoint_info.cc, mindspore/parallel/_parallel_serialization.py",
+    reference=(
+        "MindSpore 2.10: node_strategy.proto, strategy_checkpoint_info.cc,"
+        " mindspore/parallel/_parallel_serialization.py"
+    ),
     loader=None,
     rank_groups=_rank_groups,
 )

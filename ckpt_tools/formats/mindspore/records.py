@@ -1,7 +1,10 @@
-"""The records of MindSpore's ``.ckpt``: each is a protobuf ``Checkpoint`` with one ``Value``, read here without protobuf.
+"""The records of MindSpore's ``.ckpt``: each is a protobuf ``Checkpoint`` with one ``Value``, read here
+without protobuf.
 
-Facts: checkpoint.proto and mindspore/train/serialization.py (``_write_parameter_data``, ``_write_mapparameter``) of MindSpore 2.0 to 2.10.
-The walk is stricter than protobuf's own reader: the writer knows one order of fields, so another order is damage.
+Facts: checkpoint.proto and mindspore/train/serialization.py (``_write_parameter_data``,
+``_write_mapparameter``) of MindSpore 2.0 to 2.10.
+The walk is stricter than protobuf's own reader: the writer knows one order of fields, so another order is
+damage.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xd
 """How an encrypted file begins -> its mode."""
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
-_PLAIN = "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64 Complex128"
+_PLAIN = (
+    "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64"
+    " Complex128"
+)
 _BITS = {"bool": 8, "bfloat16": 16} | {
     f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
 }
@@ -39,14 +45,17 @@ TYPES |= {
     "Float8E5M2": ("float8_e5m2", 1),
     "HiFloat8": ("hifloat8", 1),
 }
-"""tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values each."""
+"""tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values
+each.
+"""
 MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
 OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
 
 
 @dataclass
 class Content:
-    """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag, adjacent, each with the full dims.
+    """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag,
+    adjacent, each with the full dims.
 
     ``places`` are the file offsets of the TensorProto's first byte and of that behind its dims.
     """
@@ -93,7 +102,9 @@ class Content:
         )
 
     def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
-        """Content size against dims and type; the loader itself does not compare them (too long corrupts its heap)."""
+        """Content size against dims and type; the loader itself does not compare them (too long corrupts its
+        heap).
+        """
         if self.type in OPAQUE:
             if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
                 yield finding(
@@ -127,15 +138,21 @@ class Content:
                     offset=self.offset,
                 )
         elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
-            text = f"tensor {self.name[:200]!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file holds {self.nbytes}"
-            # the pieces of a split tensor that were never written look like this: the file is cut at the border of two records
+            text = (
+                f"tensor {self.name[:200]!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file"
+                f" holds {self.nbytes}"
+            )
+            # the pieces of a split tensor that were never written look like this: the file is cut at the
+            # border of two records
             yield finding(
                 "truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset
             )
 
 
 class Record(NamedTuple):
-    """A Value from byte ``start`` to ``end``, whose tag lies at ``tag`` and takes ``tag_size`` bytes. A map parameter has three contents, others one."""
+    """A Value from byte ``start`` to ``end``, whose tag lies at ``tag`` and takes ``tag_size`` bytes. A map
+    parameter has three contents, others one.
+    """
 
     start: int
     end: int
@@ -145,7 +162,9 @@ class Record(NamedTuple):
     contents: list[Content]
 
     def explain(self, anatomy: Anatomy) -> None:
-        """What the bytes are, those of the tag and of a lone dim excepted. Every length is fixed by what it encloses, and every content by its dims."""
+        """What the bytes are, those of the tag and of a lone dim excepted. Every length is fixed by what it
+        encloses, and every content by its dims.
+        """
         anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
         at = self.tag + self.tag_size
         for c in self.contents:
@@ -229,7 +248,8 @@ def _no_record(reader: Reader, at: int, end: int) -> Damage:
     if rest[:4] in CIPHERS:
         return Damage(
             "bad-header",
-            "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the file",
+            "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the"
+            " file",
             at,
         )
     return Damage("bad-header", f"no record begins here: {rest[:8]!r}", at)
@@ -270,7 +290,9 @@ def _record(reader: Reader, at: int) -> Record:
 
 
 def records(reader: Reader, end: int) -> Iterator[Record]:
-    """Each record up to ``end``. Raises Damage at the first byte that is no record, and where the file ends inside one."""
+    """Each record up to ``end``. Raises Damage at the first byte that is no record, and where the file ends
+    inside one.
+    """
     at = count = 0
     while at < end:
         if reader.byte(at) != 0x0A:

@@ -1,7 +1,9 @@
-"""Which ranks hold the same bytes, from the layouts of parameters in a MindSpore strategy file. Pure arithmetic on what either form of the file says.
+"""Which ranks hold the same bytes, from the layouts of parameters in a MindSpore strategy file. Pure
+arithmetic on what either form of the file says.
 
-Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_opt_shard``) and mindspore/train/serialization.py
-(``_get_cur_rank_dp``) of MindSpore 2.10. Where those pass over a parameter that they cannot place, its ranks count as different here.
+Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_opt_shard``) and
+mindspore/train/serialization.py (``_get_cur_rank_dp``) of MindSpore 2.10. Where those pass over a parameter
+that they cannot place, its ranks count as different here.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ IGNORED = ("accu_grads", "inputs")
 """Names that begin like this are buffers, whose layout says nothing about the checkpoint."""
 
 _WORDS = (
-    "current_stage parallel_strategy_item parallel_layout_item stage parallel_strategy dev_matrix tensor_map tensor_shape field "
-    "opt_weight_shard_step opt_weight_shard_size param_split_shape indices_offset"
+    "current_stage parallel_strategy_item parallel_layout_item stage parallel_strategy dev_matrix tensor_map"
+    " tensor_shape field opt_weight_shard_step opt_weight_shard_size param_split_shape indices_offset"
 )
 KEYS = frozenset(_WORDS.split())
 """Every key of the JSON form."""
@@ -28,9 +30,9 @@ _MERGED = re.compile(r"(\d{1,9})-(.+)", re.DOTALL)
 
 
 class Layout(NamedTuple):
-    """How a parameter lies on the devices of its pipeline stage: ``devices`` is the shape of their grid, ``split`` are the axes of the grid
-    along which the tensor is cut, counted from the right. ``shard_size`` is the number of optimizer shards: 0 none, -1 as many as
-    ``shard_step`` leaves.
+    """How a parameter lies on the devices of its pipeline stage: ``devices`` is the shape of their grid,
+    ``split`` are the axes of the grid along which the tensor is cut, counted from the right. ``shard_size``
+    is the number of optimizer shards: 0 none, -1 as many as ``shard_step`` leaves.
     """
 
     name: str
@@ -41,13 +43,17 @@ class Layout(NamedTuple):
 
 
 class Strategy(NamedTuple):
-    """What a strategy file says. ``stage`` is the pipeline stage it is of, None when it does not say or was merged from several."""
+    """What a strategy file says. ``stage`` is the pipeline stage it is of, None when it does not say or was
+    merged from several.
+    """
 
     stage: int | None
     layouts: tuple[Layout, ...]
 
     def by_stage(self) -> Mapping[int | None, Sequence[Layout]]:
-        """The layouts of each stage. MindSpore's merge_pipeline_strategys writes the stage before each name: ``1-backbone.weight``."""
+        """The layouts of each stage. MindSpore's merge_pipeline_strategys writes the stage before each name:
+        ``1-backbone.weight``.
+        """
         named = [(m, layout) for layout in self.layouts if (m := _MERGED.fullmatch(layout.name))]
         if len(named) < len(self.layouts):
             return {self.stage: self.layouts}
@@ -60,7 +66,9 @@ class Strategy(NamedTuple):
 def make_layout(
     name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int
 ) -> Layout:
-    """A layout whose numbers make sense. ``maps`` hold, for the axes of the tensor, axes of the grid or -1. Raises ValueError."""
+    """A layout whose numbers make sense. ``maps`` hold, for the axes of the tensor, axes of the grid or -1.
+    Raises ValueError.
+    """
     if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
         raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
     axes = [axis for entries in maps for axis in entries]
@@ -121,16 +129,23 @@ def _numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def uneven(strategy: Strategy) -> str:
-    """Why the grids of devices contradict each other, "" if they do not: those of one stage have the same number of devices."""
+    """Why the grids of devices contradict each other, "" if they do not: those of one stage have the same
+    number of devices.
+    """
     for layouts in strategy.by_stage().values():
         counts = {prod(e.devices) for e in layouts}
         if len(counts) > 1:
-            return f"the parameters of a stage lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices"
+            return (
+                f"the parameters of a stage lie on grids of {' and '.join(map(str, sorted(counts)[:4]))}"
+                " devices"
+            )
     return ""
 
 
 def _groups(layout: Layout) -> list[tuple[int, ...]]:
-    """For each rank of the stage, counted from 0, the ranks that hold the same slice of the parameter (all of them share one tuple)."""
+    """For each rank of the stage, counted from 0, the ranks that hold the same slice of the parameter (all of
+    them share one tuple).
+    """
     count, cells = prod(layout.devices), dict[int, list[int]]()
     strides, stride = list[tuple[int, int]](), 1
     for axis, size in enumerate(reversed(layout.devices)):
@@ -157,8 +172,9 @@ def _groups(layout: Layout) -> list[tuple[int, ...]]:
 
 
 def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a stage, counted from 0, in groups that hold the same bytes of every parameter: of the groups that its parameters give
-    a rank, the smallest, when each lies inside the next larger one; else the rank alone. Raises ValueError when the layouts contradict each other.
+    """The ranks of a stage, counted from 0, in groups that hold the same bytes of every parameter: of the
+    groups that its parameters give a rank, the smallest, when each lies inside the next larger one; else the
+    rank alone. Raises ValueError when the layouts contradict each other.
     """
     all_layouts = list(layouts)
     counts = {prod(layout.devices) for layout in all_layouts}

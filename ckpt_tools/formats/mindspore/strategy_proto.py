@@ -1,8 +1,9 @@
 """MindSpore's strategy and group files as protobuf, read without protobuf.
 
-Facts: node_strategy.proto and parallel_strategy_checkpoint.cc of MindSpore 1.1 to 2.10 (1.1 wrote no optimizer shards, before 2.0 a group file
-had no list of ranks at its end), mindspore/parallel/_parallel_serialization.py. The walk is stricter than protobuf's own reader: the writers know
-one order of fields and one number of each, so another is damage.
+Facts: node_strategy.proto and parallel_strategy_checkpoint.cc of MindSpore 1.1 to 2.10 (1.1 wrote no
+optimizer shards, before 2.0 a group file had no list of ranks at its end),
+mindspore/parallel/_parallel_serialization.py. The walk is stricter than protobuf's own reader: the writers
+know one order of fields and one number of each, so another is damage.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _SHARDS = {0x30, 0x38}
 
 
 class Walk:
-    """A reader of one message. ``free`` are the bytes that may change unseen, as (offset, end, what); None when nobody wants a map."""
+    """A reader of one message. ``free`` are the bytes that may change unseen, as (offset, end, what); None
+    when nobody wants a map.
+    """
 
     def __init__(self, source: Source, *, mapped: bool = False) -> None:
         if not source.size:
@@ -53,7 +56,9 @@ class Walk:
     def fields(
         self, at: int, limit: int, once: bytes, repeated: bytes = b"", perhaps: bytes = b""
     ) -> Iterator[tuple[int, int, int]]:
-        """The fields of a message, in the order of their numbers; each key of ``once`` occurs exactly once, of ``perhaps`` at most once."""
+        """The fields of a message, in the order of their numbers; each key of ``once`` occurs exactly once,
+        of ``perhaps`` at most once.
+        """
         last, start = 0, at
         seen: set[int] = set()
         for key, value, inner in self.reader.fields(at, limit, once + repeated + perhaps):
@@ -76,7 +81,9 @@ class Walk:
         return tuple(out)
 
     def number(self, value: int, at: int, behind: int, bits: int, signed: bool, what: str) -> int:
-        """``value`` as read from the bytes ``at`` to ``behind``, if it fits; a negative one takes ten bytes."""
+        """``value`` as read from the bytes ``at`` to ``behind``, if it fits;
+        a negative one takes ten bytes.
+        """
         if signed and value >> 63:
             value -= 1 << 64
         low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
@@ -108,7 +115,9 @@ class Walk:
 
 
 def _operator(walk: Walk, at: int, limit: int) -> int:
-    """The pipeline stage of an operator; how the operator itself is cut matters to nobody who loads a checkpoint."""
+    """The pipeline stage of an operator; how the operator itself is cut matters to nobody who loads a
+    checkpoint.
+    """
     stage = 0
     for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
         if key == 0x0A:
@@ -123,8 +132,9 @@ def _operator(walk: Walk, at: int, limit: int) -> int:
 
 
 def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
-    """How one parameter is cut, and where its grid of devices begins. A tensor axis cut along several axes of the grid has a tensor_map of its own;
-    a scalar's is empty. Every writer adds one param_split_shape, which mostly is empty.
+    """How one parameter is cut, and where its grid of devices begins. A tensor axis cut along several axes of
+    the grid has a tensor_map of its own; a scalar's is empty. Every writer adds one param_split_shape, which
+    mostly is empty.
     """
     name, devices, maps, shards, grid = "", tuple[int, ...](), list[tuple[int, ...]](), dict[int, int](), at
     for outer, size, start in walk.fields(at, limit, b"\x0a\x12"):
@@ -162,7 +172,9 @@ def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
 
 
 def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
-    """The grids of one stage have the same number of devices, so where there are two a changed one shows. ``places`` is where they begin."""
+    """The grids of one stage have the same number of devices, so where there are two a changed one shows.
+    ``places`` is where they begin.
+    """
     if text := uneven(strategy):
         raise Damage("bad-header", text, places[0], Severity.WARNING)
     if walk.free is None:
@@ -179,7 +191,9 @@ def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
 
 
 def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
-    """(current_stage, what the file says). Without ``operators`` only the first is looked at, for its stage. Raises Damage and ShortRead."""
+    """(current_stage, what the file says). Without ``operators`` only the first is looked at, for its stage.
+    Raises Damage and ShortRead.
+    """
     walk, layouts, places, stage = (
         Walk(source, mapped=anatomy is not None and anatomy.regions is not None),
         list[Layout](),
@@ -208,7 +222,9 @@ def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None)
 
 
 def begins_like_groups(head: bytes) -> bool:
-    """Whether the first record is a group: its wire form is that of a parameter that has dims, the ranks, and neither a type nor a content."""
+    """Whether the first record is a group: its wire form is that of a parameter that has dims, the ranks, and
+    neither a type nor a content.
+    """
     reader, ranks = Reader(BytesSource(head)), list[int]()
     limit = None
     try:

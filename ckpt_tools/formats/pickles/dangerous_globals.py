@@ -1,6 +1,8 @@
-"""Names whose call runs commands or code, imports, opens, writes or deletes files, talks to other machines, or unpickles something else.
+"""Names whose call runs commands or code, imports, opens, writes or deletes files, talks to other machines,
+or unpickles something else.
 
-At least what picklescan 1.0.5, fickling 0.1.12 and modelscan 0.8.8 know (tests/formats/test_pickle_lists.py), apart from what real checkpoints hold.
+At least what picklescan 1.0.5, fickling 0.1.12 and modelscan 0.8.8 know (tests/formats/test_pickle_lists.py),
+apart from what real checkpoints hold.
 A name that is in no list is not taken for harmless: _globals.py says what happens to it.
 """
 
@@ -13,77 +15,96 @@ from ckpt_tools.formats.pickles.known_globals import words
 
 THROUGH: frozenset[str] = words(
     "",
-    "os posix nt sys subprocess _posixsubprocess socket _socket shutil pty runpy importlib ctypes _ctypes builtins __builtin__ __builtins__ pickle _pickle",
+    "os posix nt sys subprocess _posixsubprocess socket _socket shutil pty runpy importlib ctypes _ctypes"
+    " builtins __builtin__ __builtins__ pickle _pickle",
 )
-"""Modules that are dangerous wherever they are reached: also as an attribute of another module, or at the end of its dotted name."""
+"""Modules that are dangerous wherever they are reached: also as an attribute of another module, or at the end
+of its dotted name.
+"""
 DEEP: frozenset[str] = words("", "os posix nt sys subprocess builtins __builtin__ __builtins__")
 _STDLIB = words(
     "",
-    "_aix_support _frozen_importlib _frozen_importlib_external _imp _io _operator _osx_support _pyrepl _signal _sqlite3 _thread antigravity"
-    " asynchat asyncio asyncore atexit bdb cProfile cgi cgitb code codeop commands compile compileall curses dbm difflib distutils doctest"
-    " ensurepip eval exec faulthandler filecmp fileinput ftplib functools gc glob http httplib idlelib imaplib imp inspect io lib2to3 linecache"
-    " logging mailbox mailcap marshal mmap modulefinder multiprocessing netrc nntplib ntpath operator pdb pip pkgutil platform popen2 poplib"
-    " posixpath profile py_compile pyclbr pydoc pydoc_data readline resource rlcompleter sched select selectors shelve signal site smtpd smtplib"
-    " socketserver sqlite3 ssl symtable sysconfig syslog tarfile telnetlib tempfile threading timeit tkinter tokenize tracemalloc turtle types"
-    " unittest urllib urllib2 uuid venv webbrowser winreg _winreg wsgiref xml xmlrpc xmlrpclib zipapp zipfile zipimport",
+    "_aix_support _frozen_importlib _frozen_importlib_external _imp _io _operator _osx_support _pyrepl"
+    " _signal _sqlite3 _thread antigravity asynchat asyncio asyncore atexit bdb cProfile cgi cgitb code"
+    " codeop commands compile compileall curses dbm difflib distutils doctest ensurepip eval exec"
+    " faulthandler filecmp fileinput ftplib functools gc glob http httplib idlelib imaplib imp inspect io"
+    " lib2to3 linecache logging mailbox mailcap marshal mmap modulefinder multiprocessing netrc nntplib"
+    " ntpath operator pdb pip pkgutil platform popen2 poplib posixpath profile py_compile pyclbr pydoc"
+    " pydoc_data readline resource rlcompleter sched select selectors shelve signal site smtpd smtplib"
+    " socketserver sqlite3 ssl symtable sysconfig syslog tarfile telnetlib tempfile threading timeit tkinter"
+    " tokenize tracemalloc turtle types unittest urllib urllib2 uuid venv webbrowser winreg _winreg wsgiref"
+    " xml xmlrpc xmlrpclib zipapp zipfile zipimport",
 )
 _PACKAGES = words(
     "",
-    "Cython IPython _distutils_hack _pytest aiohttp boto3 botocore bpython celery cffi cloudpickle conda dill execnet fabric fire fsspec"
-    " huggingface_hub invoke ipykernel jinja2 joblib mako nose numba paramiko past pexpect pkg_resources plumbum psutil ptyprocess py"
-    " pytest pyximport requests ruamel s3fs setuptools sh smart_open urllib3 wheel yaml",
+    "Cython IPython _distutils_hack _pytest aiohttp boto3 botocore bpython celery cffi cloudpickle conda dill"
+    " execnet fabric fire fsspec huggingface_hub invoke ipykernel jinja2 joblib mako nose numba paramiko past"
+    " pexpect pkg_resources plumbum psutil ptyprocess py pytest pyximport requests ruamel s3fs setuptools sh"
+    " smart_open urllib3 wheel yaml",
 )
 MODULES: frozenset[str] = THROUGH | _STDLIB | _PACKAGES
 """Top-level modules of which every name is dangerous, but for PLAIN and what is known."""
 PREFIXES: frozenset[str] = (
     words(
         "",
-        "concurrent.futures contextvars.Context hydra.utils hydra._internal keras.models keras.saving keras.src.saving logging.config",
+        "concurrent.futures contextvars.Context hydra.utils hydra._internal keras.models keras.saving"
+        " keras.src.saving logging.config",
     )
     | words(
         "",
-        "pandas.io pandas.eval pandas.core.computation pandas.HDFStore pandas.DataFrame.eval pandas.DataFrame.query scipy.io",
+        "pandas.io pandas.eval pandas.core.computation pandas.HDFStore pandas.DataFrame.eval"
+        " pandas.DataFrame.query scipy.io",
     )
     | words(
         "",
-        "sklearn.externals six.moves.builtins test.support test.libregrtest test.regrtest trace.Trace trace.main",
+        "sklearn.externals six.moves.builtins test.support test.libregrtest test.regrtest trace.Trace"
+        " trace.main",
     )
     | words(
         "",
-        "tensorflow.io tensorflow.keras.models tensorflow.load_library tensorflow.load_op_library tensorflow.numpy_function",
+        "tensorflow.io tensorflow.keras.models tensorflow.load_library tensorflow.load_op_library"
+        " tensorflow.numpy_function",
     )
     | words(
         "",
-        "tensorflow.py_function tensorflow.saved_model transformers.dynamic_module_utils transformers.pipeline transformers.pipelines",
+        "tensorflow.py_function tensorflow.saved_model transformers.dynamic_module_utils"
+        " transformers.pipeline transformers.pipelines",
     )
     | words(
         "",
-        "deepspeed.launcher deepspeed.ops.op_builder future.utils.exec_ typing.ForwardRef typing.get_type_hints weakref.finalize",
+        "deepspeed.launcher deepspeed.ops.op_builder future.utils.exec_ typing.ForwardRef"
+        " typing.get_type_hints weakref.finalize",
     )
     | words(
         "numpy.",
-        "f2py distutils ctypeslib testing lib.npyio lib._npyio_impl lib.format lib._format_impl lib._datasource lib._utils_impl",
+        "f2py distutils ctypeslib testing lib.npyio lib._npyio_impl lib.format lib._format_impl"
+        " lib._datasource lib._utils_impl",
     )
     | words("numpy.", "DataSource compat.py3k lib.utils")
     | words(
         "torch.",
-        "_C.PyTorchFileReader _C.PyTorchFileWriter _C._jit _C.import_ir_module _dynamo _export _functorch _inductor _utils_internal",
+        "_C.PyTorchFileReader _C.PyTorchFileWriter _C._jit _C.import_ir_module _dynamo _export _functorch"
+        " _inductor _utils_internal",
     )
     | words(
         "torch.",
-        "_weights_only_unpickler classes compile cuda.memory distributed.checkpoint.format_utils distributed.checkpoint.state_dict_loader",
+        "_weights_only_unpickler classes compile cuda.memory distributed.checkpoint.format_utils"
+        " distributed.checkpoint.state_dict_loader",
     )
     | words(
         "torch.",
-        "distributed.distributed_c10d distributed.elastic distributed.launch distributed.launcher distributed.nn.jit distributed.rpc",
+        "distributed.distributed_c10d distributed.elastic distributed.launch distributed.launcher"
+        " distributed.nn.jit distributed.rpc",
     )
     | words(
         "torch.",
-        "distributed.run export func fx hub jit multiprocessing onnx ops package profiler serialization testing",
+        "distributed.run export func fx hub jit multiprocessing onnx ops package profiler serialization"
+        " testing",
     )
     | words(
         "torch.utils.",
-        "_config_module _cpp_extension_versioner _pytree benchmark bottleneck checkpoint collect_env cpp_extension",
+        "_config_module _cpp_extension_versioner _pytree benchmark bottleneck checkpoint collect_env"
+        " cpp_extension",
     )
     | words(
         "torch.utils.",
@@ -94,7 +115,8 @@ PREFIXES: frozenset[str] = (
 NAMES: frozenset[str] = (
     words(
         "builtins.",
-        "eval exec compile __import__ open input breakpoint execfile file apply globals locals vars delattr setattr help exit quit",
+        "eval exec compile __import__ open input breakpoint execfile file apply globals locals vars delattr"
+        " setattr help exit quit",
     )
     | words(
         "copyreg.", "add_extension pickle constructor"
@@ -107,19 +129,23 @@ NAMES: frozenset[str] = (
     | words("profile.", "run runctx Profile main")
     | words(
         "numpy.",
-        "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt ndarray.tofile ndarray.dump",
+        "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt ndarray.tofile"
+        " ndarray.dump",
     )
     | words(
         "numpy.",
-        "core.multiarray.fromfile _core.multiarray.fromfile core.records.fromfile _core.records.fromfile rec.fromfile",
+        "core.multiarray.fromfile _core.multiarray.fromfile core.records.fromfile _core.records.fromfile"
+        " rec.fromfile",
     )
     | words(
         "numpy.",
-        "core.memmap.memmap _core.memmap.memmap apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize",
+        "core.memmap.memmap _core.memmap.memmap apply_along_axis apply_over_axes fromfunction frompyfunc"
+        " piecewise vectorize",
     )
     | words(
         "torch.",
-        "load save from_file UntypedStorage.from_file storage.UntypedStorage.from_file TypedStorage.from_file",
+        "load save from_file UntypedStorage.from_file storage.UntypedStorage.from_file"
+        " TypedStorage.from_file",
     )
     | words("torch.", "storage.TypedStorage.from_file vmap cond _sync torch_version.subprocess")
 )
@@ -128,7 +154,8 @@ PLAIN: frozenset[str] = (
     words("types.", "MappingProxyType GenericAlias NoneType UnionType EllipsisType NotImplementedType")
     | words(
         "",
-        "functools.partial inspect.Parameter inspect.Signature inspect._empty inspect._ParameterKind io.StringIO _io.StringIO",
+        "functools.partial inspect.Parameter inspect.Signature inspect._empty inspect._ParameterKind"
+        " io.StringIO _io.StringIO",
     )
     | words("tempfile.", "SpooledTemporaryFile.softspace")
     | frozenset(
@@ -159,27 +186,33 @@ PLAIN: frozenset[str] = (
         for n in ["and_", "or_", "xor", "not_", "matmul", "getitem", "index", "truth"]
     )
 )
-"""Of dangerous modules, names that whole pickled models hold: classes and arithmetic. They are in no list either."""
+"""Of dangerous modules, names that whole pickled models hold: classes and arithmetic. They are in no list
+either.
+"""
 DUNDER = re.compile(r"__\w+__")
 _BARE = words(
     "__",
-    "builtins__ globals__ subclasses__ import__ bases__ mro__ code__ loader__ spec__ getattribute__ dict__ base__ closure__",
+    "builtins__ globals__ subclasses__ import__ bases__ mro__ code__ loader__ spec__ getattribute__ dict__"
+    " base__ closure__",
 )
 _ALIASES = {"np": "numpy", "pd": "pandas", "tf": "tensorflow", "sp": "subprocess", "mp": "multiprocessing"}
 _LONGEST = 16
 
 
 def dangerous(modules: list[str], names: list[str]) -> bool:
-    """Whether the name ``names`` (attribute by attribute) of the module ``modules`` is one of these, or reaches one of these through another module."""
+    """Whether the name ``names`` (attribute by attribute) of the module ``modules`` is one of these, or
+    reaches one of these through another module.
+    """
     return (
         _runs([*modules, *names])
         or not DEEP.isdisjoint(modules[modules[0] == "builtins" :])
         or not _BARE.isdisjoint(names)
         or "__main__" in modules[1:]  # a package's program: importing it runs it
         or (len(names) > 1 and any(map(DUNDER.fullmatch, names)))
-        or (modules[0] in ("pathlib", "_io", "io") and len(names) > 1)  # a method of what is known: it opens, writes or deletes
+        # a method of what is known: it opens, writes or deletes
+        or (modules[0] in ("pathlib", "_io", "io") and len(names) > 1)
         or _reaches(names)
-    )  # fmt: skip
+    )
 
 
 def _runs(parts: list[str]) -> bool:
@@ -193,7 +226,9 @@ def _runs(parts: list[str]) -> bool:
 
 
 def _reaches(names: list[str]) -> bool:
-    """Whether an attribute is a module: one of Python's own under whatever name (``random._os``), or one through which something dangerous is reached."""
+    """Whether an attribute is a module: one of Python's own under whatever name (``random._os``), or one
+    through which something dangerous is reached.
+    """
     for i, name in enumerate(names[:_LONGEST]):
         bare = name.lstrip("_")
         module = _ALIASES.get(bare, bare)

@@ -1,8 +1,10 @@
 """What to think of the names in a pickle: allow-list first, then what is dangerous; the rest is in no list.
 
-``allowed`` is what ``torch.load(weights_only=True)`` of torch 2.13 lets through (torch/_weights_only_unpickler.py, _get_allowed_globals),
-``known`` what frameworks write, ``dangerous`` what runs code or reaches beyond the file. A name that is in no list is nobody's promise: called, it is
-the warning ``suspect-call``; named only, the note ``needs-trust``. Loaders that unpickle without asking turn both into a question (ckpt_tools/formats/pickles/unlisted.py).
+``allowed`` is what ``torch.load(weights_only=True)`` of torch 2.13 lets through
+(torch/_weights_only_unpickler.py, _get_allowed_globals), ``known`` what frameworks write, ``dangerous`` what
+runs code or reaches beyond the file. A name that is in no list is nobody's promise: called, it is the warning
+``suspect-call``; named only, the note ``needs-trust``. Loaders that unpickle without asking turn both into a
+question (ckpt_tools/formats/pickles/unlisted.py).
 """
 
 from __future__ import annotations
@@ -23,15 +25,18 @@ _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", 
 ALLOWED: frozenset[str] = (
     words(
         "",
-        "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter collections.OrderedDict",
+        "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter"
+        " collections.OrderedDict",
     )
     | words(
         "torch.",
-        "Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage storage.UntypedStorage",
+        "Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage"
+        " storage.UntypedStorage",
     )
     | words(
         "torch._utils._rebuild_",
-        "device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter",
+        "device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor"
+        " parameter",
     )
     | words(
         "torch._utils._rebuild_",
@@ -39,19 +44,22 @@ ALLOWED: frozenset[str] = (
     )
     | words(
         "torch.",
-        "_tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage cuda.ComplexDoubleStorage cuda.ComplexFloatStorage",
+        "_tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage cuda.ComplexDoubleStorage"
+        " cuda.ComplexFloatStorage",
     )
     | words("torch.", "QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage")
     | words(
         "torch.",
-        "bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 float32 float64",
+        "bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 float32"
+        " float64",
     )
     | words("torch.float", "4_e2m1fn_x2 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu")
     | words("torch.int", "1 2 3 4 5 6 7 8 16 32 64")
     | words("torch.uint", "1 2 3 4 5 6 7 8 16 32 64")
     | words(
         "torch.",
-        "qint32 qint8 quint2x4 quint4x2 quint8 per_channel_affine per_channel_affine_float_qparams per_channel_symmetric",
+        "qint32 qint8 quint2x4 quint4x2 quint8 per_channel_affine per_channel_affine_float_qparams"
+        " per_channel_symmetric",
     )
     | words("torch.", "per_tensor_affine per_tensor_symmetric")
     | frozenset(f"torch.{d}{t}{k}" for d in ("", "cuda.") for t in _TYPES for k in ("Storage", "Tensor"))
@@ -90,7 +98,9 @@ class Named(NamedTuple):
 
 
 def python3(name: Global, protocol: int) -> Global:
-    """The name that an unpickler imports: before protocol 3 pickle renames what Python 3 has renamed (Lib/pickle.py, find_class with fix_imports)."""
+    """The name that an unpickler imports: before protocol 3 pickle renames what Python 3 has renamed
+    (Lib/pickle.py, find_class with fix_imports).
+    """
     module, rest = _TORCH_RENAMED.get(name.module, name.module), name.name
     if protocol < 3:
         from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # pickle's own tables
@@ -116,14 +126,17 @@ def trust(name: Global) -> Trust:
 
 
 def verdict(name: Global) -> str:
-    """``allowed``, ``dangerous`` or ``needs-trust`` for a name as it is written, which may be one of Python 2: what ``ckpt show`` says."""
+    """``allowed``, ``dangerous`` or ``needs-trust`` for a name as it is written, which may be one of Python
+    2: what ``ckpt show`` says.
+    """
     which = trust(python3(name, 2))
     return which.value if which in (Trust.ALLOWED, Trust.DANGEROUS) else "needs-trust"
 
 
 def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]:
-    """Findings for the names of a pickle: one ``unsafe-pickle`` for each dangerous one (at most eight), ``suspect-call`` for those in no list that are called,
-    one ``needs-trust`` for the others. What is in no list is added to ``unlisted``.
+    """Findings for the names of a pickle: one ``unsafe-pickle`` for each dangerous one (at most eight),
+    ``suspect-call`` for those in no list that are called, one ``needs-trust`` for the others. What is in no
+    list is added to ``unlisted``.
     """
     unsafe, others, strange = list[Named](), list[Named](), list[Unlisted]()
     for one in names:
@@ -155,7 +168,9 @@ def _some_of(names: Sequence[Named]) -> str:
 
 
 def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
-    """Add names in no list to those that are known already, each once: of more than a report keeps, one stands for the rest."""
+    """Add names in no list to those that are known already, each once: of more than a report keeps, one
+    stands for the rest.
+    """
     have = {u.name: i for i, u in enumerate(unlisted)}
     for u in strange:
         if u.name in have:

@@ -1,4 +1,6 @@
-"""Reads pickles from a file together with the verdict on what they name; the shared first step of every format that holds a pickle."""
+"""Reads pickles from a file together with the verdict on what they name; the shared first step of every
+format that holds a pickle.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _MANY = 32
 _HOLDING = (dict, tuple, list, set, frozenset, Call, Key)
 _VALUES = 500_000
-"""Values given to calls that are gone through; of more it is taken that every name of the pickle is among them."""
+"""Values given to calls that are gone through; of more it is taken that every name of the pickle is among
+them.
+"""
 _LEGACY = 5  # pickles of a legacy file
 
 
@@ -45,9 +49,11 @@ def read_judged(
     harmless: tuple[str, ...] = (),
     first: int = _FIRST,
 ) -> Generator[Finding, None, Pickled]:
-    """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset of the file. Raises Damage.
+    """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset
+    of the file. Raises Damage.
 
-    ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four times as much as long as the pickle goes on.
+    ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four
+    times as much as long as the pickle goes on.
     What the pickle names is judged also when it is damaged further on.
     """
     names = _Names()
@@ -75,14 +81,16 @@ def read_judged(
 
 
 class _Names:
-    """The names in one pickle as they are written, and those that it calls, with the offsets of the first time."""
+    """The names in one pickle as they are written, and those that it calls, with the offsets of the first
+    time.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[Global, int] = {}
         self.called: dict[Global, int] = {}
 
     def told(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
-        """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead."""
+        """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead"""
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
         given = set[Global]() if pickled is None else self._handed(pickled, protocol)
         offsets = {**self.called, **self.seen}
@@ -98,7 +106,9 @@ class _Names:
         ]
 
     def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
-        """What is given to calls that call what they are given. Each value is gone through once, however often it is shared."""
+        """What is given to calls that call what they are given. Each value is gone through once, however
+        often it is shared.
+        """
         calling = {g for g in self.called if calls_arguments(str(python3(g, protocol)))}
         stack: list[Any] = (
             [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []

@@ -1,7 +1,10 @@
-"""Names that frameworks write into their checkpoints, and that do no more than build plain values, whatever they are called with.
+"""Names that frameworks write into their checkpoints, and that do no more than build plain values, whatever
+they are called with.
 
-Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed, Transformers, Accelerate, Lightning, OmegaConf and numpy.
-``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question for them.
+Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
+Transformers, Accelerate, Lightning, OmegaConf and numpy.
+``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
+for them.
 """
 
 from __future__ import annotations
@@ -25,19 +28,22 @@ _STDLIB = (
     | words("copyreg.", "_reconstructor __newobj__ __newobj_ex__")
     | words(
         "",
-        "_codecs.encode argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID",
+        "_codecs.encode argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID"
+        " uuid.SafeUUID",
     )
     | words("pathlib.", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath")
     | words("pathlib._local.", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath")
     | words("typing.", "Any Union Optional List Dict Tuple Set Literal")
     | words(
         "",
-        "signal.Signals signal.Handlers urllib.parse.ParseResult urllib.parse.SplitResult _io.BytesIO io.BytesIO random.Random",
+        "signal.Signals signal.Handlers urllib.parse.ParseResult urllib.parse.SplitResult _io.BytesIO"
+        " io.BytesIO random.Random",
     )
 )
 _NUMPY_TYPES = (
-    "dtype ndarray bool bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 longdouble complex64 complex128"
-    " str_ bytes_ datetime64 timedelta64 intc uintc longlong ulonglong int_ uint"
+    "dtype ndarray bool bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+    " longdouble complex64 complex128 str_ bytes_ datetime64 timedelta64 intc uintc longlong ulonglong int_"
+    " uint"
 )
 _NUMPY = (
     words("numpy.", _NUMPY_TYPES)
@@ -47,7 +53,8 @@ _NUMPY = (
     | words("numpy.random._pickle.", "__randomstate_ctor __generator_ctor __bit_generator_ctor")
     | words(
         "numpy.random.",
-        "RandomState Generator mtrand.RandomState _generator.Generator _mt19937.MT19937 _pcg64.PCG64 _pcg64.PCG64DXSM",
+        "RandomState Generator mtrand.RandomState _generator.Generator _mt19937.MT19937 _pcg64.PCG64"
+        " _pcg64.PCG64DXSM",
     )
     | words(
         "numpy.random.",
@@ -65,7 +72,8 @@ _TORCH = (
     | words("torch._dynamo.", "decorators._DimRange hooks.Hooks repro.after_dynamo.WrapBackendDebug")
     | words(
         "",
-        "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config contextlib.nullcontext",
+        "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config"
+        " contextlib.nullcontext",
     )
     | words(
         "torch.nn.functional.",
@@ -74,7 +82,8 @@ _TORCH = (
     | words("torch.distributed._mesh_layout.", "_MeshLayout _FlatLayout")
     | words(
         "torch.jit._pickle.",
-        "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id restore_type_tag",
+        "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id"
+        " restore_type_tag",
     )
     | words("torch.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
     | words("torch.cuda.amp.grad_scaler.", "GradScaler OptState _refresh_per_optimizer_state")
@@ -136,7 +145,8 @@ _MEGATRON = (
     | words("megatron.core.transformer.enums.", "CudaGraphModule CudaGraphScope InferenceCudaGraphScope")
     | words(
         "megatron.",
-        "enums.PositionEmbeddingType enums.ModelType model.enums.AttnMaskType model.enums.AttnType model.enums.LayerType",
+        "enums.PositionEmbeddingType enums.ModelType model.enums.AttnMaskType model.enums.AttnType"
+        " model.enums.LayerType",
     )
     | words("megatron.model.enums.", "ModelType PositionEmbeddingType")
     | words("megatron.legacy.model.enums.", "AttnMaskType AttnType LayerType ModelType PositionEmbeddingType")
@@ -144,7 +154,8 @@ _MEGATRON = (
     | words("megatron.core.transformer.transformer_config.", "TransformerConfig MLATransformerConfig")
     | words(
         "megatron.core.",
-        "model_parallel_config.ModelParallelConfig distributed.distributed_data_parallel_config.DistributedDataParallelConfig",
+        "model_parallel_config.ModelParallelConfig"
+        " distributed.distributed_data_parallel_config.DistributedDataParallelConfig",
     )
     | words(
         "megatron.core.dist_checkpointing.mapping.",
@@ -180,15 +191,18 @@ _TRANSFORMERS = (
     words("transformers.training_args.", "TrainingArguments OptimizerNames ParallelMode")
     | words(
         "",
-        "transformers.training_args_seq2seq.Seq2SeqTrainingArguments transformers.trainer_pt_utils.AcceleratorConfig",
+        "transformers.training_args_seq2seq.Seq2SeqTrainingArguments"
+        " transformers.trainer_pt_utils.AcceleratorConfig",
     )
     | words(
         "transformers.trainer_utils.",
-        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption",
+        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy"
+        " ShardedDDPOption",
     )
     | words(
         "transformers.",
-        "debug_utils.DebugOption integrations.deepspeed.HfTrainerDeepSpeedConfig integrations.deepspeed.HfDeepSpeedConfig",
+        "debug_utils.DebugOption integrations.deepspeed.HfTrainerDeepSpeedConfig"
+        " integrations.deepspeed.HfDeepSpeedConfig",
     )
     | words("transformers.", "deepspeed.HfTrainerDeepSpeedConfig deepspeed.HfDeepSpeedConfig")
     | words("accelerate.", "state.PartialState utils.deepspeed.HfDeepSpeedConfig")
@@ -199,7 +213,8 @@ _TRANSFORMERS = (
     | words("accelerate.utils.dataclasses.", "DynamoBackend PrecisionType SageMakerDistributedType")
     | words(
         "trl.trainer.",
-        "sft_config.SFTConfig dpo_config.DPOConfig dpo_config.FDivergenceType grpo_config.GRPOConfig kto_config.KTOConfig",
+        "sft_config.SFTConfig dpo_config.DPOConfig dpo_config.FDivergenceType grpo_config.GRPOConfig"
+        " kto_config.KTOConfig",
     )
 )
 _LIGHTNING = frozenset(
@@ -214,7 +229,8 @@ _LIGHTNING = frozenset(
 )
 _OMEGACONF = words(
     "omegaconf.",
-    "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig base.ContainerMetadata base.Metadata base.SCMode",
+    "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig base.ContainerMetadata base.Metadata"
+    " base.SCMode",
 ) | words(
     "omegaconf.nodes.", "AnyNode BooleanNode BytesNode EnumNode FloatNode IntegerNode PathNode StringNode"
 )
@@ -237,7 +253,8 @@ _ENUMERATIONS: frozenset[str] = (
     )
     | words(
         "",
-        "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING uuid.SafeUUID omegaconf.base.SCMode",
+        "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING uuid.SafeUUID"
+        " omegaconf.base.SCMode",
     )
     | words("torch.distributed.checkpoint.planner.", "WriteItemType LoadItemType")
     | words("torch.distributed._shard.checkpoint.planner.", "WriteItemType LoadItemType")
@@ -254,7 +271,8 @@ _ENUMERATIONS: frozenset[str] = (
     | words("transformers.training_args.", "OptimizerNames ParallelMode")
     | words(
         "transformers.trainer_utils.",
-        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy ShardedDDPOption",
+        "IntervalStrategy SchedulerType HubStrategy EvaluationStrategy FSDPOption SaveStrategy"
+        " ShardedDDPOption",
     )
     | words("", "transformers.debug_utils.DebugOption trl.trainer.dpo_config.FDivergenceType")
     | words(
@@ -262,25 +280,31 @@ _ENUMERATIONS: frozenset[str] = (
         "DistributedType DynamoBackend PrecisionType SageMakerDistributedType",
     )
 )
-"""Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the class and its name."""
+"""Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the
+class and its name.
+"""
 _PREFIXES = re.compile(
     r"numpy\.dtypes\.\w+DType"
-    r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"  # a whole model: layers are built without a call, their attributes set
+    # a whole model: layers are built without a call, their attributes set
+    r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"
     r"|torch\.nn\.(parameter|backends\.thnn)\.[A-Z]\w*"
     r"|torch\.optim\.(?!swa_utils)[a-z_]+\.[A-Z]\w*"
     r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
     "",
-    "torch._utils._rebuild_wrapper_subclass torch._utils._rebuild_parameter_with_state copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__"
-    " torch._dynamo.eval_frame.OptimizedModule"
-    " torch._dynamo.eval_frame.OptimizeContext numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor",
+    "torch._utils._rebuild_wrapper_subclass torch._utils._rebuild_parameter_with_state copyreg._reconstructor"
+    " copyreg.__newobj__ copyreg.__newobj_ex__ torch._dynamo.eval_frame.OptimizedModule"
+    " torch._dynamo.eval_frame.OptimizeContext numpy.random._pickle.__randomstate_ctor"
+    " numpy.random._pickle.__generator_ctor",
 )
 """Of these names, and of those that torch allows, the ones that call what they are given."""
 
 
 def calls_arguments(full: str) -> bool:
-    """Whether a name that is allowed or known calls what it is given: a scheduler that is made calls its function."""
+    """Whether a name that is allowed or known calls what it is given: a scheduler that is made calls its
+    function.
+    """
     return full in CALLING or full.startswith("torch.optim.lr_scheduler.")
 
 

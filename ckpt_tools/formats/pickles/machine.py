@@ -1,7 +1,9 @@
-"""The state of our restricted pickle machine and what its opcodes do to it; reader.py holds the opcodes themselves.
+"""The state of our restricted pickle machine and what its opcodes do to it; reader.py holds the opcodes
+themselves.
 
-The stack discipline is that of CPython's Lib/pickle.py (_Unpickler). Nothing here recurses, and nothing is hashed, copied or converted
-whose cost a stream could inflate, so time and memory are linear in the stream's length.
+The stack discipline is that of CPython's Lib/pickle.py (_Unpickler). Nothing here recurses, and nothing is
+hashed, copied or converted whose cost a stream could inflate, so time and memory are linear in the stream's
+length.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ LIMIT = 512 << 20
 MAX_OPS = 5_000_000
 """Opcodes of one pickle read at most. A tensor in a state_dict takes about 35."""
 MAX_MADE = 4_000_000
-"""What one pickle may make and copy at most, in units of about 40 bytes of memory: one byte may buy an object of 200."""
+"""What one pickle may make and copy at most, in units of about 40 bytes of memory: one byte may buy an object
+of 200.
+"""
 LONG, BEGINNING = 1 << 20, 4096
-"""Bytes of a text from which on it is passed over, and how many of them are kept: a legacy torch file that is hidden in one needs less than 1000."""
+"""Bytes of a text from which on it is passed over, and how many of them are kept: a legacy torch file that is
+hidden in one needs less than 1000.
+"""
 _LINE = 16 << 20
 _DEEP = 100_000
 """Levels of marks. Picklers recurse, so they end at a few thousand."""
@@ -49,11 +55,15 @@ _MANY = 16  # arguments of a call
 _SMALL = 4096  # ints below are few enough to hash to themselves
 _HOLE: Any = object()
 _GAP, _HOLES = 1024, 1 << 16
-"""How far beyond the memo's end an entry may be put, and how many may be left out: picklers number them one by one."""
+"""How far beyond the memo's end an entry may be put, and how many may be left out: picklers number them one
+by one.
+"""
 
 
 def key(value: Any) -> Any:
-    """``value`` as a dict key whose hash and whose search cost nothing that the stream could inflate: itself or a Key."""
+    """``value`` as a dict key whose hash and whose search cost nothing that the stream could inflate: itself
+    or a Key.
+    """
     kind = type(value)
     if kind is str:
         return value
@@ -72,9 +82,27 @@ class Machine:
     """One run over one pickle."""
 
     __slots__ = (
-        "base", "called", "calls", "data", "far", "first", "frame", "holes", "left", "memo", "metastack", "op", "persistents", "pos", "seen", "stack", "start",
-        "text", "ticks", "twice",
-    )  # fmt: skip
+        "base",
+        "called",
+        "calls",
+        "data",
+        "far",
+        "first",
+        "frame",
+        "holes",
+        "left",
+        "memo",
+        "metastack",
+        "op",
+        "persistents",
+        "pos",
+        "seen",
+        "stack",
+        "start",
+        "text",
+        "ticks",
+        "twice",
+    )
 
     def __init__(
         self,
@@ -87,7 +115,8 @@ class Machine:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
-        # A list, because a stream could choose numbers that a dict searches for ever; what is far from the others lies apart.
+        # A list, because a stream could choose numbers that a dict searches for ever; what is far from the
+        # others lies apart.
         self.memo: list[Any] = []
         self.holes, self.far = 0, dict[str, Any]()
         self.ticks = iter(range(MAX_OPS))
@@ -103,7 +132,8 @@ class Machine:
         self.twice: list[tuple[str, int]] = []
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901, PLR0912, PLR0915 - a branch for each frequent opcode: a call would take three times as long
-        """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and IndexError, KeyError or ValueError for a damaged stream.
+        """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and
+        IndexError, KeyError or ValueError for a damaged stream.
 
         After NeedMore it goes on where it was, once it was fed.
         """
@@ -119,7 +149,8 @@ class Machine:
                         raise self.bad("an opcode crosses the end of its frame")
                     frame = self.frame = -1
                 op = data[at]
-                # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out they take a third of the time of a call.
+                # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out
+                # they take a third of the time of a call.
                 if op == 0x72 and at + 4 < size:  # LONG_BINPUT
                     i = data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24
                     memo.append(stack[-1]) if i == len(memo) else self.put(i, stack[-1])
@@ -187,7 +218,9 @@ class Machine:
         self.text += len(data)
 
     def forget(self) -> None:
-        """Let go of all that was made: an exception keeps this machine as long as somebody keeps the exception."""
+        """Let go of all that was made: an exception keeps this machine as long as somebody keeps the
+        exception.
+        """
         for made in (self.stack, self.metastack, self.memo, self.far, self.persistents, self.calls):
             made.clear()
 
@@ -327,7 +360,9 @@ class Machine:
         return call
 
     def plain(self, func: Global, args: tuple[Any, ...]) -> Any:
-        """The plain value that one of the calls in ``_PLAIN`` gives; _HOLE where its arguments are not those that picklers write."""
+        """The plain value that one of the calls in ``_PLAIN`` gives; _HOLE where its arguments are not those
+        that picklers write.
+        """
         if func in _MAPPINGS:
             return self.mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
@@ -342,7 +377,9 @@ class Machine:
         return _HOLE
 
     def encoded(self, text: Any, how: tuple[Any, ...]) -> Any:
-        """The bytes of a text, which protocol 2 writes so; _HOLE where the arguments are not those of picklers."""
+        """The bytes of a text, which protocol 2 writes so; _HOLE where the arguments are not those of
+        picklers.
+        """
         if type(text) is Long:
             return text
         if how not in (("latin1",), ("latin-1",)) or type(text) is not str or len(text) > self.text:
@@ -369,7 +406,9 @@ class Machine:
         return Global("", "a persistent object")
 
     def attribute(self, args: tuple[Any, ...]) -> Global:
-        """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or one with a default, reaches everything."""
+        """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or
+        one with a default, reaches everything.
+        """
         of = (
             args[0]
             if type(args[0]) is Global

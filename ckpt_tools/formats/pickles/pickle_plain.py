@@ -18,14 +18,18 @@ from ckpt_tools.storage import Source
 
 
 def magic(head: bytes) -> bool:
-    """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's old format."""
+    """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's
+    old format.
+    """
     if legacy_magic(head):
         return False
     return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
 
 
 def _textual(head: bytes) -> bool:
-    """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put into the memo."""
+    """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put
+    into the memo.
+    """
     machine = Machine(head, 0, 0, {})
     try:
         machine.run(STEPS)
@@ -62,7 +66,10 @@ FORMAT = Format(
     protects="nothing",
     limits=(
         "a flipped bit in a value cannot be seen",
-        "protocols 0 and 1 are told from text by their first opcodes; several pickles in one file count as data after the first",
+        (
+            "protocols 0 and 1 are told from text by their first opcodes; several pickles in one file count"
+            " as data after the first"
+        ),
     ),
     reference="CPython Lib/pickletools.py, Lib/pickle.py; torch/storage.py (_load_from_bytes)",
 )

@@ -1,7 +1,9 @@
-"""Reads pickles of protocols 0 to 5 into plain values and stubs: imports nothing, calls nothing that the stream names.
+"""Reads pickles of protocols 0 to 5 into plain values and stubs: imports nothing, calls nothing that the
+stream names.
 
-The opcodes are those of CPython's Lib/pickletools.py. The result is bounded by the stream's length and by MAX_OPS, but it may be deep,
-shared or refer to itself: walk it with a stack of your own and a set of the ids already visited.
+The opcodes are those of CPython's Lib/pickletools.py. The result is bounded by the stream's length and by
+MAX_OPS, but it may be deep, shared or refer to itself: walk it with a stack of your own and a set of the ids
+already visited.
 """
 
 from __future__ import annotations
@@ -28,8 +30,21 @@ from ckpt_tools.formats.pickles.stubs import (
 from ckpt_tools.storage import Source
 
 __all__ = [
-    "MAX_MADE", "MAX_OPS", "WINDOW", "Call", "Dict", "Global", "Key", "Long", "NeedMore", "Number", "Persistent", "Pickled", "read_from", "read_pickle",
-]  # fmt: skip
+    "MAX_MADE",
+    "MAX_OPS",
+    "WINDOW",
+    "Call",
+    "Dict",
+    "Global",
+    "Key",
+    "Long",
+    "NeedMore",
+    "Number",
+    "Persistent",
+    "Pickled",
+    "read_from",
+    "read_pickle",
+]
 WINDOW = 4 << 20
 """Bytes of a pickle in memory, unless a single line of it is longer."""
 
@@ -42,10 +57,12 @@ def read_pickle(
     seen: dict[Global, int] | None = None,
     called: dict[Global, int] | None = None,
 ) -> Pickled:
-    """Read the pickle at ``data[start:]``; ``base`` is the file offset of ``data[0]``. Raises Damage (NeedMore when the data ends early).
+    """Read the pickle at ``data[start:]``; ``base`` is the file offset of ``data[0]``. Raises Damage
+    (NeedMore when the data ends early).
 
-    ``seen`` collects every global that the pickle names, with the file offset of its first mention, also when the pickle is damaged
-    further on: an unpickler makes the calls before it meets the damage. ``called`` collects those that it calls.
+    ``seen`` collects every global that the pickle names, with the file offset of its first mention, also when
+    the pickle is damaged further on: an unpickler makes the calls before it meets the damage. ``called``
+    collects those that it calls.
     """
     return _run(Machine(data, start, base, {} if seen is None else seen, called))
 
@@ -58,7 +75,8 @@ def read_from(
     seen: dict[Global, int],
     called: dict[Global, int] | None = None,
 ) -> Pickled:
-    """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what was read of it. Raises ShortRead, too.
+    """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what
+    was read of it. Raises ShortRead, too.
 
     A window goes over the file: neither its bytes nor long texts in it are all in memory.
     """
@@ -83,7 +101,8 @@ def read_from(
 
 def _run(machine: Machine) -> Pickled:
     collecting = gc.isenabled()
-    gc.disable()  # everything made here stays: going through it again and again would take a third of the time
+    # everything made here stays: going through it again and again would take a third of the time
+    gc.disable()
     try:
         return machine.run(STEPS)
     except IndexError:
@@ -134,7 +153,9 @@ def _quoted(m: Machine) -> str | bytes:
 
 
 def _slot(m: Machine) -> int:
-    """A memo entry named in digits. One with more than fit is refused: read as another, it could hide what the pickle names."""
+    """A memo entry named in digits. One with more than fit is refused: read as another, it could hide what
+    the pickle names.
+    """
     raw = m.line()
     if len(raw) > _DIGITS:
         raise m.bad("the number of a memo entry has too many digits")

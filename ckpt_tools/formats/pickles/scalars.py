@@ -35,7 +35,9 @@ def members(value: Any) -> dict[Any, Any]:
 
 
 def scalar(value: Any) -> tuple[Scalar] | None:
-    """The value in a tuple if it is a plain scalar or a numpy one, None otherwise. Strings are cut at 256 characters."""
+    """The value in a tuple if it is a plain scalar or a numpy one, None otherwise. Strings are cut at 256
+    characters.
+    """
     if value is None or type(value) in (bool, float):
         return (value,)
     if type(value) is int:
@@ -66,7 +68,9 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
-    """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become ``args.<name>``."""
+    """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
+    ``args.<name>``.
+    """
     top = members(value)
     for k, v in list(top.items())[:_MANY]:
         anatomy.keys.add(text(k))

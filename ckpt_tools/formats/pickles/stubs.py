@@ -1,4 +1,6 @@
-"""What our pickle machine puts in place of everything that it does not build: globals, calls, persistent references, unhashable keys."""
+"""What our pickle machine puts in place of everything that it does not build: globals, calls, persistent
+references, unhashable keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from ckpt_tools.formats.common.format import Damage
 
 
 class Global(NamedTuple):
-    """A name that an unpickler would import. ``module`` is as written: Python 2 names stay (``__builtin__``)."""
+    """A name that an unpickler would import.
+    ``module`` is as written: Python 2 names stay (``__builtin__``).
+    """
 
     module: str
     name: str
@@ -20,9 +24,11 @@ class Global(NamedTuple):
 
 
 class Call:
-    """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``.
+    """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD
+    ``state``.
 
-    ``offset`` is where in the file the call is made, ``named`` the global that it comes from. Compared and hashed by identity, like all stubs with content.
+    ``offset`` is where in the file the call is made, ``named`` the global that it comes from. Compared and
+    hashed by identity, like all stubs with content.
     """
 
     __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
@@ -42,7 +48,9 @@ class Call:
 
 
 class Dict(dict[Any, Any]):
-    """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it (``_metadata`` of a state_dict)."""
+    """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it
+    (``_metadata`` of a state_dict).
+    """
 
     __slots__ = ("func", "state")
 
@@ -53,7 +61,9 @@ class Dict(dict[Any, Any]):
 
 
 class Persistent:
-    """A reference by persistent id: in torch files, a storage; ``meaning`` is what a reader of torch files made of it."""
+    """A reference by persistent id: in torch files, a storage; ``meaning`` is what a reader of torch files
+    made of it.
+    """
 
     __slots__ = ("meaning", "offset", "pid")
 
@@ -63,7 +73,9 @@ class Persistent:
 
 
 class Key:
-    """A dict key or set member that must not be hashed by value: hashing a tuple or a huge int found in a stream can take for ever."""
+    """A dict key or set member that must not be hashed by value: hashing a tuple or a huge int found in a
+    stream can take for ever.
+    """
 
     __slots__ = ("value",)
 
@@ -75,7 +87,9 @@ _SALT = os.urandom(8).hex()
 
 
 def salted(value: float) -> str:
-    """A number as a text that nobody can foresee: numbers hash to themselves, so a stream could choose some whose search in a dict takes for ever."""
+    """A number as a text that nobody can foresee: numbers hash to themselves, so a stream could choose some
+    whose search in a dict takes for ever.
+    """
     return f"{_SALT}{value!r}"
 
 
@@ -100,7 +114,9 @@ class Long(bytes):
 
 
 class NeedMore(Damage):
-    """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next opcode."""
+    """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next
+    opcode.
+    """
 
     def __init__(self, upto: int, offset: int) -> None:
         super().__init__("bad-pickle", "the pickle is cut off: its bytes end before its STOP", offset)
@@ -108,7 +124,9 @@ class NeedMore(Damage):
 
 
 class Pickled(NamedTuple):
-    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents`` and ``calls`` list every such stub made."""
+    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents`` and ``calls`` list
+    every such stub made.
+    """
 
     value: Any
     end: int

@@ -1,4 +1,6 @@
-"""Names in pickles that are in no list: what is said of them, and whose the caller vouches for (``--trust-global``). Pure."""
+"""Names in pickles that are in no list: what is said of them, and whose the caller vouches for
+(``--trust-global``). Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,15 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Warnings about names in no list in a file that its framework unpickles without asking: what they import runs when the job starts."""
+    """Warnings about names in no list in a file that its framework unpickles without asking: what they import
+    runs when the job starts.
+    """
     for u in named[:_MOST]:
         how = "calls" if u.called else "names"
-        text = f"the pickle {how} {u.name[:120]}, which no list of what frameworks write has, and its framework loads it without asking"
+        text = (
+            f"the pickle {how} {u.name[:120]}, which no list of what frameworks write has, and its framework"
+            " loads it without asking"
+        )
         yield finding(
             "unknown-global",
             text,
@@ -51,7 +58,8 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
-    """The report as the caller's ``trusted`` patterns leave it. ``unasked``: the file's framework unpickles it without asking, so that every name in no list is a question.
+    """The report as the caller's ``trusted`` patterns leave it. ``unasked``: the file's framework unpickles
+    it without asking, so that every name in no list is a question.
 
     A pattern stands for whole dotted names; it never lifts an error. Said twice it is the same.
     """
@@ -79,8 +87,14 @@ def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
     """What to ask about a file whose framework would load these names: the text and the hint."""
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
-    text = f"{path} names {some}, which no list of what frameworks write has; its framework unpickles the file without asking, and runs what it names"
+    text = (
+        f"{path} names {some}, which no list of what frameworks write has; its framework unpickles the file"
+        " without asking, and runs what it names"
+    )
     return (
         text,
-        f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its checkpoint",
+        (
+            f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its"
+            " checkpoint"
+        ),
     )

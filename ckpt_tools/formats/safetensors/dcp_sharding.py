@@ -1,8 +1,10 @@
-"""DCP_SHARDING_INFO: where in the whole tensor each piece of a safetensors file begins, as DCP's Hugging Face writer says.
+"""DCP_SHARDING_INFO: where in the whole tensor each piece of a safetensors file begins, as DCP's Hugging Face
+writer says.
 
-Facts: torch/distributed/checkpoint/{_hf_utils,filesystem,hf_storage}.py of torch 2.13: a JSON text among the safetensors metadata,
-``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. Nobody writes down the whole tensors' shapes: the reader takes the
-furthest end of all pieces for them, so a lost last shard looks like a smaller tensor.
+Facts: torch/distributed/checkpoint/{_hf_utils,filesystem,hf_storage}.py of torch 2.13: a JSON text among the
+safetensors metadata, ``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. Nobody
+writes down the whole tensors' shapes: the reader takes the furthest end of all pieces for them, so a lost
+last shard looks like a smaller tensor.
 """
 
 from __future__ import annotations

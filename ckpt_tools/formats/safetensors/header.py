@@ -17,18 +17,37 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 
 DTYPES = {
-    "BOOL": ("bool", 8), "U8": ("uint8", 8), "I8": ("int8", 8), "F8_E5M2": ("float8_e5m2", 8), "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8), "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8), "I16": ("int16", 16),
-    "U16": ("uint16", 16), "F16": ("float16", 16), "BF16": ("bfloat16", 16), "I32": ("int32", 32), "U32": ("uint32", 32),
-    "F32": ("float32", 32), "I64": ("int64", 64), "U64": ("uint64", 64), "F64": ("float64", 64), "C64": ("complex64", 64),
-    "F4": ("float4_e2m1fn", 4), "F6_E2M3": ("float6_e2m3fn", 6), "F6_E3M2": ("float6_e3m2fn", 6),
-}  # fmt: skip
+    "BOOL": ("bool", 8),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "I16": ("int16", 16),
+    "U16": ("uint16", 16),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "I32": ("int32", 32),
+    "U32": ("uint32", 32),
+    "F32": ("float32", 32),
+    "I64": ("int64", 64),
+    "U64": ("uint64", 64),
+    "F64": ("float64", 64),
+    "C64": ("complex64", 64),
+    "F4": ("float4_e2m1fn", 4),
+    "F6_E2M3": ("float6_e2m3fn", 6),
+    "F6_E3M2": ("float6_e3m2fn", 6),
+}
 """Name in the file -> (dtype, bits per element); safetensors/src/tensor.rs, ``enum Dtype``."""
 META_KEYS = ("format", "crc_num", "remove_redundancy")
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
 BOOLEANS = ("True", "False")
 INT4 = "Int4"
-"""MindSpore's word for the dtype of a tensor of int4 pairs, stored as I8 under the tensor's own name in ``__metadata__``."""
+"""MindSpore's word for the dtype of a tensor of int4 pairs, stored as I8 under the tensor's own name in
+``__metadata__``.
+"""
 
 
 def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
@@ -62,7 +81,7 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _flipped(key: str, text: str) -> str:
-    """What is wrong with an item of the metadata: a word of ours that lost one bit changes what loaders do."""
+    """What is wrong with an item of the metadata: a word of ours that lost one bit changes what loaders do"""
     if meant := near_miss(key, META_KEYS):
         return f"the metadata key {key!r} is one bit away from {meant!r}"
     if key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):
@@ -73,7 +92,9 @@ def _flipped(key: str, text: str) -> str:
 
 
 def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """Metadata that names tensors, as MindSpore writes it; call when all tensors are known. Notes which texts may change unseen."""
+    """Metadata that names tensors, as MindSpore writes it; call when all tensors are known. Notes which texts
+    may change unseen.
+    """
     of_mindspore = anatomy.metadata.get("format") == "ms"
     checked = {"format": FORMAT_NAMES, "remove_redundancy": BOOLEANS}
     for key, (text, start, stop) in header.texts.items():

@@ -1,7 +1,8 @@
-"""safetensors: 8-byte little-endian header length, a JSON header, then the tensors without a gap. MindSpore may add a CRC-32 as metadata.
+"""safetensors: 8-byte little-endian header length, a JSON header, then the tensors without a gap. MindSpore
+may add a CRC-32 as metadata.
 
-Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``) of 0.5.3 to 0.8.0; for ``crc_num``
-mindspore/train/serialization.py (``_exec_save``) of MindSpore 2.10.
+Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``) of 0.5.3 to 0.8.0;
+for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2.10.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _magic(head: bytes) -> bool:
 
 
 def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
-    """The header and where the data begins; the length is bounded by the reader's own limit and by the file."""
+    """The header and where the data begins;
+    the length is bounded by the reader's own limit and by the file.
+    """
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
@@ -65,7 +68,9 @@ def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
 
 
 def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as its last entry, as in the reader."""
+    """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as
+    its last entry, as in the reader.
+    """
     tensors: dict[str, Tensor] = {}
     twice = False
     for count, name in enumerate(header.members()):
@@ -110,7 +115,9 @@ def _places(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
-    """The tensors must follow each other without hole or overlap, from the first byte of the data to the last."""
+    """The tensors must follow each other without hole or overlap, from the first byte of the data to the
+    last.
+    """
     at = data
     for t in tensors:
         if t.offset != at:
@@ -130,8 +137,8 @@ def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
 def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
     """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, sorted by name.
 
-    ``bytes()`` of a rank-0 integer array is not its memory: Python makes that many zero bytes of it. So a value that nobody could have
-    turned into bytes is damage in itself.
+    ``bytes()`` of a rank-0 integer array is not its memory: Python makes that many zero bytes of it. So a
+    value that nobody could have turned into bytes is damage in itself.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 1 << 32):
         raise Damage("bad-header", f"crc_num is {text[:40]!r}, which is no CRC-32", at)
@@ -204,12 +211,26 @@ FORMAT = Format(
     suffixes=(".safetensors",),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing; files of MindSpore's save_checkpoint(format='safetensors', crc_check=True) carry a CRC-32 of all names and tensors",
+    protects=(
+        "nothing; files of MindSpore's save_checkpoint(format='safetensors', crc_check=True) carry a CRC-32"
+        " of all names and tensors"
+    ),
     limits=(
-        "without crc_num a flipped bit in the data cannot be seen, nor one that turns a tensor's name into another",
-        "lost pages at the end are seen only where zeros begin at a page border in the middle of a row: zeros that begin with a tensor or a row may be genuine",
-        "metadata texts other than format, crc_num, remove_redundancy and Int4 are not checked, nor the shape of a tensor without elements",
+        (
+            "without crc_num a flipped bit in the data cannot be seen, nor one that turns a tensor's name"
+            " into another"
+        ),
+        (
+            "lost pages at the end are seen only where zeros begin at a page border in the middle of a row:"
+            " zeros that begin with a tensor or a row may be genuine"
+        ),
+        (
+            "metadata texts other than format, crc_num, remove_redundancy and Int4 are not checked, nor the"
+            " shape of a tensor without elements"
+        ),
     ),
     loader="safetensors",
-    reference="safetensors 0.8.0: safetensors/src/tensor.rs; MindSpore 2.10: mindspore/train/serialization.py",
+    reference=(
+        "safetensors 0.8.0: safetensors/src/tensor.rs; MindSpore 2.10: mindspore/train/serialization.py"
+    ),
 )

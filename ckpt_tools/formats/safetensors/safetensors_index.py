@@ -1,7 +1,9 @@
-"""``model.safetensors.index.json`` and ``pytorch_model.bin.index.json``: which shard of a model holds which tensor.
+"""``model.safetensors.index.json`` and ``pytorch_model.bin.index.json``: which shard of a model holds which
+tensor.
 
-Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), transformers/modeling_utils.py (``save_pretrained``),
-torch/distributed/checkpoint/hf_storage.py and _consolidate_hf_safetensors.py, mlx_lm/utils.py (``save_model``).
+Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), transformers/modeling_utils.py
+(``save_pretrained``), torch/distributed/checkpoint/hf_storage.py and _consolidate_hf_safetensors.py,
+mlx_lm/utils.py (``save_model``).
 """
 
 from __future__ import annotations
@@ -176,12 +178,23 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="nothing by a checksum; every name in the map is compared with the names in the shards",
     limits=(
-        "which of two shards holds the right values of a tensor cannot be seen, nor a shard exchanged for one of another step",
-        "total_size is compared when all shards were looked at; writers disagree on what it counts, so only a flipped bit in it is a warning",
+        (
+            "which of two shards holds the right values of a tensor cannot be seen, nor a shard exchanged for"
+            " one of another step"
+        ),
+        (
+            "total_size is compared when all shards were looked at; writers disagree on what it counts, so"
+            " only a flipped bit in it is a warning"
+        ),
         "tied tensors are expected only where the map names them",
-        "param_name_map.json of MindSpore's unify_safetensors and indexes of other formats (.h5, .msgpack) are not read",
+        (
+            "param_name_map.json of MindSpore's unify_safetensors and indexes of other formats (.h5,"
+            " .msgpack) are not read"
+        ),
     ),
-    reference="huggingface_hub 2.4: serialization/_torch.py; torch 2.13: distributed/checkpoint/hf_storage.py",
+    reference=(
+        "huggingface_hub 2.4: serialization/_torch.py; torch 2.13: distributed/checkpoint/hf_storage.py"
+    ),
     loader=None,
     index=True,
 )

@@ -15,10 +15,12 @@ from ckpt_tools.storage import Source
 
 @dataclass
 class Map:
-    """What an index says, shared by all its claims: tensor -> shard, shard -> its tensors, ``total`` the text of metadata.total_size.
+    """What an index says, shared by all its claims: tensor -> shard, shard -> its tensors, ``total`` the text
+    of metadata.total_size.
 
-    ``sizes`` collects what the shards turn out to hold, each under its own name however often it is looked at, None when that cannot
-    be told; ``last`` is the shard that made them complete, so that always the same one reports on their sum, and none while a shard is missing.
+    ``sizes`` collects what the shards turn out to hold, each under its own name however often it is looked
+    at, None when that cannot be told; ``last`` is the shard that made them complete, so that always the same
+    one reports on their sum, and none while a shard is missing.
     """
 
     where: dict[str, str] = field(default_factory=dict)
@@ -79,13 +81,17 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[int, int]:
 def _total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
     """``total_size`` is the sum of the tensors' bytes (tied ones once or each), or of the files' (mlx).
 
-    Readers ignore it, and other numbers are everyday (a model converted to another type keeps the old one), unless it is the right one but for one bit.
+    Readers ignore it, and other numbers are everyday (a model converted to another type keeps the old one),
+    unless it is the right one but for one bit.
     """
     sums = {str(sum(column)) for column in zip(*(s for s in sizes if s is not None), strict=True)}
     plain = text.removesuffix(".0")
     if None in sizes or plain in sums:
         return
-    shown = f"total_size of the index is {text[:40]}, its {len(sizes)} shards hold {min(sums, key=int)} bytes of tensors"
+    shown = (
+        f"total_size of the index is {text[:40]}, its {len(sizes)} shards hold {min(sums, key=int)} bytes of"
+        " tensors"
+    )
     if near_miss(plain, sums):
         yield finding("odd-header", f"{shown}: one bit apart")
     else:

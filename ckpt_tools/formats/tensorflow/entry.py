@@ -1,8 +1,9 @@
 """What a TensorFlow bundle's index says: one header, and one entry per tensor or slice of a tensor.
 
-Facts: tensorflow/core/protobuf/tensor_bundle.proto, framework/{types,tensor_shape,tensor_slice,versions}.proto, util/saved_tensor_slice_util.cc
-(keys of slices) and lib/strings/ordered_code.cc of TensorFlow 2.21; checked against files of tf.train.Saver with partitioned variables and
-of MaxShardSizePolicy. A field that holds its default (0) is not written.
+Facts: tensorflow/core/protobuf/tensor_bundle.proto,
+framework/{types,tensor_shape,tensor_slice,versions}.proto, util/saved_tensor_slice_util.cc (keys of slices)
+and lib/strings/ordered_code.cc of TensorFlow 2.21; checked against files of tf.train.Saver with partitioned
+variables and of MaxShardSizePolicy. A field that holds its default (0) is not written.
 """
 
 from __future__ import annotations
@@ -15,13 +16,39 @@ from ckpt_tools.formats.tensorflow.sstable import Entry
 from ckpt_tools.formats.tensorflow.wire import fields, message, number, unmasked
 
 _DTYPES: dict[int, tuple[str, int]] = {
-    1: ("float32", 4), 2: ("float64", 8), 3: ("int32", 4), 4: ("uint8", 1), 5: ("int16", 2), 6: ("int8", 1), 7: ("string", 0),
-    8: ("complex64", 8), 9: ("int64", 8), 10: ("bool", 1), 11: ("qint8", 1), 12: ("quint8", 1), 13: ("qint32", 4), 14: ("bfloat16", 2),
-    15: ("qint16", 2), 16: ("quint16", 2), 17: ("uint16", 2), 18: ("complex128", 16), 19: ("float16", 2), 21: ("variant", 0),
-    22: ("uint32", 4), 23: ("uint64", 8), 24: ("float8_e5m2", 1), 25: ("float8_e4m3fn", 1), 26: ("float8_e4m3fnuz", 1),
-    27: ("float8_e4m3b11fnuz", 1), 28: ("float8_e5m2fnuz", 1), 29: ("int4", 1), 30: ("uint4", 1), 31: ("int2", 1), 32: ("uint2", 1),
+    1: ("float32", 4),
+    2: ("float64", 8),
+    3: ("int32", 4),
+    4: ("uint8", 1),
+    5: ("int16", 2),
+    6: ("int8", 1),
+    7: ("string", 0),
+    8: ("complex64", 8),
+    9: ("int64", 8),
+    10: ("bool", 1),
+    11: ("qint8", 1),
+    12: ("quint8", 1),
+    13: ("qint32", 4),
+    14: ("bfloat16", 2),
+    15: ("qint16", 2),
+    16: ("quint16", 2),
+    17: ("uint16", 2),
+    18: ("complex128", 16),
+    19: ("float16", 2),
+    21: ("variant", 0),
+    22: ("uint32", 4),
+    23: ("uint64", 8),
+    24: ("float8_e5m2", 1),
+    25: ("float8_e4m3fn", 1),
+    26: ("float8_e4m3fnuz", 1),
+    27: ("float8_e4m3b11fnuz", 1),
+    28: ("float8_e5m2fnuz", 1),
+    29: ("int4", 1),
+    30: ("uint4", 1),
+    31: ("int2", 1),
+    32: ("uint2", 1),
     33: ("float4_e2m1fn", 1),
-}  # fmt: skip
+}
 """DataType -> name and bytes per element (0: it varies). Types of less than a byte take a whole one."""
 MAX_DIMS = 254
 """TensorFlow's own limit."""
@@ -40,8 +67,9 @@ class Header(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One tensor or slice: ``size`` bytes at ``offset`` of shard ``shard``, with the CRC-32C ``crc``. ``item`` is the size of one element in bytes,
-    0 when that varies, None when the type is not known. A tensor with ``slices`` has no bytes of its own. ``at`` is where in the index this was said.
+    """One tensor or slice: ``size`` bytes at ``offset`` of shard ``shard``, with the CRC-32C ``crc``.
+    ``item`` is the size of one element in bytes, 0 when that varies, None when the type is not known. A
+    tensor with ``slices`` has no bytes of its own. ``at`` is where in the index this was said.
     """
 
     key: bytes
@@ -123,7 +151,9 @@ def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, 
 
 
 def _signed(value: int) -> bytes:
-    """OrderedCode::WriteSignedNumIncreasing: as many leading ones as there are bytes, then the number; all inverted below zero."""
+    """OrderedCode::WriteSignedNumIncreasing: as many leading ones as there are bytes, then the number; all
+    inverted below zero.
+    """
     bits = (~value if value < 0 else value).bit_length()
     length = bits // 7 + 1
     return ((value & ((1 << 8 * length) - 1)) ^ (((1 << length) - 1) << (7 * length))).to_bytes(length, "big")
@@ -139,7 +169,7 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
         + name
         + b"\0\1"
         + (bytes((1, dims)) if dims else b"\0")
-        + b"".join(_signed(x) for e in extents for x in (e or (0, -1)))
+        + b"".join(_signed(x) for e in extents for x in e or (0, -1))
     )
 
 

@@ -1,4 +1,6 @@
-"""A shard of a TensorFlow bundle against what its index says: tensors one after another from the first byte to the last, a CRC-32C each."""
+"""A shard of a TensorFlow bundle against what its index says: tensors one after another from the first byte
+to the last, a CRC-32C each.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _PADDING = 1 << 19
 _COUNTERS = frozenset({"save_counter", "global_step", "step", "epoch", "iterations"})
 """Names at the top of the tree that say how far training was: never left out."""
 _ITERATIONS = frozenset({"iterations", "_iterations", "iter"})
-"""What Keras's optimizers call their counter, wherever they are in the tree; the first one is ``iterations``."""
+"""What Keras's optimizers call their counter, wherever they are in the tree; the first one is ``iterations``.
+"""
 _GRAPH, _GRAPH_LIMIT = "_CHECKPOINTABLE_OBJECT_GRAPH", 256 * 1024
 
 
@@ -38,7 +41,9 @@ def short(name: str) -> str:
 def shard(
     items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """The check of one shard; ``items`` are those that lie in it, in the order of their offsets, ``keys`` the names in the whole bundle."""
+    """The check of one shard; ``items`` are those that lie in it, in the order of their offsets, ``keys`` the
+    names in the whole bundle.
+    """
     anatomy.keys |= keys
     end = max((i.offset + i.size for i in items), default=0)
     if source.size < end:
@@ -89,7 +94,9 @@ def _value(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
 
 
 def _objects(raw: bytes) -> int:
-    """How many objects the graph in a string scalar lists (a TrackableObjectGraph: field 1, repeated); 0 when that cannot be told."""
+    """How many objects the graph in a string scalar lists (a TrackableObjectGraph: field 1, repeated); 0 when
+    that cannot be told.
+    """
     try:
         length, at = varint(raw, 0, len(raw))
         return (
@@ -128,7 +135,9 @@ def _tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -
 
 
 def _between(items: Sequence[Item]) -> tuple[list[tuple[int, int]], list[tuple[Item, int]]]:
-    """The gaps between tensors, (offset, length) each, and the tensors that begin before the end of another one."""
+    """The gaps between tensors, (offset, length) each, and the tensors that begin before the end of another
+    one.
+    """
     gaps, inside, at = list[tuple[int, int]](), list[tuple[Item, int]](), 0
     for i in items:
         if i.offset > at:

@@ -1,10 +1,14 @@
-"""The sorted table of TensorFlow's (and LevelDB's) files: blocks with a CRC-32C each, then a footer that says where their index lies.
+"""The sorted table of TensorFlow's (and LevelDB's) files: blocks with a CRC-32C each, then a footer that says
+where their index lies.
 
-    data block … | metaindex block (always empty) | index block: last key or a bit beyond -> (offset, size) of a data block | footer
+    data block … | metaindex block (always empty) | index block: last key or a bit beyond -> (offset, size) of
+    a data block | footer
 
-A block is entries, restart offsets (u32) and their number (u32), followed by a type byte and the masked CRC-32C over all of that. The footer
-has 48 bytes: (offset, size) of the metaindex and of the index as varints, zeros, eight bytes of magic. The writer leaves no gaps.
-Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc of TensorFlow 1.0 to 2.21; checked against real files.
+A block is entries, restart offsets (u32) and their number (u32), followed by a type byte and the masked
+CRC-32C over all of that. The footer has 48 bytes: (offset, size) of the metaindex and of the index as
+varints, zeros, eight bytes of magic. The writer leaves no gaps.
+Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc of TensorFlow 1.0 to 2.21; checked
+against real files.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ FOOTER, TRAILER = 48, 5
 MAX_BLOCK = 64 << 20
 """Bytes; the writer begins a new block after 256 KiB, but one entry is never split."""
 MAX_KEYS = 32 << 20
-"""Bytes of all keys together, or 16 times the file's size if that is more: prefixes are shared, so a small hostile file could hold huge keys."""
+"""Bytes of all keys together, or 16 times the file's size if that is more: prefixes are shared, so a small
+hostile file could hold huge keys.
+"""
 _TAIL = 64 * 1024
 _U32 = struct.Struct("<I")
 _EMPTY = struct.pack("<II", 0, 1)
@@ -55,7 +61,7 @@ def has_footer(source: Source) -> bool:
 
 
 def _end(source: Source) -> Generator[Finding, None, int]:
-    """Where the footer ends: the end of the file, or, with a finding, where its magic is found before that."""
+    """Where the footer ends: the end of the file, or, with a finding, where its magic is found before that"""
     if has_footer(source):
         return source.size
     tail = source.read(max(0, source.size - _TAIL), min(source.size, _TAIL))
@@ -101,7 +107,8 @@ def _footer(source: Source, end: int, anatomy: Anatomy) -> Generator[Finding, No
     if index.stop != start:
         raise Damage(
             "bad-header",
-            f"the index block lies at {index.offset} + {index.size}, which does not end where the footer begins",
+            f"the index block lies at {index.offset} + {index.size}, which does not end where the footer"
+            " begins",
             start,
         )
     if meta.stop != index.offset:

@@ -1,8 +1,10 @@
 """The text file ``checkpoint`` beside TensorFlow's bundles: which of them is the newest, and which are kept.
 
-A CheckpointState in protobuf's text form, one field in a line. It is no format of its own: the name is too common, and nothing in the file
-tells whether it is right. Paths are prefixes ("ckpt-50" for ckpt-50.index), relative to the file's directory or, from another machine perhaps,
-absolute. Facts: python/checkpoint/checkpoint_management.py and python/training/checkpoint_state.proto of TensorFlow 2.21; checked against real files.
+A CheckpointState in protobuf's text form, one field in a line. It is no format of its own: the name is too
+common, and nothing in the file tells whether it is right. Paths are prefixes ("ckpt-50" for ckpt-50.index),
+relative to the file's directory or, from another machine perhaps, absolute. Facts:
+python/checkpoint/checkpoint_management.py and python/training/checkpoint_state.proto of TensorFlow 2.21;
+checked against real files.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _PLAIN = {
 
 
 class State(NamedTuple):
-    """``latest`` and ``paths`` (oldest first) are as written; ``timestamps`` are seconds since the epoch, one for each path or none at all."""
+    """``latest`` and ``paths`` (oldest first) are as written; ``timestamps`` are seconds since the epoch, one
+    for each path or none at all.
+    """
 
     latest: str
     paths: tuple[str, ...] = ()
@@ -68,7 +72,9 @@ def _unescaped(text: str, at: int) -> str:
 
 
 def check(home: str, notes: Notes) -> Iterator[Finding]:
-    """Whether the file is well-formed, and names a bundle of its directory that is there. Absolute paths may be another machine's."""
+    """Whether the file is well-formed, and names a bundle of its directory that is there. Absolute paths may
+    be another machine's.
+    """
     path = os.path.join(home, "checkpoint")
     data = notes.read(path, LIMIT)
     if data is None:
@@ -88,7 +94,9 @@ def check(home: str, notes: Notes) -> Iterator[Finding]:
 
 
 def parse(data: bytes) -> State:
-    """The contents of the file. Raises Damage (``bad-tracker``) for anything that TensorFlow does not write."""
+    """The contents of the file.
+    Raises Damage (``bad-tracker``) for anything that TensorFlow does not write.
+    """
     if len(data) > LIMIT:
         raise Damage("bad-tracker", f"{len(data)} bytes are no list of checkpoints", 0)
     try:

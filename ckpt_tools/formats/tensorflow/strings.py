@@ -1,9 +1,11 @@
-"""CRC-32C of the two kinds of tensor whose elements vary in length: it covers the lengths as numbers, not as the varints that hold them.
+"""CRC-32C of the two kinds of tensor whose elements vary in length: it covers the lengths as numbers, not as
+the varints that hold them.
 
     string:  length … | checksum of the lengths | bytes …          (lengths as u32; u64 from 4 GiB on)
     variant: (length | bytes | checksum of all so far) …            (lengths as u64)
 
-Both are read from front to back in bounded memory. Facts: WriteStringTensor, WriteVariantTensor in tensor_bundle.cc of TensorFlow 1.12 to 2.21;
+Both are read from front to back in bounded memory. Facts: WriteStringTensor, WriteVariantTensor in
+tensor_bundle.cc of TensorFlow 1.12 to 2.21;
 checked against real files.
 """
 
@@ -16,7 +18,9 @@ from ckpt_tools.formats.tensorflow.wire import unmasked
 
 
 class _Elements:
-    """What the two have in common. A stream that cannot be one of its kind has an empty digest, which no stored checksum equals."""
+    """What the two have in common. A stream that cannot be one of its kind has an empty digest, which no
+    stored checksum equals.
+    """
 
     def __init__(self, count: int, order: str) -> None:
         self.left, self.crc, self.bad = count, Crc32c(), False
@@ -42,7 +46,9 @@ class _Elements:
         return True
 
     def checksum(self, data: bytes) -> int:
-        """Take the bytes of a checksum; how many those were. It covers what came before it, and is itself covered."""
+        """Take the bytes of a checksum; how many those were. It covers what came before it, and is itself
+        covered.
+        """
         take = data[: 4 - len(self.check)]
         self.check += take
         if len(self.check) == 4:

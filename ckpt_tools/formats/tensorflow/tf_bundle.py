@@ -1,7 +1,10 @@
-"""TensorFlow's checkpoints: ``X.index``, a sorted table (_sstable.py) of what is where, and the shards ``X.data-00000-of-00001`` … with the tensors.
+"""TensorFlow's checkpoints: ``X.index``, a sorted table (_sstable.py) of what is where, and the shards
+``X.data-00000-of-00001`` … with the tensors.
 
-Every block of the index and every tensor carries a CRC-32C. A shard holds its tensors one after another and nothing else, so it means nothing
-without the index. Facts: tensorflow/core/util/tensor_bundle/{tensor_bundle,naming}.cc of TensorFlow 1.0 to 2.21; checked against real files.
+Every block of the index and every tensor carries a CRC-32C. A shard holds its tensors one after another and
+nothing else, so it means nothing without the index. Facts:
+tensorflow/core/util/tensor_bundle/{tensor_bundle,naming}.cc of TensorFlow 1.0 to 2.21; checked against real
+files.
 """
 
 from __future__ import annotations
@@ -48,9 +51,11 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 
 def ours(source: Source) -> bool:
-    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: other software uses that suffix as well.
+    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged:
+    other software uses that suffix as well.
 
-    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory. Raises OSError when that cannot be done.
+    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory.
+    Raises OSError when that cannot be done.
     """
     directory, name = os.path.split(source.path)
     try:
@@ -207,15 +212,24 @@ FORMAT = Format(
     names=_SHARD.pattern,
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="a CRC-32C over every block of the index and over every tensor; together they leave no byte out, and the footer has only one right content",
+    protects=(
+        "a CRC-32C over every block of the index and over every tensor; together they leave no byte out, and"
+        " the footer has only one right content"
+    ),
     limits=(
         "a shard cannot be looked at without its index; without one it counts as a save that never finished",
         "blocks compressed with Snappy are not read; no TensorFlow writes them",
-        "a shard that was exchanged for that of another step shows by its checksums only (level content), unless its size differs",
+        (
+            "a shard that was exchanged for that of another step shows by its checksums only (level content),"
+            " unless its size differs"
+        ),
         "the graph beside a TensorFlow 1 checkpoint (X.meta) carries no checksum and is not looked at",
     ),
     loader="tensorflow",
-    reference="TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc",
+    reference=(
+        "TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc,"
+        " core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc"
+    ),
     index=True,
     index_of=_index_of,
     ours=ours,

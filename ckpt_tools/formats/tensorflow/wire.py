@@ -1,6 +1,8 @@
-"""Numbers and protobuf messages of TensorFlow's bundles, read from bytes in memory: bounded, flat, without recursion.
+"""Numbers and protobuf messages of TensorFlow's bundles, read from bytes in memory: bounded, flat, without
+recursion.
 
-Facts: protobuf's encoding guide; tensorflow/core/lib/core/coding.cc. Every writer packs a number into as few bytes as it takes.
+Facts: protobuf's encoding guide; tensorflow/core/lib/core/coding.cc. Every writer packs a number into as few
+bytes as it takes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ def unmasked(stored: int) -> int:
 
 
 def varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int]:
-    """An unsigned 64-bit number at ``at`` and where it ends; ``base`` is the offset of ``data`` in the file, for the finding."""
+    """An unsigned 64-bit number at ``at`` and where it ends; ``base`` is the offset of ``data`` in the file,
+    for the finding.
+    """
     if at < end and data[at] < 0x80:  # nearly all are one byte
         return data[at], at + 1
     value = 0
@@ -34,7 +38,9 @@ def varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int]:
 
 
 def fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: an unsigned number, or the bytes of what has a length. ``base`` as above."""
+    """(number, value) of each field of a message: an unsigned number, or the bytes of what has a length.
+    ``base`` as above.
+    """
     at, end = 0, len(data)
     while at < end:
         begin = at

@@ -1,9 +1,12 @@
-"""OCDBT, tensorstore's database of many small values in few files, as Orbax uses it: ``manifest.ocdbt`` and ``d/<32 hex digits>``.
+"""OCDBT, tensorstore's database of many small values in few files, as Orbax uses it: ``manifest.ocdbt`` and
+``d/<32 hex digits>``.
 
-A manifest names the roots of B+trees, a node names its children and values, each by file, offset and length. Data files hold values and nodes
-one after another, so nothing but the tree says what their bytes are: the manifest's claims are followed from node to node.
+A manifest names the roots of B+trees, a node names its children and values, each by file, offset and length.
+Data files hold values and nodes one after another, so nothing but the tree says what their bytes are: the
+manifest's claims are followed from node to node.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst and kvstore/ocdbt/format; orbax-checkpoint 0.12.8 (serialization/ocdbt_utils.py).
+Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst and kvstore/ocdbt/format; orbax-checkpoint 0.12.8
+(serialization/ocdbt_utils.py).
 """
 
 from __future__ import annotations
@@ -46,11 +49,20 @@ FORMAT = Format(
     magic=lambda head: head.startswith(MANIFEST),
     checks={Level.STRUCTURE: _structure},
     loader=None,
-    protects="a CRC-32C over the manifest and over every node, with the values that lie inside them (Orbax: those up to 1 KiB); no other value",
+    protects=(
+        "a CRC-32C over the manifest and over every node, with the values that lie inside them (Orbax: those"
+        " up to 1 KiB); no other value"
+    ),
     limits=(
         "values outside the nodes have no checksum",
-        "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package): one in twenty in float weights, more in regular data",
-        "without the zstandard package only lengths and checksums are checked, because the tree cannot be read",
+        (
+            "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package):"
+            " one in twenty in float weights, more in regular data"
+        ),
+        (
+            "without the zstandard package only lengths and checksums are checked, because the tree cannot be"
+            " read"
+        ),
         "bytes of data files that no node refers to are not checked",
     ),
     reference="tensorstore 0.1.86: kvstore/ocdbt/index.rst, kvstore/ocdbt/format",

@@ -1,6 +1,7 @@
 """The records of an OCDBT database decoded into plain values: manifests, version tree nodes and B+tree nodes.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/format (config_codec.h, manifest.cc, version_tree_codec.h, btree_codec.h, btree.cc).
+Facts: tensorstore 0.1.86, kvstore/ocdbt/format (config_codec.h, manifest.cc, version_tree_codec.h,
+btree_codec.h, btree.cc).
 All integers are varints unless a comment says otherwise; arrays are stored column by column.
 """
 
@@ -31,7 +32,7 @@ _READINGS = 16
 
 
 class Root(NamedTuple):
-    """A reference to a B+tree node of this height; ``prefix`` begins all its keys, none is below ``least``."""
+    """A reference to a B+tree node of this height; ``prefix`` begins all its keys, none is below ``least``"""
 
     place: Place
     height: int
@@ -57,7 +58,9 @@ class Manifest(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Values with their whole keys: those that lie in the node, and (key, file, offset, length) of the others."""
+    """Values with their whole keys: those that lie in the node, and (key, file, offset, length) of the
+    others.
+    """
 
     inline: list[tuple[bytes, bytes]]
     far: list[tuple[bytes, File, int, int]]
@@ -77,7 +80,9 @@ def _inline_versions(r: Reader, known: Sequence[File], arity: int) -> tuple[list
 
 
 def _version_nodes(r: Reader, known: Sequence[File], most: int, height: int | None) -> list[Versions]:
-    """Entries of an interior version tree node, or (``height`` None) of a manifest, which stores the heights."""
+    """Entries of an interior version tree node,
+    or (``height`` None) of a manifest, which stores the heights.
+    """
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
     found = places(r, known, n)
@@ -131,7 +136,9 @@ def version_node(data: bytes, base: str, height: int) -> tuple[list[Root], list[
 
 
 def _keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
-    """The keys without the node's own prefix (of ``prefix`` bytes), in rising order, and how much of each is common to the subtree below it."""
+    """The keys without the node's own prefix (of ``prefix`` bytes), in rising order, and how much of each is
+    common to the subtree below it.
+    """
     prefixes, suffixes = [0, *r.varints(n - 1, MAX_KEY)], r.varints(n, MAX_KEY)
     common = r.varints(n, MAX_KEY) if interior else []
     bound(prefixes, suffixes, n * prefix)
@@ -193,7 +200,9 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
 
 
 def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
-    """Every reading of a node once, though many versions name it; a copied subtree names it under another prefix, but none lies over another."""
+    """Every reading of a node once, though many versions name it; a copied subtree names it under another
+    prefix, but none lies over another.
+    """
     over, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
     for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
         if offset < end:

@@ -1,6 +1,8 @@
-"""What lies in OCDBT's data files: the claims that follow a manifest from node to node, down to the chunks of arrays.
+"""What lies in OCDBT's data files: the claims that follow a manifest from node to node, down to the chunks of
+arrays.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst (data file table: transitive paths) and driver/zarr, driver/zarr3 (names of chunks).
+Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst (data file table: transitive paths) and driver/zarr,
+driver/zarr3 (names of chunks).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _SNIFFED = Coding(None, ("zstd",))
 
 @frozen
 class Parts:
-    """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it compares by what it says."""
+    """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it
+    compares by what it says.
+    """
 
     SENT: ClassVar[bool] = True
     nodes: tuple[db.Root | db.Versions, ...] = ()
@@ -71,8 +75,9 @@ class Parts:
 
 
 def _neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str, int]]) -> int:
-    """The end of the records that follow byte ``end`` one after another: version tree nodes that newer ones have replaced, or nodes of a
-    commit that lost a race. No manifest names them, but each has its own CRC-32C. Stops at one that is known.
+    """The end of the records that follow byte ``end`` one after another: version tree nodes that newer ones
+    have replaced, or nodes of a commit that lost a race. No manifest names them, but each has its own
+    CRC-32C. Stops at one that is known.
     """
     while end + 18 <= source.size:
         head = source.read(end, 12)
@@ -91,7 +96,9 @@ def _neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str
 
 
 def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
-    """What one part taught. A checksum that another claim on the file has brought already is not computed twice."""
+    """What one part taught. A checksum that another claim on the file has brought already is not computed
+    twice.
+    """
     anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
     known |= {(s.what, s.offset) for s in own.sums}
     if own.tensors:

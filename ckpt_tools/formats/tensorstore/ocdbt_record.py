@@ -1,6 +1,7 @@
 """OCDBT's building blocks: the framing of a record, and a bounded reader for what it decodes into.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/format (codec_util.cc, config_codec.h, data_file_id_codec.cc, version_tree_codec.h, btree_codec.h, btree.cc).
+Facts: tensorstore 0.1.86, kvstore/ocdbt/format (codec_util.cc, config_codec.h, data_file_id_codec.cc,
+version_tree_codec.h, btree_codec.h, btree.cc).
 All integers are varints unless a comment says otherwise; arrays are stored column by column.
 """
 
@@ -27,14 +28,18 @@ _MISSING = (1 << 64) - 1
 
 
 class Header(NamedTuple):
-    """``kind`` is the magic; ``body`` begins at byte 14 and ends 4 bytes before the end, where the CRC-32C is."""
+    """``kind`` is the magic; ``body`` begins at byte 14 and ends 4 bytes before the end, where the CRC-32C
+    is.
+    """
 
     kind: bytes
     compression: int
 
 
 class File(NamedTuple):
-    """A data file: ``base`` applies to everything that is reached through it, ``path`` includes it; both relative to the database."""
+    """A data file: ``base`` applies to everything that is reached through it, ``path`` includes it; both
+    relative to the database.
+    """
 
     base: str
     path: str
@@ -49,7 +54,9 @@ class Place(NamedTuple):
 
 
 class Reader:
-    """A cursor over decoded bytes; ``at`` counts from their beginning. Every read is bounded. Raises Damage, without an offset in the file."""
+    """A cursor over decoded bytes; ``at`` counts from their beginning. Every read is bounded. Raises Damage,
+    without an offset in the file.
+    """
 
     def __init__(self, data: bytes, what: str) -> None:
         self.data, self.at, self.what = data, 0, what
@@ -173,7 +180,9 @@ def places(r: Reader, known: Sequence[File], n: int, missing: bool = False) -> l
 
 
 def statistics(r: Reader, n: int) -> None:
-    """Keys, bytes of nodes, bytes of values below each node: sums over a subtree, of which nothing depends on."""
+    """Keys, bytes of nodes, bytes of values below each node: sums over a subtree, of which nothing depends
+    on.
+    """
     for _ in range(3):
         r.varints(n)
 

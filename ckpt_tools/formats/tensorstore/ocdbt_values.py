@@ -1,4 +1,5 @@
-"""The values of an OCDBT tree: which of them are the metadata of arrays, and so how the chunks beside those are coded.
+"""The values of an OCDBT tree: which of them are the metadata of arrays, and so how the chunks beside those
+are coded.
 
 Facts: tensorstore 0.1.86, driver/zarr, driver/zarr3 (names of metadata and of chunks).
 """
@@ -28,7 +29,9 @@ class Value(NamedTuple):
 
 
 def arrays_in(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called like metadata (a CRC-32C covers it)."""
+    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called
+    like metadata (a CRC-32C covers it).
+    """
     out: dict[str, Array | None] = {}
     known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
     for key, inline in leaves:
@@ -66,7 +69,9 @@ def values_of(
 
 
 def apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
-    """Each place once, as bytes that many values claim would be read as often: a copied key names a chunk again, but none lies over another."""
+    """Each place once, as bytes that many values claim would be read as often: a copied key names a chunk
+    again, but none lies over another.
+    """
     end, first = 0, None
     for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
         what = f"the value of {v.key[:200]!r}"

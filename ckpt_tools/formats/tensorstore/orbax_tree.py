@@ -1,7 +1,8 @@
 """Orbax's ``_METADATA``: JSON that lists every leaf of the saved tree, and so which files must lie beside it.
 
-Facts: orbax-checkpoint 0.12.8, metadata/tree.py (InternalTreeMetadata) and tree/utils.py (param_name_from_keypath); use_ocdbt and
-store_array_data_equal_to_fill_value are missing from files of older versions, of which nothing is demanded then.
+Facts: orbax-checkpoint 0.12.8, metadata/tree.py (InternalTreeMetadata) and tree/utils.py
+(param_name_from_keypath); use_ocdbt and store_array_data_equal_to_fill_value are missing from files of older
+versions, of which nothing is demanded then.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
 
 @frozen
 class _Chunks:
-    """The claim on an array's metadata, which its own format checks: every chunk that it describes was written."""
+    """The claim on an array's metadata, which its own format checks: every chunk that it describes was
+    written.
+    """
 
     SENT: ClassVar[bool] = True
     name: str
@@ -70,7 +73,9 @@ def _words(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]
 
 
 def _leaf(name: str, entry: object) -> tuple[str | None, list[str]]:
-    """(name of the stored array, or None) of an entry, and what is wrong with it. Raises Damage where Orbax refuses it."""
+    """(name of the stored array, or None) of an entry, and what is wrong with it. Raises Damage where Orbax
+    refuses it.
+    """
     told = mapping(entry)
     keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]

@@ -1,7 +1,9 @@
-"""zarr arrays in files: ``.zarray`` (v2) and ``zarr.json`` (v3) describe the chunk files beside them (Orbax without OCDBT, tensorstore).
+"""zarr arrays in files: ``.zarray`` (v2) and ``zarr.json`` (v3) describe the chunk files beside them (Orbax
+without OCDBT, tensorstore).
 
-Facts: zarr storage specification v2 and v3; tensorstore 0.1.86 (driver/zarr/metadata.cc, driver/zarr3/metadata.cc): a chunk that only holds the
-fill value is not written unless ``store_data_equal_to_fill_value`` is set, so a chunk that is not there is no damage by itself.
+Facts: zarr storage specification v2 and v3; tensorstore 0.1.86 (driver/zarr/metadata.cc,
+driver/zarr3/metadata.cc): a chunk that only holds the fill value is not written unless
+``store_data_equal_to_fill_value`` is set, so a chunk that is not there is no damage by itself.
 """
 
 from __future__ import annotations
@@ -85,13 +87,25 @@ FORMAT = Format(
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     loader=None,
-    protects="chunks with the crc32c codec, indexes of shards (Orbax writes them with zarr v3), the content of gzip, zlib and bz2 data; nothing else",
+    protects=(
+        "chunks with the crc32c codec, indexes of shards (Orbax writes them with zarr v3), the content of"
+        " gzip, zlib and bz2 data; nothing else"
+    ),
     limits=(
-        "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package): one in twenty in float weights, more in regular data",
+        (
+            "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package):"
+            " one in twenty in float weights, more in regular data"
+        ),
         "raw and blosc chunks are checked by size only",
-        "a chunk file that is not there stands for the fill value, so a lost one is seen only through Orbax's _METADATA",
+        (
+            "a chunk file that is not there stands for the fill value, so a lost one is seen only through"
+            " Orbax's _METADATA"
+        ),
         "a changed fill value, and other metadata that does not change sizes, is not seen",
     ),
-    reference="zarr specification v2 and v3; tensorstore 0.1.86: driver/zarr, driver/zarr3, kvstore/zarr3_sharding_indexed",
+    reference=(
+        "zarr specification v2 and v3; tensorstore 0.1.86: driver/zarr, driver/zarr3,"
+        " kvstore/zarr3_sharding_indexed"
+    ),
     index=True,
 )

@@ -1,6 +1,7 @@
 """What zarr's array metadata says: the grid of chunks, their names, and what every chunk's bytes must be.
 
-Facts: zarr storage specification v2 and v3 (core, codecs zstd, gzip, blosc, crc32c, sharding_indexed), tensorstore 0.1.86 (driver/zarr, driver/zarr3).
+Facts: zarr storage specification v2 and v3 (core, codecs zstd, gzip, blosc, crc32c, sharding_indexed),
+tensorstore 0.1.86 (driver/zarr, driver/zarr3).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _SMALL = re.compile(r"u?int[124]|float[4-8]_e\w+")
 
 
 class Coding(NamedTuple):
-    """How the bytes of a chunk come about: ``chain`` of codecs, the last applied first; ``size`` in bytes before them, None when not known.
+    """How the bytes of a chunk come about: ``chain`` of codecs, the last applied first; ``size`` in bytes
+    before them, None when not known.
 
-    With ``inner``, a chunk is a shard of ``parts`` chunks of that coding, followed (or, with ``leading``, preceded) by an index,
-    which ends in a CRC-32C when ``summed``.
+    With ``inner``, a chunk is a shard of ``parts`` chunks of that coding, followed (or, with ``leading``,
+    preceded) by an index, which ends in a CRC-32C when ``summed``.
     """
 
     size: int | None
@@ -144,7 +146,9 @@ def _codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int
 
 
 def _sharding(told: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int) -> Coding:
-    """The codec that cuts a chunk of ``shape`` into smaller ones, with an index of their places. Raises Damage."""
+    """The codec that cuts a chunk of ``shape`` into smaller ones, with an index of their places. Raises
+    Damage.
+    """
     part = integers(told.get("chunk_shape"))
     if (
         part is None

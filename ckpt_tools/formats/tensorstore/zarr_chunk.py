@@ -1,7 +1,8 @@
-"""The bytes of one zarr chunk, wherever they lie: a file of its own, a value in an OCDBT data file, a part of a shard.
+"""The bytes of one zarr chunk, wherever they lie: a file of its own, a value in an OCDBT data file, a part of
+a shard.
 
-Facts: zarr v3 codecs crc32c (last 4 bytes, little-endian) and sharding_indexed (index of 64-bit offset and length, all ones for a missing
-chunk); c-blosc 1.21 README_CHUNK_FORMAT.
+Facts: zarr v3 codecs crc32c (last 4 bytes, little-endian) and sharding_indexed (index of 64-bit offset and
+length, all ones for a missing chunk); c-blosc 1.21 README_CHUNK_FORMAT.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _GZIP, _BZ2 = b"\x1f\x8b\x08", b"BZh"
 def check_chunk(
     source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str
 ) -> Iterator[Finding]:
-    """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises Damage."""
+    """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises
+    Damage.
+    """
     sums_inside = [c for c in coding.chain if c == "crc32c"]
     for i, codec in enumerate(coding.chain):
         if codec == "crc32c":
@@ -107,7 +110,8 @@ def _blosc(source: Source, offset: int, length: int, size: int | None, what: str
     if version not in (1, 2) or not item or (content and not block) or (size is not None and content != size):
         raise Damage(
             "bad-header",
-            f"{what}: blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong",
+            f"{what}: blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes"
+            " belong",
             offset,
         )
     if whole != length:
@@ -143,7 +147,8 @@ def _shard(
         if start < low or start + n > high or used > length:
             raise Damage(
                 "bad-header",
-                f"{what}: chunk {i} of the shard lies at {start} to {start + n}, the chunks between {low} and {high}",
+                f"{what}: chunk {i} of the shard lies at {start} to {start + n}, the chunks between {low} and"
+                f" {high}",
                 at + 16 * i,
             )
         assert coding.inner is not None  # noqa: S101

@@ -1,6 +1,8 @@
-"""The pickles of torch's old format that hold nothing of the user's, written again byte for byte as CPython writes them.
+"""The pickles of torch's old format that hold nothing of the user's, written again byte for byte as CPython
+writes them.
 
-A pickle has no checksum, but of what is known only one encoding is usual: bytes that are one bit away from it are damaged.
+A pickle has no checksum, but of what is known only one encoding is usual: bytes that are one bit away from it
+are damaged.
 Facts: CPython Lib/pickle.py and Modules/_pickle.c (save_*, batch_list_exact, framing).
 """
 
@@ -20,7 +22,9 @@ _BATCH, _FRAME = 1000, 64 * 1024
 
 
 def encoded(value: Any, protocol: int) -> bytes | None:
-    """What pickle.dump writes for dicts, lists, strings, bools and ints in protocol 2 to 5; None where this is not known (several frames)."""
+    """What pickle.dump writes for dicts, lists, strings, bools and ints in protocol 2 to 5; None where this
+    is not known (several frames).
+    """
     out, memo = bytearray(), 0
 
     def put() -> None:
@@ -80,7 +84,9 @@ def encoded(value: Any, protocol: int) -> bytes | None:
 def compared(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are usual to the last bit."""
+    """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are
+    usual to the last bit.
+    """
     data = source.read(start, stop - start)
     guard = Guard.UNPROTECTED
     for u in usual:

@@ -15,24 +15,31 @@ _SUM = slice(148, 156)
 
 
 def legacy_magic(head: bytes) -> bool:
-    """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame around it in 4 and 5."""
+    """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame
+    around it in 4 and 5.
+    """
     return head.startswith(b"L%dL\n." % NUMBER) or (
         head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
     )
 
 
 def also_tar(source: Source) -> Iterator[Finding]:
-    """What is wrong with a pickle whose first 512 bytes are a tar header as well: torch.load asks tarfile first, and unpickles the archive's members."""
+    """What is wrong with a pickle whose first 512 bytes are a tar header as well: torch.load asks tarfile
+    first, and unpickles the archive's members.
+    """
     if source.size >= _BLOCK and is_tar_header(source.read(0, _BLOCK)):
         yield finding(
             "unsafe-pickle",
-            "the file is a tar archive as well: torch.load would unpickle its members instead of what was read here",
+            "the file is a tar archive as well: torch.load would unpickle its members instead of what was"
+            " read here",
             offset=0,
         )
 
 
 def is_tar_header(block: bytes) -> bool:
-    """Whether Python's tarfile takes these 512 bytes for a header: it goes by their sum, of signed or unsigned bytes (tarfile.calc_chksums, nti)."""
+    """Whether Python's tarfile takes these 512 bytes for a header: it goes by their sum, of signed or
+    unsigned bytes (tarfile.calc_chksums, nti).
+    """
     others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
     unsigned = sum(others)
     return any(block) and _number(block[_SUM]) in (unsigned, unsigned - 256 * sum(b > 127 for b in others))

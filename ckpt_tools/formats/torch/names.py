@@ -1,4 +1,6 @@
-"""The names of the tensors in an unpickled value: the path of keys, attributes and positions that leads to each, joined by dots."""
+"""The names of the tensors in an unpickled value: the path of keys, attributes and positions that leads to
+each, joined by dots.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
 
 
 def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-    """Walk the value without recursion, each container once, each edge once; names and containers are bounded in number, depth and total length."""
+    """Walk the value without recursion, each container once, each edge once; names and containers are bounded
+    in number, depth and total length.
+    """
     visited: set[int] = set()
     left = 64 << 20  # characters of names: real files have a few megabytes
     levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [(root, iter((("", value),)))]
@@ -57,7 +61,8 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         if first and len(levels) > _DEEP + 1:
             yield finding(
                 "too-complex",
-                f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are not listed",
+                f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are"
+                " not listed",
             )
             return
         if first:

@@ -1,7 +1,9 @@
-"""``.data/serialization_id``: 20 digits that digest the names of a torch archive's records, then 20 that digest their stored CRCs.
+"""``.data/serialization_id``: 20 digits that digest the names of a torch archive's records, then 20 that
+digest their stored CRCs.
 
-Facts: caffe2/serialize/inline_container.cc (writeSerializationId, combinedRecordCrc32). The names are folded in the order in which
-an ``unordered_set<string>`` of GNU's C++ library yields them, with its hash: other systems have others, so only Linux' can be worked out.
+Facts: caffe2/serialize/inline_container.cc (writeSerializationId, combinedRecordCrc32). The names are folded
+in the order in which an ``unordered_set<string>`` of GNU's C++ library yields them, with its hash: other
+systems have others, so only Linux' can be worked out.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ckpt_tools.storage import Source
 NAME = ".data/serialization_id"
 _MASK = (1 << 64) - 1
 _BUCKETS = (1, 13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061)
-"""Numbers of buckets that the set grows through (libstdc++, _Prime_rehash_policy: the next prime of its list from twice the last on)."""
+"""Numbers of buckets that the set grows through (libstdc++, _Prime_rehash_policy: the next prime of its list
+from twice the last on).
+"""
 _MULTIPLIER, _SEED = 0xC6A4A7935BD1E995, 0xC70F6907
 _REMEMBERED = 1 << 16
 """Characters of names at most whose digest is remembered: the files of a job have the same records."""
@@ -29,9 +33,11 @@ _FEW = 4096  # records whose names are digested though their own checksum alread
 def serialization_id(
     source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bool]:
-    """Compare the digits with the records; returns whether the stored CRCs are those that the writer digested.
+    """Compare the digits with the records; returns whether the stored CRCs are those that the writer
+    digested.
 
-    They prove that nothing was repacked; the names' half only says who wrote the file. ``top`` is the archive's folder.
+    They prove that nothing was repacked; the names' half only says who wrote the file. ``top`` is the
+    archive's folder.
     """
     digits = read_record(source, own, 64) if own.size <= 64 else b""
     if len(digits) != 40 or not digits.isdigit():
@@ -93,7 +99,9 @@ def _digest(values: Iterable[int]) -> int:
 
 
 def _folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """The CRCs as the writer folds them: it takes a payload that begins like a data descriptor for one, too."""
+    """The CRCs as the writer folds them: it takes a payload that begins like a data descriptor for one,
+    too.
+    """
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
             head = source.read(r.payload, 8)
@@ -116,9 +124,11 @@ def _hash(data: bytes) -> int:
 
 
 def in_order(hashes: Sequence[int]) -> Iterator[int]:
-    """The hashes in the order of an unordered_set into which they were put one by one (libstdc++, hashtable.h).
+    """The hashes in the order of an unordered_set into which they were put one by one (libstdc++,
+    hashtable.h).
 
-    One list runs through all buckets. A new node goes to the front of its bucket, or to the front of the list if its bucket is empty;
+    One list runs through all buckets. A new node goes to the front of its bucket, or to the front of the list
+    if its bucket is empty;
     growing moves every node, in the list's order, by the same rule.
     """
     end = len(hashes)  # stands for the list's head: the node before the first

@@ -1,7 +1,8 @@
-"""What a torch pickle says: its storages, its tensors with their places in those storages, its scalars. Shared by all torch formats.
+"""What a torch pickle says: its storages, its tensors with their places in those storages, its scalars.
+Shared by all torch formats.
 
-Argument orders are those of torch/_utils.py (_rebuild_*), persistent ids those of torch/serialization.py (persistent_id), both read in
-torch 2.13; element sizes are c10/core/ScalarType.h's.
+Argument orders are those of torch/_utils.py (_rebuild_*), persistent ids those of torch/serialization.py
+(persistent_id), both read in torch 2.13; element sizes are c10/core/ScalarType.h's.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 
 _SIZES = {
-    1: "uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2"
-    " float8_e5m2fnuz float8_e8m0fnu int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
+    1: (
+        "uint8 int8 bool qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 float4_e2m1fn_x2"
+        " float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu int1 int2 int3 int4 int5"
+        " int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
+    ),
     2: "float16 bfloat16 int16 uint16 bits16",
     4: "float32 int32 uint32 qint32 complex32",
     8: "float64 int64 uint64 complex64",
@@ -41,11 +45,26 @@ _PACKED = {
     "quint2x4": 4,
 }  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
 STORAGES: dict[str, str] = {
-    "Byte": "uint8", "Char": "int8", "Bool": "bool", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
-    "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
-    "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
-    "Untyped": "uint8", "_Untyped": "uint8",
-}  # fmt: skip
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Float": "float32",
+    "Double": "float64",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+    "QInt8": "qint8",
+    "QUInt8": "quint8",
+    "QInt32": "qint32",
+    "QUInt4x2": "quint4x2",
+    "QUInt2x4": "quint2x4",
+    "Untyped": "uint8",
+    "_Untyped": "uint8",
+}
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
 _META = "_rebuild_meta_tensor_no_storage"
 _FROM_BYTES = ("torch.storage", "_load_from_bytes")
@@ -55,7 +74,9 @@ _DIMENSIONS = 64
 
 
 class Storage(NamedTuple):
-    """What the pickle says about one storage: its key, bytes per element, and number of elements; ``view`` are bytes to skip in it."""
+    """What the pickle says about one storage: its key, bytes per element, and number of elements; ``view``
+    are bytes to skip in it.
+    """
 
     key: str
     dtype: str
@@ -69,14 +90,18 @@ class Storage(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the file holds a storage: ``offset`` of its first byte (None when it is compressed), ``nbytes`` that it really has."""
+    """Where the file holds a storage: ``offset`` of its first byte (None when it is compressed), ``nbytes``
+    that it really has.
+    """
 
     offset: int | None
     nbytes: int
 
 
 def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
-    """How many elements of its storage a tensor reaches over, from the storage's first on. Absurd numbers give a large, but bounded one."""
+    """How many elements of its storage a tensor reaches over, from the storage's first on. Absurd numbers
+    give a large, but bounded one.
+    """
     reach = start + 1
     for n, step in zip(shape, stride, strict=True):
         if not n:
@@ -86,7 +111,9 @@ def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
 
 
 def storage_of(ref: Persistent) -> Storage | Finding | None:
-    """The storage that a persistent id names; None when it names something else, a Finding when it is damaged."""
+    """The storage that a persistent id names; None when it names something else, a Finding when it is
+    damaged.
+    """
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
@@ -123,7 +150,9 @@ def _view_start(view: Any) -> int:
 
 
 def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
-    """Every storage that a pickle names, once per key, and a finding for each contradiction between two references."""
+    """Every storage that a pickle names, once per key, and a finding for each contradiction between two
+    references.
+    """
     known: dict[str, Storage] = {}
     for ref in pickled.persistents:
         s = ref.meaning = storage_of(ref)
@@ -138,7 +167,10 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
                     offset=s.offset,
                 )
             elif first.dtype != s.dtype:
-                why = f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take {first.dtype} for both"
+                why = (
+                    f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take"
+                    f" {first.dtype} for both"
+                )
                 yield finding("storage-dtypes", why, offset=s.offset)
         elif s is not None:
             yield s
@@ -153,7 +185,8 @@ def keys_of(pickled: Pickled) -> set[str]:
 def tensors(
     pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = ""
 ) -> Iterator[Finding]:
-    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches, by dotted name.
+    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches,
+    by dotted name.
 
     ``storages`` must have gone through the same pickle before.
     """
@@ -203,7 +236,9 @@ def _sizes(value: Any, what: str) -> tuple[int, ...]:
 
 
 def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
-    """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is the storage. Each is read once."""
+    """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is
+    the storage. Each is read once.
+    """
     data = call.args[0] if call.func == _FROM_BYTES and call.args else None
     if not isinstance(data, bytes):
         return None
@@ -271,7 +306,8 @@ def _room(storage: Storage, place: Place | None) -> int:
 def _pieces(at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
     """Where the bytes of a tensor lie that is not contiguous; () for one that is.
 
-    Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the tensor's.
+    Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the
+    tensor's.
     """
     if not nbytes or span == nbytes:
         return ()
@@ -292,7 +328,8 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tupl
 
 
 def _needs(dtype: str, shape: tuple[int, ...], numel: int, reach: int, start: int) -> tuple[int, int, int]:
-    """Bytes that a tensor has, those that its storage must have, and those from its first to its last element.
+    """Bytes that a tensor has, those that its storage must have, and those from its first to its last
+    element.
 
     Raises _Bad for a dtype that is not known.
     """

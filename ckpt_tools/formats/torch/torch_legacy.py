@@ -1,4 +1,6 @@
-"""torch.save's old format: five pickles, then every storage as a count and raw elements, to the exact last byte. No checksum."""
+"""torch.save's old format: five pickles, then every storage as a count and raw elements, to the exact last
+byte. No checksum.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         "the protocol of the object's pickle",
         Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED,
     )
-    why = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are checked, not its names and numbers"
+    why = (
+        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
+        " checked, not its names and numbers"
+    )
     anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
@@ -79,7 +84,7 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
-    """The magic number, the protocol and the system's properties; returns where the object's pickle begins."""
+    """The magic number, the protocol and the system's properties; returns where the object's pickle begins"""
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
@@ -107,7 +112,9 @@ def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]
 
 
 def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """The first three pickles against their usual encodings. Of the writer's byte order both values are right, and loaders ignore it."""
+    """The first three pickles against their usual encodings. Of the writer's byte order both values are
+    right, and loaders ignore it.
+    """
     what, usual = "the magic number, the protocol and the sizes of the system's types", list[bytes]()
     for p in range(2, 6):
         for long in (8, 4):
@@ -132,7 +139,9 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
 def _storages(
     source: Source, order: list[str], known: dict[str, Storage], unknown: set[str], at: int, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Place]]:
-    """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many elements."""
+    """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many
+    elements.
+    """
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
     if end > source.size and known.keys() >= set(order):
@@ -177,7 +186,9 @@ def _storages(
 
 
 def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
-    """Zeros that fill the file's last pages and begin where a page begins, inside a tensor that has other bytes: pages never written."""
+    """Zeros that fill the file's last pages and begin where a page begins, inside a tensor that has other
+    bytes: pages never written.
+    """
     window = min(nbytes, _TAIL, source.size)
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))
@@ -197,11 +208,20 @@ FORMAT = Format(
     suffixes=SUFFIXES,
     magic=legacy_magic,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing: the length follows from the pickles, every storage repeats its number of elements, and the other pickles are known bit for bit",
+    protects=(
+        "nothing: the length follows from the pickles, every storage repeats its number of elements, and the"
+        " other pickles are known bit for bit"
+    ),
     limits=(
         "a flipped bit in a tensor, or in a number or a name of the pickle, cannot be seen",
-        "pickles of Python 2 and of protocols 0 and 1 are read, but not compared bit for bit with what is usual",
+        (
+            "pickles of Python 2 and of protocols 0 and 1 are read, but not compared bit for bit with what is"
+            " usual"
+        ),
     ),
     loader="torch",
-    reference="torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of torch 2.13",
+    reference=(
+        "torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of"
+        " torch 2.13"
+    ),
 )

@@ -1,6 +1,8 @@
-"""torch.save of 2016 and early 2017: a tar with the members sys_info, pickle, tensors and storages. torch.load still reads it.
+"""torch.save of 2016 and early 2017: a tar with the members sys_info, pickle, tensors and storages.
+torch.load still reads it.
 
-Facts: torch/serialization.py (legacy_load) of torch 2.13; its ``save`` of torch 0.1.6 to 0.1.9; POSIX.1-2008 pax; CPython Lib/tarfile.py.
+Facts: torch/serialization.py (legacy_load) of torch 2.13; its ``save`` of torch 0.1.6 to 0.1.9; POSIX.1-2008
+pax; CPython Lib/tarfile.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _SMALL = 512  # bytes of one of many pickles read first
 
 
 def magic(head: bytes) -> bool:
-    """The name in the first tar header: that of a pax header, which Python's tarfile puts before a member, or of torch's first member."""
+    """The name in the first tar header: that of a pax header, which Python's tarfile puts before a member, or
+    of torch's first member.
+    """
     return head in _HEADS
 
 
@@ -148,7 +152,9 @@ Places = dict[str, tuple[str, Place, bool]]
 
 
 def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
-    """A count; per storage (key, location, class), an int64 count and the elements; then a list of views (key, key of the root, start, elements)."""
+    """A count; per storage (key, location, class), an int64 count and the elements; then a list of views
+    (key, key of the root, start, elements).
+    """
     places: Places = {}
     n, end = yield from _count(source, at, stop, 20, "storages", anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
@@ -207,7 +213,9 @@ def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator
 def _tensors(
     source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Tensor]]:
-    """A count; per tensor (key, key of its storage, class), its dimensions, sizes, strides and first element as plain integers."""
+    """A count; per tensor (key, key of its storage, class), its dimensions, sizes, strides and first element
+    as plain integers.
+    """
     made: dict[str, Tensor] = {}
     n, end = yield from _count(source, at, stop, 32, "tensors", anatomy)
     anatomy.explain(
@@ -266,5 +274,8 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a sum over each tar header; the members' items must fill them exactly",
     limits=("a flipped bit in a tensor, a number or a name of a pickle cannot be seen",),
-    reference="torch/serialization.py (legacy_load) of torch 2.13 and its writer in torch 0.1; CPython Lib/tarfile.py; POSIX.1-2008 pax",
+    reference=(
+        "torch/serialization.py (legacy_load) of torch 2.13 and its writer in torch 0.1; CPython"
+        " Lib/tarfile.py; POSIX.1-2008 pax"
+    ),
 )

@@ -1,4 +1,6 @@
-"""torch.save's zip archives and TorchScript: directory, headers, pickle and storages must agree with each other to the last byte."""
+"""torch.save's zip archives and TorchScript: directory, headers, pickle and storages must agree with each
+other to the last byte.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ from ckpt_tools.storage import BytesSource, Source
 
 _ZIP = b"PK\3\4"
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
-"""Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte may buy an object of 64, and those of a
-state_dict deflate to a quarter. torch stores its pickles, so only repacked files have a compressed one."""
+"""Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte
+may buy an object of 64, and those of a state_dict deflate to a quarter. torch stores its pickles, so only
+repacked files have a compressed one."""
 
 
 def magic(head: bytes) -> bool:
-    """A zip whose first record lies in a top folder, or is one: torch writes all records below one, keras and numpy write none."""
+    """A zip whose first record lies in a top folder, or is one: torch writes all records below one, keras and
+    numpy write none.
+    """
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -70,7 +75,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding]:
-    """What the pickles and the torch files among the records of an archive of another kind would run; all else about them is their own loader's business."""
+    """What the pickles and the torch files among the records of an archive of another kind would run; all
+    else about them is their own loader's business.
+    """
     for r in records:
         if not r.name.endswith((".pkl", ".pickle", ".pt", ".pth")) or r.payload < 0:
             continue
@@ -140,7 +147,7 @@ def _checksums(
 
 
 def _skipped(source: Source, data: Sequence[Record], vouched: bool) -> Generator[Finding, None, set[Record]]:
-    """The storages without a checksum: skip_data leaves room for them, and its user may fill them in later."""
+    """The storages without a checksum: skip_data leaves room for them, and its user may fill them in later"""
     empty = all(_blank(source, r) for r in data[:64])
     if empty:
         why = "all storages are zero and have no checksum: the file was saved with skip_data"
@@ -199,7 +206,10 @@ def _inflated(source: Source, record: Record) -> bytes:
     """A compressed pickle, or one behind a damaged header. Raises Damage."""
     limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
     if record.size > limit:
-        why = f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes; more than {limit:,} are not read"
+        why = (
+            f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes; more than"
+            f" {limit:,} are not read"
+        )
         raise Damage("unread-pickle", why, record.header)
     return read_record(source, record, limit)
 
@@ -229,7 +239,9 @@ def _pickle(
 
 
 def _holds_storage(name: str, folder: str, script: bool) -> bool:
-    """Whether a record is there for a storage. The data/ of TorchScript has other files as well, none named by a number."""
+    """Whether a record is there for a storage. The data/ of TorchScript has other files as well, none named
+    by a number.
+    """
     if not name.startswith(folder) or name.endswith("/"):
         return False
     return not script or folder != "data/" or name[5:].isdigit()
@@ -266,13 +278,28 @@ FORMAT = Format(
     suffixes=SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: _structure},
-    protects="a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs; headers exist twice",
+    protects=(
+        "a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs;"
+        " headers exist twice"
+    ),
     limits=(
         "set_crc32_options(False) and skip_data leave payloads without a checksum: structure only",
-        "the first half of .data/serialization_id digests the record names in an order that only Linux has; elsewhere it proves nothing",
-        "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3, torch.package and torch.export: the container only",
-        "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not always those of state_dict()",
+        (
+            "the first half of .data/serialization_id digests the record names in an order that only Linux"
+            " has; elsewhere it proves nothing"
+        ),
+        (
+            "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3,"
+            " torch.package and torch.export: the container only"
+        ),
+        (
+            "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not"
+            " always those of state_dict()"
+        ),
     ),
     loader="torch",
-    reference="torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE APPNOTE 6.3.10",
+    reference=(
+        "torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE"
+        " APPNOTE 6.3.10"
+    ),
 )

@@ -79,14 +79,70 @@ _KINDS = {
     ),
 }
 _ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
-_PLAIN = frozenset((
-    "model", "models", "net", "network", "ckpt", "ckpts", "checkpoint", "checkpoints", "chkpt", "chkpnt", "cp", "weight", "weights", "state", "states",
-    "dict", "param", "params", "save", "saved", "snapshot", "pytorch", "torch", "full", "global", "train", "training", "lr", "at", "pth",
-))  # fmt: skip
-_METRICS = frozenset((
-    "loss", "acc", "accuracy", "val", "valid", "validation", "eval", "test", "score", "metric", "miou", "iou", "map", "f1", "auc", "psnr", "fid", "bleu",
-    "wer", "cer", "ppl", "perplexity", "reward", "return", "top1", "top5",
-))  # fmt: skip
+_PLAIN = frozenset(
+    (
+        "model",
+        "models",
+        "net",
+        "network",
+        "ckpt",
+        "ckpts",
+        "checkpoint",
+        "checkpoints",
+        "chkpt",
+        "chkpnt",
+        "cp",
+        "weight",
+        "weights",
+        "state",
+        "states",
+        "dict",
+        "param",
+        "params",
+        "save",
+        "saved",
+        "snapshot",
+        "pytorch",
+        "torch",
+        "full",
+        "global",
+        "train",
+        "training",
+        "lr",
+        "at",
+        "pth",
+    )
+)
+_METRICS = frozenset(
+    (
+        "loss",
+        "acc",
+        "accuracy",
+        "val",
+        "valid",
+        "validation",
+        "eval",
+        "test",
+        "score",
+        "metric",
+        "miou",
+        "iou",
+        "map",
+        "f1",
+        "auc",
+        "psnr",
+        "fid",
+        "bleu",
+        "wer",
+        "cer",
+        "ppl",
+        "perplexity",
+        "reward",
+        "return",
+        "top1",
+        "top5",
+    )
+)
 _GLUED = frozenset(
     (
         "rank",

@@ -27,16 +27,16 @@ class Copy(NamedTuple):
 _END = r"(?P<suffix>(?:\.[A-Za-z][\w-]{0,23}){0,3})"
 _TRASH = r"(?i)\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin"
 _CERTAIN = (
-    r"(?i)(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?| ?\((?:\d+|copy|another copy|\w+ copy)\))"
-    + _END
+    r"(?i)(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?|"
+    r" ?\((?:\d+|copy|another copy|\w+ copy)\))" + _END
 )
 _LIKELY = (
-    r"(?i)(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)[ ._-](?:of[ ._-])?(?P<of2>.+?))"
-    + _END
+    r"(?i)(?:(?P<of>.+?)[ ._-]+(?:bak|old|orig|backup|prev|saved)[._-]?\d*|(?:bak|old|backup|copy)["
+    r" ._-](?:of[ ._-])?(?P<of2>.+?))" + _END
 )
 _DATED = (
-    r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)"
-    + _END
+    r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T"
+    r" -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)" + _END
 )
 _HINT = re.compile(r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8}|\d\d-\d\d", re.IGNORECASE)
 """What no such name is without: a cheap test."""

@@ -1,4 +1,6 @@
-"""What a layout is: a frozen value that says with path templates how a directory is arranged, and how its framework is told what to resume."""
+"""What a layout is: a frozen value that says with path templates how a directory is arranged, and how its
+framework is told what to resume.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ NUMBERS = (
     "expert",
     "node",
 )
-"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the directory of the process that keeps the file."""
+"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the
+directory of the process that keeps the file.
+"""
 RANKS = frozenset((*COORDS, "rank", "world", "node"))
-"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a process id), and never that of a rank."""
+"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a
+process id), and never that of a rank.
+"""
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
 
@@ -44,7 +50,8 @@ _FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 def compile_template(template: str) -> str:
     """A template as a regular expression. Raises ValueError for a field that is not known.
 
-    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
+    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}``
+    any text, ``{tmp}`` the literal ``_tmp``.
     """
     out, seen = [], set[str]()
     for i, piece in enumerate(_TOKENS.split(template)):
@@ -79,22 +86,28 @@ def compile_template(template: str) -> str:
 class Piece:
     """One kind of file in a layout.
 
-    ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag may ever make one rank's
-    file stand in for another's. A ``shared`` file is loaded by every rank, as one of a set or alone. ``single``: of all files of this role one is enough
-    (copies of each other); else each is loaded. ``required``: a checkpoint without any file of this role is not complete where the run's others have one;
+    ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag
+    may ever make one rank's file stand in for another's. A ``shared`` file is loaded by every rank, as one of
+    a set or alone. ``single``: of all files of this role one is enough (copies of each other); else each is
+    loaded. ``required``: a checkpoint without any file of this role is not complete where the run's others
+    have one;
     ``loaded``: resuming reads it.
-    ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name
-    (any ``x.ckpt``) makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and nothing else explains its directory.
-    A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that of a save under way.
-    A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a listing looks for its name, when no other fits,
-    in the own directory of a checkpoint that has other pieces.
+    ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name (any ``x.ckpt``)
+    makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and
+    nothing else explains its directory.
+    A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that
+    of a save under way.
+    A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
+    listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
+    pieces.
     A ``mark`` tells by being there: it may be empty.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
-    ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set with ranks missing, or off the
-    save interval, was written by a dying job.
-    ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one is a warning, and its ranks are
-    not those that a checkpoint needs.
-    ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names is imported and called.
+    ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set
+    with ranks missing, or off the save interval, was written by a dying job.
+    ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one
+    is a warning, and its ranks are not those that a checkpoint needs.
+    ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names
+    is imported and called.
     """
 
     name: str
@@ -127,7 +140,9 @@ class Piece:
 
     @cached_property
     def home(self) -> int:
-        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one that names a step or nothing but itself; 0 without one."""
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
+        that names a step or nothing but itself; 0 without one.
+        """
         named = [
             re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
         ]
@@ -202,24 +217,33 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
 class Layout:
     """How a directory is arranged.
 
-    ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes into a step, a name, "release" or None (garbage), and
-    ``tracked`` says what it holds when it names a checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is ``always_tracked`` when its framework never saves without writing it,
-    ``tracked_early`` when one rank writes it before the others have finished.
+    ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes
+    into a step, a name, "release" or None (garbage), and ``tracked`` says what it holds when it names a
+    checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is
+    ``always_tracked`` when its framework never saves without writing it, ``tracked_early`` when one rank
+    writes it before the others have finished.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
-    ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are roles without which nothing can be resumed.
+    ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are
+    roles without which nothing can be resumed.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
-    from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts of one run
-    and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a checkpoint not marked unfinished has all the files
-    its writer meant to write, so a rank without one needs a replica. ``limits`` says what cannot be seen.
-    ``records`` are the names of other notes about the checkpoints beside them, ``write_record`` is what the first of them says when a part is the last one saved.
-    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training cannot go on; ``later``: it is tried only after the others, however new it is;
-    ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a ``last_resort`` are checkpoints only where no other layout has any.
-    ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece that every save writes anew.
-    ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck`` compares the
-    finished checkpoints of one run with the framework's own notes beside them.
-    ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the file
-    beside it) of those that hold none where that file is there. ``rank_directories``: directories of its files
-    that are called alike but for a number, from 0 without a gap, hold those of one rank each.
+    from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts
+    of one run and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a
+    checkpoint not marked unfinished has all the files its writer meant to write, so a rank without one needs
+    a replica. ``limits`` says what cannot be seen.
+    ``records`` are the names of other notes about the checkpoints beside them, ``write_record`` is what the
+    first of them says when a part is the last one saved.
+    ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in
+    them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training
+    cannot go on; ``later``: it is tried only after the others, however new it is;
+    ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
+    ``last_resort`` are checkpoints only where no other layout has any.
+    ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece
+    that every save writes anew.
+    ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck``
+    compares the finished checkpoints of one run with the framework's own notes beside them.
+    ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the
+    file beside it) of those that hold none where that file is there. ``rank_directories``: directories of its
+    files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     """
 
     name: str

@@ -32,8 +32,8 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file of
-    that piece in it.
+    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file
+    of that piece in it.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class _Ordered(NamedTuple):
 
 
 class _Directory(NamedTuple):
-    """Pieces that share the template of a directory: ``pattern`` fits the last ``depth`` names of its path."""
+    """Pieces that share the template of a directory: ``pattern`` fits the last ``depth`` names of its path"""
 
     depth: int
     pattern: re.Pattern[str]
@@ -118,8 +118,8 @@ class _Directory(NamedTuple):
 
 
 class _AtHome(NamedTuple):
-    """A piece that is at home in a directory; ``match`` is the index of the match that says so, -1 for a piece
-    that is at home anywhere.
+    """A piece that is at home in a directory; ``match`` is the index of the match that says so, -1 for a
+    piece that is at home anywhere.
     """
 
     match: int
@@ -135,8 +135,8 @@ class _Match(NamedTuple):
 
 
 class Templates:
-    """All layouts' pieces by the directories they may be at home in. Only for a ``listing`` the described ones
-    are among them.
+    """All layouts' pieces by the directories they may be at home in. Only for a ``listing`` the described
+    ones are among them.
     """
 
     def __init__(self, layouts: tuple[Layout, ...], listing: bool = False) -> None:
@@ -191,8 +191,8 @@ templates_of = lru_cache(8)(Templates)
 
 
 class Places(Sequence[Place]):
-    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when it
-    has a file: a directory has files of few of them.
+    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when
+    it has a file: a directory has files of few of them.
 
     ``matched`` says which templates of directories fit its path: where it is the same, so are ``pieces``.
     """
