@@ -7,26 +7,24 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.job import reported, wire
+from ckpt_tools.job import common_order, reported, transfer, wire
 from ckpt_tools.job.exchange import Meeting, failure
-from ckpt_tools.job.fetch import NotBrought, bring
 from ckpt_tools.job.hosts import valid
 from ckpt_tools.job.pruning import TRANSFERRED
 from ckpt_tools.job.reported import LISTED, Round, Value
-from ckpt_tools.layouts import BY_NAME
-from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad, Resume
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.choose import Judgement, choose, rank
+from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
@@ -34,8 +32,7 @@ from ckpt_tools.storage.stalls import limited
 if TYPE_CHECKING:
     from ckpt_tools.job.decider import Maker
 
-NAMED = 4
-"""Files on other nodes that a finding names, at most."""
+_T = TypeVar("_T")
 
 
 def agree(maker: Maker) -> LoadPlan:
@@ -44,7 +41,8 @@ def agree(maker: Maker) -> LoadPlan:
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
     """
-    if maker.party.ranks is None:
+    ranks = maker.party.ranks
+    if ranks is None:
         raise UsageError(
             "which ranks run on this node is unknown",
             "say --world-size N (--nodes and --node as well, where the launcher does not tell)",
@@ -56,144 +54,96 @@ def agree(maker: Maker) -> LoadPlan:
         remembering(maker.root, selection.cache, selection.max_age, maker.note, selection.trust) as cache,
         counted() as read,
     ):
-        return replace(_Node(maker, meeting, cache).plan(), bytes_read=read.bytes)
+        return replace(_Node(maker, meeting, ranks, cache).plan(), bytes_read=read.bytes)
+
+
+class _Common(NamedTuple):
+    """What all nodes have found of one checkpoint, and what this one has. ``lacking`` are the nodes where it
+    is not usable.
+    """
+
+    mine: Judgement
+    usable: bool
+    read: bool
+    findings: tuple[Finding, ...]
+    lacking: Sequence[int]
 
 
 class _Node:
     """This node's side of the agreement; every node goes through the same exchanges in the same order."""
 
-    def __init__(self, maker: Maker, meeting: Meeting, cache: Cache | None) -> None:
-        assert maker.party.ranks is not None  # noqa: S101 - agree() has looked; for the type checker
-        self.maker, self.meeting, self.cache, self.ranks = maker, meeting, cache, maker.party.ranks
-        world = maker.selection.world_size or maker.world or len(self.ranks) * meeting.size
-        self.selection = replace(maker.selection, ranks=self.ranks, world_size=world, rank=None)
+    def __init__(self, maker: Maker, meeting: Meeting, ranks: range, cache: Cache | None) -> None:
+        self.maker, self.meeting, self.ranks, self.cache = maker, meeting, ranks, cache
+        world = maker.selection.world_size or maker.world or len(ranks) * meeting.size
+        self.selection = replace(maker.selection, ranks=ranks, world_size=world, rank=None)
         self.planner = Planner(maker.root, self.selection, maker.progress, cache)
         self.mine: dict[str, Checkpoint] = {}
         self.hosts: list[str] = []
         self.nodes_ranks: list[range] = []
-        self.not_brought: list[Finding] = []
+        self.entries: dict[CheckpointKey, Value] = {}
+        self.usable: dict[CheckpointKey, Checkpoint] = {}
 
     def plan(self) -> LoadPlan:
-        listed = self._tell(self._listing, self._in_order, reported.LISTING)
-        self._believe(listed)
-        self.hosts, self.nodes_ranks = listed["hosts"], [range(*r) for r in listed["ranks"]]
-        ranked = [self._known(entry) for entry in listed["order"]]
+        ranked = self._candidates()
         if not ranked:  # no node has anything
             return self.planner.nothing()
-        entries = {id(c): entry for c, entry in zip(ranked, listed["order"], strict=True)}
-        taken: dict[int, Checkpoint] = {}
         choice = choose(
             ranked,
-            lambda c: self._judge(c, entries[id(c)], taken),
+            self._judge,
             max_attempts=self.selection.max_attempts,
             save_interval=self.selection.save_interval,
-            step_of=lambda c: entries[id(c)]["step"],
+            step_of=lambda c: self.entries[c.key]["step"],
             fallback=not self.selection.no_fallback,
         )
-        plan = LoadPlan(self.planner.root, None, Resume(None))
-
-        def weighed() -> Value:
-            nonlocal plan
-            plan = self._weighed(choice, ranked, taken)
-            return {
-                "ranks": [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks],
-                "fingerprint": plan.fingerprint,
-            }
-
-        done = self._tell(weighed, self._merged, reported.LOADED)
+        plan = self._found(lambda: self._weighed(choice, ranked), reported.LOADED)
+        loaded = {"ranks": self._rows(plan), "fingerprint": plan.fingerprint}
+        answer = self.meeting.exchange(loaded, self._merged, reported.LOADED)
         if choice.checkpoint is None:
             if self.selection.allow_fresh:
                 return plan
             raise self._failure(choice, ranked)  # on every node alike: the judgements were common
-        return replace(plan, ranks=self._all_ranks(plan, done["ranks"]), fingerprint=done["fingerprint"])
+        ranks = self._all_ranks(plan, answer["ranks"])
+        return replace(plan, ranks=ranks, fingerprint=answer["fingerprint"])
 
-    def _all_ranks(self, plan: LoadPlan, rows: Sequence[Value]) -> tuple[RankLoad, ...]:
-        """What all ranks load. Those of this node load what this node has found,
-        whatever others say of them.
-        """
-        mine = [wire.load_of(wire.row(r, self.hosts[self.meeting.me])) for r in plan.ranks]
-        loads = [wire.load_of(row) for row in rows]
-        own, others = {r.rank for r in mine}, [r for r in loads if r.rank not in self.ranks]
-        if {r.rank for r in loads} & set(self.ranks) != own or len({r.rank for r in loads}) != len(loads):
-            raise reported.refuse(
-                "node 0", f"other ranks of this node load something than {sorted(own)}, or one does twice"
-            )
-        for r in others:
-            if not any(
-                r.rank in ranks and {f.node for f in r.files} <= {host}
-                for ranks, host in zip(self.nodes_ranks, self.hosts, strict=True)
-            ):
-                raise reported.refuse("node 0", f"rank {r.rank} loads files of a node where it does not run")
-        return tuple(sorted((*mine, *others), key=lambda r: r.rank))
-
-    def _believe(self, listed: Value) -> None:
-        """Raise UsageError unless what was concluded is about these nodes, and leaves out no checkpoint that
-        this one has named.
-        """
-        ids, size = [e["id"] for e in listed["order"]], self.meeting.size
-        if len(listed["hosts"]) != size or len(listed["ranks"]) != size:
-            raise reported.refuse("node 0", f"there are {len(listed['hosts'])} nodes, and here {size}")
-        if listed["ranks"][self.meeting.me] != [self.ranks.start, self.ranks.stop]:
-            raise reported.refuse("node 0", f"this node runs the ranks {listed['ranks'][self.meeting.me]}")
-        if len(set(ids)) != len(ids) or len(ids) > LISTED * size or not self.mine.keys() <= set(ids):
-            raise reported.refuse(
-                "node 0", "a checkpoint that this node has is no candidate, or one is twice"
-            )
-        for e in listed["order"]:
-            without = {i for i, _ in e["without"]}
-            if not without <= set(range(size)) or (self.meeting.me in without) != (e["id"] not in self.mine):
-                raise reported.refuse("node 0", f"this node has or lacks {e['path']}, which is not so")
-
-    def _weighed(
-        self, choice: Choice, ranked: Sequence[Checkpoint], taken: Mapping[int, Checkpoint]
-    ) -> LoadPlan:
-        """This node's plan. Raises CannotLook where what this node could not look at may change the answer"""
-        if choice.checkpoint is None:
-            error = self._failure(choice, ranked)
-            made = error.plan or self.planner.nothing()
-            return self.planner.weigh(made, str(error))
-        made = self.planner.finish(choice, taken[id(choice.checkpoint)])
-        return self.planner.weigh(
-            replace(made, candidates=tuple(taken[id(c)] if c is choice.checkpoint else c for c in ranked)), ""
-        )
-
-    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
-        error = self.planner.failure(choice, ranked)
-        error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
-        return error
-
-    def _tell(self, value: Any, conclude: Any, checks: Round) -> Value:
-        """One exchange; what goes wrong while the value is worked out goes wrong everywhere."""
+    def _found(self, work: Callable[[], _T], checks: Round) -> _T:
+        """What this node has worked out for an exchange; what goes wrong meanwhile goes wrong everywhere."""
         try:
-            mine = value()
+            return work()
         except CkptError as error:
-            self.meeting.exchange(failure(error), conclude, checks)
+            self.meeting.exchange(failure(error), lambda _: {}, checks)
             raise
-        return self.meeting.exchange(mine, conclude, checks)
 
     # ---- which candidates there are
 
+    def _candidates(self) -> list[Checkpoint]:
+        """What any node has, in the common order; without parts where this one has none of it."""
+        listing = self._found(self._listing, reported.LISTING)
+        order = self.meeting.exchange(
+            listing,
+            lambda values: common_order.merged(
+                values, self.planner, transfer=bool(self.maker.terms.transfer)
+            ),
+            reported.LISTING,
+        )
+        common_order.check(order, self.mine, self.meeting.me, self.meeting.size, self.ranks)
+        self.hosts, self.nodes_ranks = order["hosts"], [range(*r) for r in order["ranks"]]
+        ranked = [self._known(entry) for entry in order["order"]]
+        self.entries = {c.key: entry for c, entry in zip(ranked, order["order"], strict=True)}
+        return ranked
+
     def _listing(self) -> Value:
-        try:
-            ranked = self.planner.candidates()
-            self.planner.settled()
-        except CannotLook:
-            raise
-        except CkptError as error:
-            self.planner.weigh(error.plan, str(error))
-            if not isinstance(error, NoCheckpoint):
-                raise
-            ranked = []
+        ranked = self._finished()
         if not ranked:
             self.planner.weigh(None, "there is no checkpoint on this node")
-        self.mine = {wire.identity(c, self.planner.root): c for c in ranked[:LISTED]}
+        root = self.planner.root
+        self.mine = {wire.identity(c, root): c for c in ranked[:LISTED]}
         rows = [
             {
                 "id": i,
                 "mtime": c.mtime_ns,
                 "kind": str(c.kind),
                 "step": self.planner.step(c),
-                "path": wire.name_of(c.path, self.planner.root),
+                "path": wire.name_of(c.path, root),
             }
             for i, c in self.mine.items()
         ]
@@ -203,8 +153,22 @@ class _Node:
             "ranks": [self.ranks.start, self.ranks.stop],
             "candidates": rows,
             "more": len(ranked) > LISTED,
-            "earlier": None if rows else decision_log.earlier(self.planner.root, self.selection),
+            "earlier": None if rows else decision_log.earlier(root, self.selection),
         }
+
+    def _finished(self) -> list[Checkpoint]:
+        """This node's own candidates, best first. None is no error: another node may have some."""
+        try:
+            ranked = self.planner.candidates()
+            self.planner.settled()
+        except CannotLook:
+            raise
+        except CkptError as error:
+            self.planner.weigh(error.plan, str(error))
+            if not isinstance(error, NoCheckpoint):
+                raise
+            return []
+        return ranked
 
     def _host(self) -> str:
         """This machine's name, by which --transfer finds it. Raises UsageError for one that is no word for a
@@ -220,140 +184,83 @@ class _Node:
             )
         return f"node-{self.meeting.me}"
 
-    def _in_order(self, values: Sequence[Value]) -> Value:
-        if len({v["asked"] for v in values}) > 1:
-            raise UsageError(
-                "the nodes ask different questions", "start 'ckpt run' with the same options on every node"
-            )
-        ends = sorted((v["ranks"][0], v["ranks"][1]) for v in values)
-        if [a for a, _ in ends] != [0, *(b for _, b in ends[:-1])] or any(a > b for a, b in ends):
-            raise UsageError(
-                f"the nodes run the ranks {[v['ranks'] for v in values]}, which are not all ranks once",
-                "say --node on every node",
-            )
-        hosts = [v["host"] for v in values]
-        hosts = [h if hosts.count(h) == 1 else f"{h}#{i}" for i, h in enumerate(hosts)]
-        rows: dict[str, dict[int, Value]] = {}
-        for i, v in enumerate(values):
-            for row in v["candidates"]:
-                rows.setdefault(row["id"], {})[i] = row
-        if rows and not self.maker.terms.transfer and all(len(at) < len(values) for at in rows.values()):
-            without = [hosts[i] for i, v in enumerate(values) if not v["candidates"]]
-            what = (
-                f"{', '.join(without)} has no checkpoint at all"
-                if without
-                else "no two nodes have parts of the same checkpoint"
-            )
-            raise NoneUsable(
-                f"no checkpoint has parts on every node: {what}",
-                "check that node's disk, or bring the parts there with --transfer COMMAND",
-            )
-        if not rows and (before := next(filter(None, (v["earlier"] for v in values)), None)):
-            raise decision_log.gone(self.planner.root, EarlierStart(*before))
-        if not rows and not (self.selection.allow_none or self.selection.allow_fresh):
-            raise NoCheckpoint("there is no checkpoint on any node")
-
-        ranked = rank(
-            [self._seen(key, at) for key, at in rows.items()], self.planner.order, self.selection.prefer
-        )
-        return {
-            "order": [_entry(c, rows[c.path], values) for c in ranked],
-            "hosts": hosts,
-            "ranks": [v["ranks"] for v in values],
-        }
-
-    def _seen(self, key: str, at: dict[int, Value]) -> Checkpoint:
-        """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels
-        out over the same nodes.
-        """
-        of = wire.parts_of(key)
-        mtime_ns = sum(row["mtime"] for row in at.values()) // len(at)
-        kind = Kind(at[min(at)]["kind"])
-        return Checkpoint(
-            of.layout,
-            of.base,
-            kind,
-            (),
-            key,
-            mtime_ns,
-            of.step,
-            of.epoch,
-            None,
-            of.step_in_epoch,
-            of.generation,
-        )
-
     def _known(self, entry: Value) -> Checkpoint:
         """This node's checkpoint of that identity, or one without parts where it has none."""
-        mine = self.mine.get(entry["id"])
-        of, at = wire.parts_of(entry["id"]), wire.top(self.planner.root)
-        home, path = os.path.join(at, of.base), os.path.normpath(os.path.join(at, entry["path"]))
         kind = Kind(entry["kind"])
-        c = mine or Checkpoint(
-            of.layout, home, kind, (), path, 0, of.step, of.epoch, None, of.step_in_epoch, of.generation
+        if mine := self.mine.get(entry["id"]):
+            return replace(mine, kind=kind)
+        of, top = wire.parts_of(entry["id"]), wire.top(self.planner.root)
+        return Checkpoint(
+            layout=of.layout,
+            run=entry["id"],  # no run of this node; it tells apart what differs by its prefix alone
+            kind=kind,
+            parts=(),
+            path=os.path.normpath(os.path.join(top, entry["path"])),
+            mtime_ns=0,
+            step=of.step,
+            epoch=of.epoch,
+            step_in_epoch=of.step_in_epoch,
+            generation=of.generation,
         )
-        return replace(c, kind=kind)
 
     # ---- is it sound everywhere
 
-    def _judge(self, c: Checkpoint, entry: Value, taken: dict[int, Checkpoint]) -> Judgement:
-        if entry["without"] and not self.maker.terms.transfer:
-            lacks = [
-                f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
-                for i, more in entry["without"]
-            ]
-            return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in lacks))
-        identity = entry["id"]
-        asked, mine = (
-            c,
-            Judgement(
-                False,
-                (finding("missing-part", f"{self.hosts[self.meeting.me]} has no part of it", path=c.path),),
-            ),
+    def _judge(self, c: Checkpoint) -> Judgement:
+        entry, carries = self.entries[c.key], self.maker.terms.transfer
+        if entry["without"] and not carries:
+            return Judgement(False, self._lacking(c, entry))
+        common, here = self._judged_by_all(c, ()), c
+        if not common.usable:
+            offered = self._offers(c, entry["id"], common.lacking)
+            if carries:
+                here, failures = self._brought(c, entry["id"], offered)
+                common = self._judged_by_all(here, failures)
+            if not common.usable:
+                elsewhere = transfer.on_other_nodes(offered, self.hosts)
+                return Judgement(False, (*common.findings, *elsewhere), common.read)
+        self.usable[c.key] = here
+        return replace(common.mine, read=common.read)
+
+    def _lacking(self, c: Checkpoint, entry: Value) -> tuple[Finding, ...]:
+        texts = (
+            f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
+            for i, more in entry["without"]
         )
+        return tuple(finding("missing-part", text, path=c.path) for text in texts)
 
-        self.not_brought = []
+    def _judged_by_all(self, c: Checkpoint, not_brought: Sequence[Finding]) -> _Common:
+        """One exchange of what each node finds of a checkpoint."""
+        mine = self._found(lambda: self._judged_here(c), reported.JUDGEMENT)
+        value = {
+            "ok": mine.usable,
+            "read": mine.read,
+            "findings": [wire.told(f) for f in (*not_brought, *mine.findings)],
+        }
+        answer = self.meeting.exchange(value, self._judgements, reported.JUDGEMENT)
+        self._check_judgement(answer, mine)
+        findings = tuple(wire.untold(f) for f in answer["findings"])
+        return _Common(mine, answer["ok"], answer["read"], findings, answer["lacking"])
 
-        def look() -> Value:
-            nonlocal mine
-            if c.parts:
-                mine = self.planner.judge.judge(c)
-            return {
-                "ok": mine.usable,
-                "read": mine.read,
-                "findings": [wire.told(f) for f in (*self.not_brought, *mine.findings)],
-            }
+    def _judged_here(self, c: Checkpoint) -> Judgement:
+        if c.parts:
+            return self.planner.judge.judge(c)
+        text = f"{self.hosts[self.meeting.me]} has no part of it"
+        return Judgement(False, (finding("missing-part", text, path=c.path),))
 
-        def common(values: Sequence[Value]) -> Value:
-            rows = [
-                {**f, "message": f"{self.hosts[i]}: {f['message']}"}
-                for i, v in enumerate(values)
-                if not v["ok"]
-                for f in v["findings"]
-            ]
-            return {
-                "ok": all(v["ok"] for v in values),
-                "read": any(v["read"] for v in values),
-                "findings": rows,
-                "lacking": [i for i, v in enumerate(values) if not v["ok"]],
-            }
+    def _judgements(self, values: Sequence[Value]) -> Value:
+        """What the first node concludes: usable where it is so on all nodes."""
+        lacking = [i for i, v in enumerate(values) if not v["ok"]]
+        rows = [
+            {**f, "message": f"{self.hosts[i]}: {f['message']}"}
+            for i in lacking
+            for f in values[i]["findings"]
+        ]
+        read = any(v["read"] for v in values)
+        return {"ok": not lacking, "read": read, "findings": rows, "lacking": lacking}
 
-        answer = self._judged(self._tell(look, common, reported.JUDGEMENT), mine)
-        if not answer["ok"]:
-            offers = self._offers(c, identity, answer["lacking"])
-            if self.maker.terms.transfer:
-                c = self._brought(c, identity, offers)
-                answer = self._judged(self._tell(look, common, reported.JUDGEMENT), mine)
-            answer["findings"] += [wire.told(f) for f in self._elsewhere(offers)] if not answer["ok"] else []
-        told = Judgement(answer["ok"], tuple(wire.untold(f) for f in answer["findings"]), answer["read"])
-        if told.usable:
-            taken[id(asked)] = c
-            told = replace(mine, read=answer["read"])
-        return told
-
-    def _judged(self, answer: Value, mine: Judgement) -> Value:
-        """What all have found of a checkpoint. Raises UsageError where it is sound on all without being so
-        here, or not and nobody says why.
+    def _check_judgement(self, answer: Value, mine: Judgement) -> None:
+        """Raises UsageError where a checkpoint is said to be sound on all nodes without being so here, or not
+        to be and nobody says why.
         """
         lacking = set(answer["lacking"])
         if (
@@ -366,155 +273,103 @@ class _Node:
             )
         if lacking and not answer["findings"]:
             raise reported.refuse("node 0", "a checkpoint is not usable, and nothing is wrong with it")
-        return answer
+
+    # ---- files of other nodes
 
     def _offers(self, c: Checkpoint, identity: str, lacking: Sequence[int]) -> list[Value]:
-        """What other nodes have of the ranks of nodes that lack something, and of ranks that hold the same:
-        [{"node", "below", "part"}].
-        """
-        want = self._tell(
-            lambda: {"want": self._wanted(c)},
-            lambda values: {"want": [v["want"] for v in values]},
-            reported.WANTED,
-        )["want"]
-        if len(want) != self.meeting.size:
-            raise reported.refuse("node 0", f"{len(want)} nodes want files, and here are {self.meeting.size}")
-        others, mine = {r for i in lacking if i != self.meeting.me for r in want[i]}, self.mine.get(identity)
-        root = self.planner.root
-        rows = [
-            {
-                "node": self.meeting.me,
-                "below": wire.name_of(p.path, root),
-                "part": wire.packed(p, root),
-                "ranks": ranks,
-            }
-            for p in (mine.parts if mine else ())
-            if others.intersection(ranks := list(self.planner.ranks_of(p)))
-            and p.size > 0
-            and wire.inside(p.path, root)
-        ]
-        told = self._tell(lambda: {"rows": rows}, _offered, reported.OFFERS)["rows"]
-        for row in told:
-            self._possible(row, wire.parts_of(identity))
-        return list(told)
-
-    def _possible(self, row: Value, of: wire.Identity) -> None:
-        """Raise UsageError for a part that is none of this checkpoint, or of no node."""
-        part = row["part"]
-        layout = BY_NAME.get(of.layout)
-        known = (
-            layout is not None
-            and part["layout"] == of.layout
-            and any(p.name == part["piece"] for p in layout.pieces)
+        """What nodes have of the ranks of nodes that lack something, and of ranks that hold the same."""
+        meeting, planner = self.meeting, self.planner
+        want = self._found(
+            lambda: transfer.wanted(planner, c, self.ranks, listed=bool(self.mine)), reported.WANTED
         )
-        if (
-            row["node"] >= self.meeting.size
-            or not row["ranks"]
-            or not known
-            or not part["path"].endswith(f"/{row['below']}")
-        ):
-            raise reported.refuse(f"node {row['node']}", f"{row['below']} is a part of this checkpoint")
-
-    def _wanted(self, c: Checkpoint) -> list[int]:
-        """Ranks whose files would help this node: its own that have none, and those that hold the same."""
-        own = {r for p in self._sound(c) for r in self.planner.ranks_of(p)}
-        alone = [r for r in self.ranks if r not in own]
-        return sorted({m for r in alone for m in (r, *(self.planner.alike(r) if self.mine else ()))})
-
-    def _sound(self, c: Checkpoint) -> list[Part]:
-        seen = self.planner.session.reports if c.parts else {}
-        return [
-            p
-            for p in c.parts
-            if p.path not in seen or seen[p.path].verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-        ]
-
-    def _elsewhere(self, offers: Sequence[Value]) -> list[Finding]:
-        told = [
-            (o["ranks"][0], wire.unpacked(o["part"], self.planner.root), self.hosts[o["node"]])
-            for o in offers[:NAMED]
-        ]
-        return [
-            finding(
-                "on-other-node",
-                f"the {p.role} file of rank {r} lies on {host}, where that rank does not run",
-                path=p.path,
+        answer = meeting.exchange(
+            {"want": want}, lambda values: {"want": [v["want"] for v in values]}, reported.WANTED
+        )
+        if len(answer["want"]) != meeting.size:
+            raise reported.refuse(
+                "node 0", f"{len(answer['want'])} nodes want files, and here are {meeting.size}"
             )
-            for r, p, host in told
-        ]
+        others = {r for i in lacking if i != meeting.me for r in answer["want"][i]}
+        rows = transfer.offers(planner, self.mine.get(identity), meeting.me, others)
+        offered: list[Value] = meeting.exchange({"rows": rows}, transfer.all_offers, reported.OFFERS)["rows"]
+        for row in offered:
+            transfer.check_offer(row, planner.layouts, wire.parts_of(identity), meeting.size)
+        return offered
 
-    def _brought(self, c: Checkpoint, identity: str, offers: Sequence[Value]) -> Checkpoint:
-        """The checkpoint with the files that --transfer brings from other nodes to this one."""
-        have, wanted, new = (
-            {(p.rank, p.coords, p.role) for p in self._sound(c)},
-            set(self._wanted(c)),
-            list[Part](),
-        )
-        for offer in offers:
-            p = wire.unpacked(offer["part"], self.planner.root)
-            if (
-                offer["node"] != self.meeting.me
-                and wanted.intersection(offer["ranks"])
-                and (p.rank, p.coords, p.role) not in have
-            ):
-                new.append(self._bring(p, self.hosts[offer["node"]].partition("#")[0], offer["below"]))
-                have.add((p.rank, p.coords, p.role))
-        if c.parts or not any(p.size > 0 for p in new):
-            return replace(c, parts=(*c.parts, *(p for p in new if p.size > 0)))
+    def _brought(
+        self, c: Checkpoint, identity: str, offered: Sequence[Value]
+    ) -> tuple[Checkpoint, Sequence[Finding]]:
+        """The checkpoint with the files that --transfer brings from other nodes to this one, and findings
+        about those that it did not bring.
+        """
+        terms = self.maker.terms
+        to = os.path.join(self.maker.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
+        ranks = transfer.wanted(self.planner, c, self.ranks, listed=bool(self.mine))
+        theirs = [row for row in offered if row["node"] != self.meeting.me]
+        carrier = transfer.Transfer(shlex.split(terms.transfer), to, terms.timeout)
+        new = carrier.missing(self.planner, c, theirs, ranks, self.hosts)
+        if c.parts or not new:
+            return replace(c, parts=(*c.parts, *new)), carrier.failures
         # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in
         # any other, without what an earlier start brought.
-        self.planner = Planner(self._brought_to, self.selection, self.maker.progress, self.cache)
+        self.planner = Planner(to, self.selection, self.maker.progress, self.cache)
         found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
-        now = {p.path for p in new if p.size > 0}
-        return (
-            replace(
-                found[identity], kind=c.kind, parts=tuple(p for p in found[identity].parts if p.path in now)
-            )
-            if identity in found
-            else c
-        )
+        if identity not in found:
+            return c, carrier.failures
+        return transfer.only(found[identity], new, c.kind), carrier.failures
 
-    @property
-    def _brought_to(self) -> str:
-        return os.path.join(self.maker.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
+    # ---- what all ranks load
 
-    def _bring(self, part: Part, host: str, below: str) -> Part:
-        terms, target = self.maker.terms, os.path.join(self._brought_to, below)
-        try:
-            st = bring(shlex.split(terms.transfer), host, part, self._brought_to, below, terms.timeout)
-            return part._replace(path=target, size=st.st_size, mtime_ns=st.st_mtime_ns)
-        except NotBrought as e:
-            self.not_brought.append(
-                finding(
-                    "on-other-node", f"--transfer has not brought {part.path} from {host}: {e}", path=target
-                )
-            )
-        return part._replace(path=target, size=-1)
+    def _weighed(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
+        """This node's plan. Raises CannotLook where what this node could not look at may change the answer"""
+        chosen = choice.checkpoint
+        if chosen is None:
+            error = self._failure(choice, ranked)
+            return self.planner.weigh(error.plan or self.planner.nothing(), str(error))
+        here = self.usable[chosen.key]
+        candidates = tuple(here if c.key == chosen.key else c for c in ranked)
+        made = replace(self.planner.finish(choice, here), candidates=candidates)
+        return self.planner.weigh(made, "")
+
+    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        error = self.planner.failure(choice, ranked)
+        error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
+        return error
+
+    def _rows(self, plan: LoadPlan) -> list[Value]:
+        """What the ranks of this node load, for the others."""
+        return [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks]
 
     def _merged(self, values: Sequence[Value]) -> Value:
+        """What the ranks of all nodes load, as the first node concludes it."""
         from xxhash import xxh3_128_hexdigest
 
         for i, v in enumerate(values):
             if strange := [r["rank"] for r in v["ranks"] if r["rank"] not in self.nodes_ranks[i]]:
                 raise reported.refuse(f"node {i}", f"rank {strange[0]} runs there")
         ranks = sorted((r for v in values for r in v["ranks"]), key=lambda r: int(r["rank"]))
-        return {
-            "ranks": ranks,
-            "fingerprint": xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode()),
-        }
+        digest = xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())
+        return {"ranks": ranks, "fingerprint": digest}
 
+    def _all_ranks(self, plan: LoadPlan, rows: Sequence[Value]) -> tuple[RankLoad, ...]:
+        """What all ranks load. Those of this node load what this node has found,
+        whatever others say of them.
+        """
+        mine, loads = [wire.load_of(row) for row in self._rows(plan)], [wire.load_of(row) for row in rows]
+        own, everywhere = {r.rank for r in mine}, {r.rank for r in loads}
+        if everywhere & set(self.ranks) != own or len(everywhere) != len(loads):
+            raise reported.refuse(
+                "node 0", f"other ranks of this node load something than {sorted(own)}, or one does twice"
+            )
+        others = [r for r in loads if r.rank not in self.ranks]
+        for r in others:
+            if not self._runs_where_its_files_are(r):
+                raise reported.refuse("node 0", f"rank {r.rank} loads files of a node where it does not run")
+        return tuple(sorted((*mine, *others), key=lambda r: r.rank))
 
-def _offered(values: Sequence[Value]) -> Value:
-    """What all nodes have to give. Raises UsageError for one that speaks for another."""
-    for i, v in enumerate(values):
-        if any(r["node"] != i for r in v["rows"]):
-            raise reported.refuse(f"node {i}", "another node has a file")
-    return {"rows": [r for v in values for r in v["rows"]]}
-
-
-def _entry(c: Checkpoint, at: Mapping[int, Value], values: Sequence[Value]) -> Value:
-    """A candidate in the common order, and the nodes that name no part of it, each with whether it has more
-    than it named.
-    """
-    row, without = at[min(at)], [(i, v["more"]) for i, v in enumerate(values) if i not in at]
-    return {"id": c.path, "kind": str(c.kind), "step": row["step"], "path": row["path"], "without": without}
+    def _runs_where_its_files_are(self, load: RankLoad) -> bool:
+        hosts = {f.node for f in load.files}
+        return any(
+            load.rank in ranks and hosts <= {host}
+            for ranks, host in zip(self.nodes_ranks, self.hosts, strict=True)
+        )
