@@ -7,7 +7,7 @@ create_pax_header).
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
@@ -30,61 +30,54 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
     at, size = 0, None  # size: what an extended header says about the next member
     for _ in range(_MANY):
         if at + _BLOCK > source.size:
-            raise Damage(
-                "truncated", "the archive ends before the blocks of zeros that mark its end", source.size
-            )
+            why = "the archive ends before the blocks of zeros that mark its end"
+            raise Damage("truncated", why, source.size)
         head = source.read(at, _BLOCK)
         if not any(head):
             yield from _end(source, at, anatomy)
-            if not set(NAMES) & found.keys():
-                raise Damage(
-                    "wrong-format",
-                    "a tar archive with none of the members that torch writes",
-                    0,
-                    Severity.WARNING,
-                )
-            for other in found.keys() - set(NAMES):
-                yield finding(
-                    "extra-file", f"torch writes no member called {other[:100]!r}", offset=found[other][0]
-                )
+            yield from _strangers(found)
             return found
         name, kind, length = _header(head, at)
-        anatomy.explain(at, _BLOCK, f"tar header of {name[:100]!r}")
-        begin = at + _BLOCK
+        title, begin = f"{name[:100]!r}", at + _BLOCK
+        anatomy.explain(at, _BLOCK, f"tar header of {title}")
         if kind == b"x":
             size = _pax(source, begin, length, anatomy)
         else:
             length, size = length if size is None else size, None
             if kind in (b"0", b"\0"):
                 if name in found:
-                    yield finding(
-                        "duplicate-key",
-                        f"two members are called {name[:100]!r}",
-                        offset=at,
-                        severity=Severity.ERROR,
-                    )
+                    why = f"two members are called {title}"
+                    yield finding("duplicate-key", why, offset=at, severity=Severity.ERROR)
                 found[name] = (begin, begin + length)
                 if name not in NAMES:
-                    anatomy.explain(
-                        begin, length, f"member {name[:100]!r}, which is not looked at", Guard.UNPROTECTED
-                    )
-        at = begin + length + -length % _BLOCK
-        if at > source.size:
-            raise Damage(
-                "truncated",
-                f"the file has {source.size:,} bytes; member {name[:100]!r} ends at {begin + length:,}",
-                source.size,
-            )
-        if any(source.read(begin + length, at - begin - length)):
-            yield finding(
-                "odd-header",
-                f"the bytes that fill up the last block of {name[:100]!r} are not all zero",
-                offset=begin + length,
-            )
-        anatomy.explain(begin + length, at - begin - length, "zeros that fill up a block")
-    raise Damage(
-        "wrong-format", f"a tar archive of more than {_MANY} headers is none of torch's", 0, Severity.WARNING
-    )
+                    what = f"member {title}, which is not looked at"
+                    anatomy.explain(begin, length, what, Guard.UNPROTECTED)
+        at = yield from _filled(source, title, begin + length, anatomy)
+    why = f"a tar archive of more than {_MANY} headers is none of torch's"
+    raise Damage("wrong-format", why, 0, Severity.WARNING)
+
+
+def _strangers(found: dict[str, tuple[int, int]]) -> Iterator[Finding]:
+    """Members that torch does not write. Raises Damage when there are no others."""
+    if not set(NAMES) & found.keys():
+        why = "a tar archive with none of the members that torch writes"
+        raise Damage("wrong-format", why, 0, Severity.WARNING)
+    for other in found.keys() - set(NAMES):
+        why = f"torch writes no member called {other[:100]!r}"
+        yield finding("extra-file", why, offset=found[other][0])
+
+
+def _filled(source: Source, title: str, end: int, anatomy: Anatomy) -> Generator[Finding, None, int]:
+    """Check the zeros behind a member that ends at ``end``; returns where the next header begins."""
+    left = -end % _BLOCK
+    if end + left > source.size:
+        why = f"the file has {source.size:,} bytes; member {title} ends at {end:,}"
+        raise Damage("truncated", why, source.size)
+    if any(source.read(end, left)):
+        why = f"the bytes that fill up the last block of {title} are not all zero"
+        yield finding("odd-header", why, offset=end)
+    anatomy.explain(end, left, "zeros that fill up a block")
+    return end + left
 
 
 def _header(head: bytes, at: int) -> tuple[str, bytes, int]:

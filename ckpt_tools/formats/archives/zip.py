@@ -78,10 +78,8 @@ class _Near:
 
     def get(self, offset: int, length: int) -> bytes:
         if not (self.at <= offset and offset + length <= self.at + len(self.data)):
-            self.at, self.data = (
-                offset,
-                self.source.read(offset, min(max(length, _NEAR), max(self.source.size - offset, length))),
-            )
+            left = max(self.source.size - offset, length)
+            self.at, self.data = offset, self.source.read(offset, min(max(length, _NEAR), left))
         return self.data[offset - self.at : offset - self.at + length]
 
 
@@ -97,16 +95,11 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     records: list[Record] = []
     near, at = _Near(source), 0
     directory.sort(key=lambda e: e.header)
-    for i, e in enumerate(directory):
+    borders = (*(e.header for e in directory[1:]), end.directory)
+    for e, border in zip(directory, borders, strict=True):
         name = name_of(e)
         if e.header != at:
-            what = (
-                f"{e.header - at} bytes belong to no record{_hidden(near, at)}"
-                if e.header > at
-                else "two records overlap"
-            )
-            yield finding("bad-header", f"before record {name[:200]!r}: {what}", offset=min(at, e.header))
-        border = directory[i + 1].header if i + 1 < len(directory) else end.directory
+            yield _gap(near, at, e.header, f"record {name[:200]!r}", "two records overlap")
         head = near.get(e.header, _LOCAL.size)
         payload = _as_torch_writes(near, e, head, border) if torch else -1
         if payload >= 0:
@@ -123,26 +116,21 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
             continue
         at = payload + e.stored
         if e.flags & 8:
-            n = yield from _descriptor(near, e, name, at, border)
-            if anatomy.regions is not None:
-                anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
-            at += n
+            at = yield from _descriptor(near, e, name, at, border, anatomy)
     if at != end.directory:
-        what = (
-            f"{end.directory - at} bytes belong to no record{_hidden(near, at)}"
-            if end.directory > at
-            else "a record overlaps the directory"
-        )
-        yield finding("bad-header", f"before the directory: {what}", offset=min(at, end.directory))
+        yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _names(records, torch)
     return records
 
 
-def _hidden(near: _Near, at: int) -> str:
-    """Whether what lies at ``at``, where no record should, is one that the directory does not name."""
-    return (
-        ", and begin like a record that the directory does not name" if near.get(at, 4) == b"PK\3\4" else ""
-    )
+def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding:
+    """What is wrong when a record ends at ``at``, but what is next in the directory begins at ``begin``."""
+    what = overlap
+    if begin > at:
+        hidden = near.get(at, 4) == b"PK\3\4"
+        what = f"{begin - at} bytes belong to no record"
+        what += ", and begin like a record that the directory does not name" if hidden else ""
+    return finding("bad-header", f"before {before}: {what}", offset=min(at, begin))
 
 
 def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
@@ -225,116 +213,99 @@ def _local_extras(
     are some that nothing checks.
     """
     wide = foreign = False
+    record, at = f"record {name[:200]!r}", e.header + 30 + len(e.raw)
     for kind, value in extras(fields):
         if kind == 1:
-            wide, parts = (
-                len(value) >= 16,
-                struct.unpack(f"<{len(value) // 8}Q", value[: len(value) // 8 * 8]),
-            )
-            sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
-            # With a descriptor behind the payload they need not be known yet; miniz knows one of them,
-            # and adds the header's own offset.
-            if e.flags & 8:
-                sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
-            if len(value) % 8 or not any(parts in (s, (*s, e.header)) for s in sizes):
-                yield finding(
-                    "bad-header",
-                    f"record {name[:200]!r}: its header and the directory disagree on its 64-bit sizes",
-                    offset=e.header,
-                )
+            wide = len(value) >= 16
+            if not _are_sizes(e, value, torch):
+                yield _disagree(e, name, "its 64-bit sizes")
         elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
             if value.strip(b"Z"):
-                yield finding(
-                    "odd-header",
-                    f"record {name[:200]!r}: its padding is not all 'Z'",
-                    offset=e.header + 30 + len(e.raw),
-                )
+                yield finding("odd-header", f"{record}: its padding is not all 'Z'", offset=at)
         elif kind < 0 or (torch and kind not in KNOWN):
-            yield finding(
-                "bad-header",
-                f"record {name[:200]!r}: its header has a damaged extra field",
-                offset=e.header + 30 + len(e.raw),
-            )
+            yield finding("bad-header", f"{record}: its header has a damaged extra field", offset=at)
         else:
             foreign = True
     return wide, foreign
 
 
-def _descriptor(near: _Near, e: Entry, name: str, at: int, border: int) -> Generator[Finding, None, int]:
-    """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return its length."""
+def _are_sizes(e: Entry, value: bytes, torch: bool) -> bool:
+    """Whether a local header's ZIP64 field repeats the sizes of the directory, or leaves them out.
+
+    With a descriptor behind the payload they need not be known yet; miniz knows one of them, and adds the
+    header's own offset.
+    """
+    sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
+    if e.flags & 8:
+        sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
+    whole = len(value) - len(value) % 8
+    parts = struct.unpack(f"<{whole // 8}Q", value[:whole])
+    return whole == len(value) and any(parts in (s, (*s, e.header)) for s in sizes)
+
+
+def _descriptor(
+    near: _Near, e: Entry, name: str, at: int, border: int, anatomy: Anatomy
+) -> Generator[Finding, None, int]:
+    """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return where it ends."""
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
         if at + n > border:
             yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
-            return 0
+            return at
+    if n < 20:
+        sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
+    else:
+        sizes = _WIDE.pack(e.crc, e.stored, e.size)
     # The signature is optional in the standard, and always there in practice.
-    sizes = (
-        _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
-        if n < 20
-        else _WIDE.pack(e.crc, e.stored, e.size)
-    )
     if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
-        yield finding(
-            "bad-header", f"record {name[:200]!r}: its descriptor and the directory disagree", offset=at
-        )
-    return n
+        what = f"record {name[:200]!r}: its descriptor and the directory disagree"
+        yield finding("bad-header", what, offset=at)
+    if anatomy.regions is not None:
+        anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
+    return at + n
 
 
 def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
+    twice = Severity.ERROR if torch else None  # torch takes the first, Python's zipfile the last
     seen: set[str] = set()
     for r in records:
         if "\0" in r.name:
-            yield finding(
-                "bad-header", f"record {r.name[:200]!r} has a NUL in its name", offset=r.header + 30
-            )
-        if r.name.startswith(("/", "\\")) or (
-            ".." in r.name and ".." in r.name.replace("\\", "/").split("/")
-        ):
-            yield finding(
-                "path-escape", f"record {r.name[:200]!r} leaves the archive's directory", offset=r.header + 30
-            )
-        key = (
-            r.name.lower() if torch and "/code/" not in r.name else r.name
-        )  # miniz finds names regardless of case
-        if key in seen:  # torch takes the first, Python's zipfile the last
-            yield finding(
-                "duplicate-key",
-                f"two records are called {r.name[:200]!r}",
-                offset=r.header,
-                severity=Severity.ERROR if torch else None,
-            )
+            what = f"record {r.name[:200]!r} has a NUL in its name"
+            yield finding("bad-header", what, offset=r.header + 30)
+        if r.name.startswith(("/", "\\")) or (".." in r.name and _climbs(r.name)):
+            what = f"record {r.name[:200]!r} leaves the archive's directory"
+            yield finding("path-escape", what, offset=r.header + 30)
+        # miniz finds names regardless of case
+        key = r.name.lower() if torch and "/code/" not in r.name else r.name
+        if key in seen:
+            what = f"two records are called {r.name[:200]!r}"
+            yield finding("duplicate-key", what, offset=r.header, severity=twice)
         seen.add(key)
+
+
+def _climbs(name: str) -> bool:
+    return ".." in name.replace("\\", "/").split("/")
 
 
 def read_record(source: Source, record: Record, limit: int) -> bytes:
     """The uncompressed bytes of one record of at most ``limit`` bytes. Raises Damage."""
+    name = f"record {record.name[:200]!r}"
     if max(record.size, record.stored) > limit:
-        raise Damage(
-            "too-complex",
-            f"record {record.name[:200]!r} has {record.size:,} bytes; more than {limit:,} are not read",
-            record.header,
-        )
+        why = f"{name} has {record.size:,} bytes; more than {limit:,} are not read"
+        raise Damage("too-complex", why, record.header)
     if record.payload < 0:
-        raise Damage(
-            "bad-header", f"record {record.name[:200]!r} cannot be read: its header is damaged", record.header
-        )
+        raise Damage("bad-header", f"{name} cannot be read: its header is damaged", record.header)
     data = source.read(record.payload, record.stored)
     if record.method == STORED:
         return data
     try:
-        inflate = zlib.decompressobj(-15)
-        data = inflate.decompress(data, record.size + 1)
+        data = zlib.decompressobj(-15).decompress(data, record.size + 1)
     except zlib.error as e:
-        raise Damage(
-            "crc-mismatch", f"record {record.name[:200]!r} does not decompress: {e}", record.payload
-        ) from None
+        raise Damage("crc-mismatch", f"{name} does not decompress: {e}", record.payload) from None
     if len(data) != record.size:
-        raise Damage(
-            "crc-mismatch",
-            f"record {record.name[:200]!r} decompresses to another size than the directory says",
-            record.payload,
-        )
+        why = f"{name} decompresses to another size than the directory says"
+        raise Damage("crc-mismatch", why, record.payload)
     return data
 
 
@@ -346,18 +317,15 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
         if not r.stored or r.payload < 0:
             continue
         if skipped and r in skipped:
-            anatomy.explain(
-                r.payload, r.stored, f"{r.name[:200]!r}: its writer stored no checksum", Guard.UNPROTECTED
-            )
-        elif r.method in (STORED, DEFLATED):
-            piece = (
-                Extent(r.payload, r.stored) if r.method == STORED else Deflated(r.payload, r.stored, r.size)
-            )
-            anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
+            what = f"{r.name[:200]!r}: its writer stored no checksum"
+            anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
+        elif r.method == STORED:
+            anatomy.sums.append(Sum(r.name, r.crc, (Extent(r.payload, r.stored),), r.payload))
+        elif r.method == DEFLATED:
+            anatomy.sums.append(Sum(r.name, r.crc, (Deflated(r.payload, r.stored, r.size),), r.payload))
         else:
-            anatomy.explain(
-                r.payload, r.stored, f"{r.name[:200]!r}: an unknown method of compression", Guard.UNPROTECTED
-            )
+            what = f"{r.name[:200]!r}: an unknown method of compression"
+            anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
 
 
 def unsummed(records: Sequence[Record]) -> bool:

@@ -21,10 +21,8 @@ MAX_RECORDS = 300_000
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _TOP = 0xFFFFFFFF
 _PYTHON = (0x0314, 0x032D)  # zipfile's own version on Unix: 2.0, and 4.5 for ZIP64
-_MODE, _REGULAR = (
-    0o600 << 16,
-    1 << 31,
-)  # the attributes it gives to a record that has none, and the bit that says "a regular file"
+_MODE, _REGULAR = 0o600 << 16, 1 << 31
+"""The attributes it gives to a record that has none, and the bit that says "a regular file"."""
 KNOWN = frozenset({0x5455, 0x7875, 0x5855, 0x7855, 0x000A, 0x7075, 0x6375, 0xCAFE, 0xD935})
 """Extra fields of other programs: times, owners and names that every reader may ignore (APPNOTE 4.5.2,
 Info-ZIP's extrafld.txt).
@@ -63,29 +61,12 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
         where = end.directory + at
         if at + 46 > len(data):
             raise Damage("bad-header", f"the directory holds {i} records, its end says {end.entries}", where)
-        (
-            sig,
-            made,
-            need,
-            flags,
-            method,
-            time,
-            date,
-            crc,
-            stored,
-            size,
-            n,
-            x,
-            c,
-            disk,
-            internal,
-            external,
-            header,
-        ) = _CENTRAL.unpack_from(data, at)
-        if sig != b"PK\1\2":
+        fields = _CENTRAL.unpack_from(data, at)
+        stored, size, n, x, comment, disk, internal, external, header = fields[8:]
+        if fields[0] != b"PK\1\2":
             raise Damage("bad-header", f"directory entry {i} has a damaged signature", where)
         raw, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
-        at += 46 + n + x + c
+        at += 46 + n + x + comment
         if at > len(data):
             raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
         wide = (stored, size, header).count(_TOP)
@@ -94,37 +75,14 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
             size, stored, header = yield from _sizes(extra, i, told, torch, where)
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
-        if disk or (torch and c):
-            yield finding(
-                "odd-header",
-                f"directory entry {i} has a disk number or a comment, which its writer never sets",
-                offset=where,
-            )
-        out.append(
-            Entry(
-                raw,
-                made,
-                need,
-                flags,
-                method,
-                time,
-                date,
-                crc,
-                stored,
-                size,
-                internal,
-                external,
-                header,
-                wide,
-                where,
-                extra,
-                c,
-            )
-        )
+        if disk or (torch and comment):
+            what = f"directory entry {i} has a disk number or a comment, which its writer never sets"
+            yield finding("odd-header", what, offset=where)
+        made_to_crc, attributes = fields[1:8], (internal, external)
+        out.append(Entry(raw, *made_to_crc, stored, size, *attributes, header, wide, where, extra, comment))
     if at != len(data):
-        raise Damage(
-            "bad-header", f"the directory has {len(data) - at} bytes after its last entry", end.directory + at
-        )
+        what = f"the directory has {len(data) - at} bytes after its last entry"
+        raise Damage("bad-header", what, end.directory + at)
     writer = yield from _alike(out, torch)
     if anatomy.regions is not None:
         _explain(out, writer, anatomy)
@@ -206,40 +164,32 @@ def _flipped(e: Entry) -> bool:
 
 def _explain(out: Sequence[Entry], writer: str, anatomy: Anatomy) -> None:
     """The bytes of the directory: nearly all repeat what a record's own header says."""
+    miniz = writer == "miniz"
     for e in out:
-        what, guard = (
-            f"directory entry of {name_of(e)[:200]!r}",
-            {True: Guard.STRUCTURE, False: Guard.UNPROTECTED},
-        )
+        what = f"directory entry of {name_of(e)[:200]!r}"
         stop = e.where + 46 + len(e.raw)
-        if writer == "miniz" and not e.extra:
+        if miniz and not e.extra:
             anatomy.explain(e.where, stop - e.where, what)
             continue
-        anatomy.explain(e.where, 4, what)
-        anatomy.explain(
-            e.where + 4,
-            2,
-            what + ": version of its writer",
-            guard[writer == "miniz" or (writer != "" and e.made in _PYTHON)],
-        )
-        anatomy.explain(e.where + 6, 30, what)
-        anatomy.explain(
-            e.where + 36, 2, what + ": internal attributes", guard[writer != "" and not e.internal]
-        )
-        known = writer == "miniz" or (writer != "" and e.external == _MODE)
-        anatomy.explain(e.where + 38, 3, what + ": attributes", guard[known])
-        anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", guard[writer == "miniz"])
-        anatomy.explain(e.where + 42, stop - e.where - 42, what)
+        made = miniz or (writer != "" and e.made in _PYTHON)
+        mode = miniz or (writer != "" and e.external == _MODE)
         own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
-        anatomy.explain(
-            stop,
-            len(e.extra),
-            what + (": 64-bit sizes" if own else ": extra fields that nothing checks"),
-            guard[own],
-        )
-        anatomy.explain(
-            stop + len(e.extra), e.comment, what + ": comment that nothing checks", Guard.UNPROTECTED
-        )
+        fields = ": 64-bit sizes" if own else ": extra fields that nothing checks"
+        anatomy.explain(e.where, 4, what)
+        anatomy.explain(e.where + 4, 2, what + ": version of its writer", _guard(made))
+        anatomy.explain(e.where + 6, 30, what)
+        internal = _guard(writer != "" and not e.internal)
+        anatomy.explain(e.where + 36, 2, what + ": internal attributes", internal)
+        anatomy.explain(e.where + 38, 3, what + ": attributes", _guard(mode))
+        anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _guard(miniz))
+        anatomy.explain(e.where + 42, stop - e.where - 42, what)
+        anatomy.explain(stop, len(e.extra), what + fields, _guard(own))
+        comment = what + ": comment that nothing checks"
+        anatomy.explain(stop + len(e.extra), e.comment, comment, Guard.UNPROTECTED)
+
+
+def _guard(known: bool) -> Guard:
+    return Guard.STRUCTURE if known else Guard.UNPROTECTED
 
 
 def extras(extra: bytes) -> Iterator[tuple[int, bytes]]:

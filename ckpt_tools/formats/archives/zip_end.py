@@ -140,29 +140,27 @@ def _eocd(source: Source, comment: bool) -> Generator[Finding, None, int]:
     tail = source.read(source.size - n, n)
     at = tail.rfind(b"PK\5\6")
     if at < 0 or n - at < 22:
-        if n >= 42 and tail[-42:-38] == b"PK\6\7":
-            raise Damage("bad-header", "the end record's signature is damaged", source.size - 22)
-        zeros = n - len(tail.rstrip(b"\0"))
-        why = (
-            f"its last {zeros:,} bytes or more are zero"
-            if zeros > 64
-            else "its end record is missing or cut off"
-        )
-        raise Damage("truncated", f"the archive is not complete: {why}", source.size)
+        raise _without_end(tail, source.size)
     end = at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little")
     where = source.size - n + at
     if end > n:
-        yield finding(
-            "bad-header", f"the archive's comment reaches {end - n} bytes beyond the file", offset=where + 20
-        )
+        what = f"the archive's comment reaches {end - n} bytes beyond the file"
+        yield finding("bad-header", what, offset=where + 20)
     elif end < n:
-        yield finding(
-            "trailing-data", f"{n - end} bytes follow the end of the archive", offset=where + end - at
-        )
+        what = f"{n - end} bytes follow the end of the archive"
+        yield finding("trailing-data", what, offset=where + end - at)
     elif not comment:
-        yield finding(
-            "trailing-data",
-            f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds",
-            offset=where + 22,
-        )
+        what = f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds"
+        yield finding("trailing-data", what, offset=where + 22)
     return where
+
+
+def _without_end(tail: bytes, size: int) -> Damage:
+    """What to call an archive of ``size`` bytes in whose last bytes no end record begins."""
+    if tail[-42:-38] == b"PK\6\7":
+        return Damage("bad-header", "the end record's signature is damaged", size - 22)
+    zeros = len(tail) - len(tail.rstrip(b"\0"))
+    why = "its end record is missing or cut off"
+    if zeros > 64:
+        why = f"its last {zeros:,} bytes or more are zero"
+    return Damage("truncated", f"the archive is not complete: {why}", size)
