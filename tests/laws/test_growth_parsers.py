@@ -245,7 +245,7 @@ def test_damage_lets_go_of_what_was_read() -> None:
     gc.disable()
     try:
         with suppress(Damage):
-            list(limited(check()))
+            list(limited(check)())
         assert kept[0]() is None
     finally:
         if collecting:

@@ -21,11 +21,8 @@ def magic(head: bytes) -> bool:
     return head.startswith(b"PK\3\4") and not torch_zip.magic(head)
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     records = yield from read_zip(source, anatomy, torch=False)
     anatomy.keys.update(r.name for r in records)
     if unsummed(records):

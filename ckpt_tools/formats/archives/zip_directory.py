@@ -78,8 +78,8 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
         if disk or (torch and comment):
             what = f"directory entry {i} has a disk number or a comment, which its writer never sets"
             yield finding("odd-header", what, offset=where)
-        made_to_crc, attributes = fields[1:8], (internal, external)
-        out.append(Entry(raw, *made_to_crc, stored, size, *attributes, header, wide, where, extra, comment))
+        numbers = (*fields[1:8], stored, size, internal, external, header, wide, where)
+        out.append(Entry._make((raw, *numbers, extra, comment)))
     if at != len(data):
         what = f"the directory has {len(data) - at} bytes after its last entry"
         raise Damage("bad-header", what, end.directory + at)

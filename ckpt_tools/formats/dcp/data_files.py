@@ -72,12 +72,9 @@ def clash(pieces: Sequence[Piece]) -> Piece | None:
     return None
 
 
+@limited
 def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator[Finding]:
     """The claim's check: ``pieces`` are all segments of the file, without overlap."""
-    return limited(_check(source, anatomy, pieces))
-
-
-def _check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator[Finding]:
     if not source.size:
         raise Damage("empty-file", f"the file has no bytes; {len(pieces):,} entries should be in it", 0)
     order, blob = layout(pieces)

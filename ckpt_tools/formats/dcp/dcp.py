@@ -61,11 +61,8 @@ def _index_of(name: str) -> tuple[str, ...]:
     return (".metadata", f"__{m[1]}.metadata") if m else (".metadata",)
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding(
         "not-checksummed",
         "DCP's .metadata has no checksum: it is checked against itself and against the files beside it",

@@ -33,11 +33,8 @@ def _magic(head: bytes) -> bool:
     return head.lstrip(b" \t\r\n")[:1] == b"{"
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     found: list[Finding] = []
     text = read_json(source, found)
     yield from found

@@ -171,11 +171,8 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
     anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Header, tiling, checksum. Reads the header, a few scalars of MindSpore files, and the last page."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)

@@ -109,11 +109,8 @@ def _metadata(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; what it says about its shards becomes their claims."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)

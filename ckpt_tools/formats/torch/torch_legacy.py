@@ -23,11 +23,8 @@ _PAGE, _TAIL = 4096, 256 * 1024
 _PROTOCOL = 1001
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding(
         "not-checksummed",
         "torch's old format has no checksum: only lengths and the pickles' own structure were checked",

@@ -39,11 +39,8 @@ def magic(head: bytes) -> bool:
     return head in _HEADS
 
 
+@limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
-def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding(
         "not-checksummed",
         "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked",

@@ -39,25 +39,16 @@ def magic(head: bytes) -> bool:
     return bool(top) and (bool(slash) or n > len(name)) and not name.endswith(b".npy")
 
 
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    return limited(_check(source, anatomy))
-
-
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     records = yield from read_zip(source, anatomy, torch=True)
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
     top = records[0].name.partition("/")[0] + "/"
-    anatomy.metadata["archive_name"] = top[:-1][
-        :256
-    ]  # torch.save names it after the file it was first saved to
+    anatomy.metadata["archive_name"] = top[:-1][:256]  # that of the file it was first saved to
     for r in records:
         if not r.name.startswith(top):
-            yield finding(
-                "bad-header",
-                f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}",
-                offset=r.header,
-            )
+            what = f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}"
+            yield finding("bad-header", what, offset=r.header)
     by_name = {r.name.removeprefix(top): r for r in records}
     vouched = False
     if NAME in by_name:
@@ -119,11 +110,8 @@ def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
             "needs-trust", "a torch.export archive: its program and its libraries were not looked at"
         )
     elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
-        raise Damage(
-            "bad-header",
-            "the archive has no data.pkl: its writer failed before it came to that, or was not torch",
-            0,
-        )
+        why = "the archive has no data.pkl: its writer failed before it came to that, or was not torch"
+        raise Damage("bad-header", why, 0)
 
 
 def _checksums(
@@ -277,7 +265,7 @@ FORMAT = Format(
     name="torch_zip",
     suffixes=SUFFIXES,
     magic=magic,
-    checks={Level.STRUCTURE: _structure},
+    checks={Level.STRUCTURE: limited(_check)},
     protects=(
         "a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs;"
         " headers exist twice"
