@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
+from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
+from ckpt_tools.layouts.index import DESCRIBED, WEAK, names_of  # noqa: E402
 from ckpt_tools.model.finding import Severity  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
+QUOTES = '"""'
 NOTE = "<!-- Made by docs/make.py: edit the code it names, then run it. -->\n"
 
 
@@ -251,23 +258,53 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-PAGES = {"codes.md": codes, "environment.md": environment}
+UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
+INDEX = HERE.parent / "ckpt_tools/layouts/index.py"
+
+
+def index() -> str:
+    """ckpt_tools/layouts/index.py with the names of all layouts as their files have them."""
+    before, _, rest = INDEX.read_text(encoding="utf-8").partition('INDEX = """\n')
+    blocks = "\n".join("\n".join(_indexed(module)) for module in LAYOUT_MODULES)
+    return f'{before}INDEX = """\n{blocks}{rest[rest.index(QUOTES) :]}'
+
+
+def _indexed(module: str) -> Iterator[str]:
+    """The lines of one layout: its names, then its pieces in their order, by directory."""
+    layout = import_module(f"ckpt_tools.layouts.{module}").LAYOUT
+    names = names_of(layout)
+    yield " ".join(
+        [
+            module,
+            names.name,
+            *(f"note:{name}" for name in names.notes),
+            *(f"stateless:{ending}" for ending in names.stateless),
+            *(f"unneeded:{ending}+{beside}" for ending, beside in names.unneeded),
+        ]
+    )
+    pieces = [(*piece.template.rpartition("/"), piece) for piece in names.pieces]
+    for directory, group in groupby(pieces, key=lambda row: row[0] + row[1]):
+        yield f"  {directory or '.'}"
+        words = (f"{WEAK * p.weak}{DESCRIBED * p.described}{p.name}:{file}" for _, _, file, p in group)
+        text = " ".join(words)
+        yield fill(text, 106, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
+    yield ""
+
+
+PAGES = {HERE / "codes.md": codes, HERE / "environment.md": environment, INDEX: index}
 
 
 def main(arguments: list[str]) -> int:
     """Write or check all pages."""
     stale = []
-    for name, page in PAGES.items():
-        path, text = HERE / name, page()
+    for path, page in PAGES.items():
+        text = page()
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
+            stale.append(path.relative_to(HERE.parent))
             if "--check" not in arguments:
                 path.write_text(text, encoding="utf-8")
     for name in stale:
-        print(
-            f"docs/{name}"
-            f" {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}"
-        )
+        print(f"{name} {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}")
     return 1 if stale and "--check" in arguments else 0
 
 

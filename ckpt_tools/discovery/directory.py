@@ -12,8 +12,9 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
-from ckpt_tools.layouts import Layouts, NameFields, Piece, Places, read_name
+from ckpt_tools.layouts import Layouts, NameFields, Places, read_name
 from ckpt_tools.layouts.common.copies import copy
+from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, patiently
 
@@ -87,7 +88,7 @@ class NameReader:
                 here.mine.append((e, fields))
         return here
 
-    def _read(self, name: str, pieces: list[Piece], known: dict[str, _Reading]) -> _Reading:
+    def _read(self, name: str, pieces: list[PieceName], known: dict[str, _Reading]) -> _Reading:
         fields = read_name(name, pieces)
         piece = None if fields is None else pieces[fields.piece]
         doubtful = piece is not None and (piece.weak or piece.described)
@@ -104,7 +105,7 @@ class NameReader:
             for ending, of in self.layouts.unneeded
         )
 
-    def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
+    def _is_no_file(self, e: os.DirEntry[str], piece: PieceName) -> bool:
         """Whether an entry is not what a name of little meaning makes it: some frameworks save into a
         directory called x.ckpt; data that is only described has any name.
         """

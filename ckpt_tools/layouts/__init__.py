@@ -4,18 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from importlib import import_module
 
 from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, whole
-from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates, read_name, templates_of
+from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates, read_name
+from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.selection import ReadOptions, Selection
 
-_ORDER = (
+ORDER = (
     "mindio_ttp",
     "megatron",
     "megatron_core",
@@ -38,7 +39,41 @@ _ORDER = (
 )
 """The files of this folder that are a layout, most specific first."""
 
-LAYOUTS: tuple[Layout, ...] = tuple(import_module(f"ckpt_tools.layouts.{name}").LAYOUT for name in _ORDER)
+LAYOUTS: tuple[Layout, ...]
+"""All built-in layouts, each imported when somebody asks for all of them."""
+
+
+def __getattr__(name: str) -> tuple[Layout, ...]:
+    if name != "LAYOUTS":
+        raise AttributeError(name)
+    globals()[name] = found = tuple(map(_imported, ORDER))
+    return found
+
+
+def _imported(module: str) -> Layout:
+    layout: Layout = import_module(f"{__name__}.{module}").LAYOUT
+    return layout
+
+
+class _ByName(dict[str, Layout]):
+    """Layouts by their names; one that is built in is imported when it is asked for. Raises KeyError."""
+
+    def __missing__(self, name: str) -> Layout:
+        layout = self[name] = _imported(_modules()[name])
+        return layout
+
+
+@cache
+def _built_in() -> dict[str, LayoutNames]:
+    """The names of each built-in layout by its module, in order: of one that the index lacks, its own."""
+    index = read_index()
+    return {module: index.get(module) or names_of(_imported(module)) for module in ORDER}
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """The module of each built-in layout by its name."""
+    return {names.name: module for module, names in _built_in().items()}
 
 
 @frozen
@@ -49,24 +84,29 @@ class Layouts:
 
     @cached_property
     def in_order(self) -> tuple[Layout, ...]:
-        return (*self.own, *LAYOUTS)
+        return tuple(self._by_name[names.name] for names in self.names)
+
+    @cached_property
+    def names(self) -> tuple[LayoutNames, ...]:
+        """What each of them says about names."""
+        return (*map(names_of, self.own), *_built_in().values())
 
     @cached_property
     def _by_name(self) -> dict[str, Layout]:
-        return {layout.name: layout for layout in self.in_order}
+        return _ByName((layout.name, layout) for layout in self.own)
 
     def __iter__(self) -> Iterator[Layout]:
         return iter(self.in_order)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self._by_name or name in _modules()
 
     def __getitem__(self, name: str) -> Layout:
         """The layout of that name. Raises KeyError."""
         return self._by_name[name]
 
     def get(self, name: object) -> Layout | None:
-        return self._by_name.get(name) if isinstance(name, str) else None
+        return self._by_name[name] if isinstance(name, str) and name in self else None
 
     def of(self, one: Part | Checkpoint) -> Layout:
         """The layout that a part or a checkpoint was recognised by."""
@@ -78,22 +118,31 @@ class Layouts:
 
     def templates(self, listing: bool = False) -> Templates:
         """The templates of all, by directory; for a ``listing`` also those of what an index describes."""
-        return templates_of(self.in_order, listing)
+        return self._described if listing else self._templates
+
+    @cached_property
+    def _templates(self) -> Templates:
+        pieces = (piece for names in self.names for piece in names.pieces if not piece.described)
+        return Templates(pieces, self.__getitem__)
+
+    @cached_property
+    def _described(self) -> Templates:
+        return Templates((piece for names in self.names for piece in names.pieces), self.__getitem__)
 
     @cached_property
     def note_names(self) -> frozenset[str]:
         """The names of trackers, and of other notes about the checkpoints beside them."""
-        return frozenset(name for one in self.in_order for name in (one.tracker, *one.records) if name)
+        return frozenset(name for names in self.names for name in names.notes)
 
     @cached_property
     def stateless(self) -> tuple[str, ...]:
         """How the names of files end that hold no state."""
-        return tuple(ending for one in self.in_order for ending in one.stateless)
+        return tuple(ending for names in self.names for ending in names.stateless)
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
         """(ending, ending of the file beside it) of files that hold no state where that one is there."""
-        return tuple(pair for one in self.in_order for pair in one.unneeded)
+        return tuple(pair for names in self.names for pair in names.unneeded)
 
     @cached_property
     def unneeded_endings(self) -> tuple[str, ...]:
@@ -101,8 +150,23 @@ class Layouts:
 
 
 BUILT_IN = Layouts()
-BY_NAME = {layout.name: layout for layout in LAYOUTS}
 _active = BUILT_IN
+
+
+class _ActiveByName(Mapping[str, Layout]):
+    """The active layouts by their names."""
+
+    def __getitem__(self, name: str) -> Layout:
+        return _active[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (names.name for names in _active.names)
+
+    def __len__(self) -> int:
+        return len(_active.names)
+
+
+BY_NAME = _ActiveByName()
 
 
 def use(own: Iterable[Layout]) -> None:
@@ -111,8 +175,6 @@ def use(own: Iterable[Layout]) -> None:
     """
     global _active  # noqa: PLW0603  # one process has one configuration
     _active = Layouts(tuple(own))
-    BY_NAME.clear()
-    BY_NAME.update({layout.name: layout for layout in _active})
 
 
 def active() -> Layouts:
@@ -125,19 +187,13 @@ def layouts_of(options: Selection | ReadOptions) -> Layouts:
     return options.layouts or active()
 
 
-def places_of(path: str, listing: bool = False) -> Places:
-    """The pieces of all layouts that are at home in the directory ``path``; for a ``listing`` also those that
-    an index describes.
-    """
-    return _active.templates(listing).places(path)
-
-
 __all__ = [
     "BUILT_IN",
     "BY_NAME",
     "COORDS",
     "LAYOUTS",
     "Layout",
+    "LayoutNames",
     "Layouts",
     "NameFields",
     "Piece",
@@ -145,7 +201,6 @@ __all__ = [
     "Places",
     "active",
     "layouts_of",
-    "places_of",
     "read_name",
     "use",
     "whole",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import LAYOUTS, Layouts, use
+from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -62,7 +62,7 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
     if not isinstance(tables, list):
         raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
     own = tuple(_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
-    names = [layout.name for layout in (*LAYOUTS, *own)]
+    names = [layout.name for layout in Layouts(own).names]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ValueError(f"there are two layouts called {twice!r}: choose another name")
     use(own)

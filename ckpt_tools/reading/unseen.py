@@ -68,7 +68,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     }
     blocking, warnings = list[Unseen](), list[Finding]()
     for row in _rows(s, answer):
-        step = step_in_path(row.path, s.root, s.layouts.in_order, stepped) if row.step is None else row.step
+        step = step_in_path(row.path, s.root, s.layouts.names, stepped) if row.step is None else row.step
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):

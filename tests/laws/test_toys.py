@@ -18,7 +18,7 @@ from places import DOCS, PACKAGE, ROOT
 EXAMPLES = DOCS / "examples"
 LINES = {
     "formats/named.py": ("NAMED = (\n", '    Named("toy", "toy", (".toy",)),\n'),
-    "layouts/__init__.py": ("_ORDER = (\n", '    "toy_layout",\n'),
+    "layouts/__init__.py": ("ORDER = (\n", '    "toy_layout",\n'),
 }
 """Where each of the two lists begins, and the line that is added there: both are in CONTRIBUTING.md."""
 

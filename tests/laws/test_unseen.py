@@ -20,7 +20,7 @@ from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
-from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.storage import retry
 
@@ -375,7 +375,7 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) -> None:
-    assert step_in_path(f"/run/{below}", "/run", LAYOUTS, {"/run/by_step"}) == step
+    assert step_in_path(f"/run/{below}", "/run", BUILT_IN.names, {"/run/by_step"}) == step
 
 
 # ---- real processes

@@ -6,13 +6,16 @@ import re
 from collections.abc import Container
 from functools import lru_cache
 
-from ckpt_tools.layouts.common.layout import NUMBERS, Layout, compile_template
+from ckpt_tools.layouts.common.layout import NUMBERS, compile_template
+from ckpt_tools.layouts.index import LayoutNames
 
 _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + r")\b")
 
 
 @lru_cache(8)
-def _patterns(layouts: tuple[Layout, ...]) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
+def _patterns(
+    layouts: tuple[LayoutNames, ...],
+) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
     """Names of directories that tell a step, and those that tell another number (of a rank, of a shard)."""
     names = {
         name
@@ -30,7 +33,7 @@ def _patterns(layouts: tuple[Layout, ...]) -> tuple[tuple[re.Pattern[str], ...],
 
 
 def step_in_path(
-    path: str, root: str, layouts: tuple[Layout, ...], stepped: Container[str] = ()
+    path: str, root: str, layouts: tuple[LayoutNames, ...], stepped: Container[str] = ()
 ) -> int | None:
     """The step that the innermost of the directories from ``root`` down to ``path`` tells by its name,
     None when none does.

@@ -82,8 +82,44 @@ def compile_template(template: str) -> str:
     return "".join(out)
 
 
+class Template:
+    """What a template tells by itself: how deep its files lie, and how their names read."""
+
+    template: str
+
+    @cached_property
+    def depth(self) -> int:
+        """Directory components in the template."""
+        return self.template.count("/")
+
+    @cached_property
+    def home(self) -> int:
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
+        that names a step or nothing but itself; 0 without one.
+        """
+        named = [
+            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
+        ]
+        if not any(named):  # release/, or a directory whose name says nothing
+            named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+
+    @cached_property
+    def directory(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[0]))
+
+    @cached_property
+    def file(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[2]))
+
+    @cached_property
+    def suffix(self) -> str:
+        """The literal end of the name: a cheap test before the regular expression."""
+        return re.split(r"[\]}>]", self.template)[-1].rpartition("/")[2]
+
+
 @dataclass(frozen=True, eq=False)  # each is itself: comparing fields costs a walk over all of them
-class Piece:
+class Piece(Template):
     """One kind of file in a layout.
 
     ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag
@@ -132,36 +168,6 @@ class Piece:
     everyone_saves: bool = False
     survivable: bool = False
     unasked: bool = False
-
-    @cached_property
-    def depth(self) -> int:
-        """Directory components in the template."""
-        return self.template.count("/")
-
-    @cached_property
-    def home(self) -> int:
-        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
-        that names a step or nothing but itself; 0 without one.
-        """
-        named = [
-            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
-        ]
-        if not any(named):  # release/, or a directory whose name says nothing
-            named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
-        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
-
-    @cached_property
-    def directory(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template.rpartition("/")[0]))
-
-    @cached_property
-    def file(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template.rpartition("/")[2]))
-
-    @cached_property
-    def suffix(self) -> str:
-        """The literal end of the name: a cheap test before the regular expression."""
-        return re.split(r"[\]}>]", self.template)[-1].rpartition("/")[2]
 
 
 Metadata = Mapping[str, Scalar]

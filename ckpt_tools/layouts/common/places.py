@@ -5,16 +5,26 @@ of its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece
+from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece, Template, compile_template
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
 Fields = dict[str, "str | None"]
 """What the groups of a template's expression matched."""
+
+
+class PieceName(Template):
+    """What names are compared with before anything else of a piece is asked for: its layout and its own name,
+    its template, and whether it is ``weak`` or ``described``.
+    """
+
+    def __init__(self, layout: str, name: str, template: str, weak: bool, described: bool) -> None:
+        self.layout, self.name, self.template = layout, name, template
+        self.weak, self.described = weak, described
 
 
 class NameFields(NamedTuple):
@@ -74,7 +84,7 @@ def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
-def read_name(name: str, pieces: Sequence[Piece], after: int = -1) -> NameFields | None:
+def read_name(name: str, pieces: Sequence[Piece | PieceName], after: int = -1) -> NameFields | None:
     """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells. Rank
     directories repeat names, so callers keep the answers.
     """
@@ -84,7 +94,7 @@ def read_name(name: str, pieces: Sequence[Piece], after: int = -1) -> NameFields
     return None
 
 
-def _fields_of(fields: Fields, index: int, piece: Piece) -> NameFields:
+def _fields_of(fields: Fields, index: int, piece: Piece | PieceName) -> NameFields:
     generation = _number(fields, "generation")
     if generation is None and "generation" in fields:
         generation = 0
@@ -105,16 +115,22 @@ class _Ordered(NamedTuple):
     """A piece, and where it comes among those of all layouts."""
 
     order: int
-    layout: Layout
-    piece: Piece
+    piece: PieceName
 
 
-class _Directory(NamedTuple):
-    """Pieces that share the template of a directory: ``pattern`` fits the last ``depth`` names of its path"""
+class _Directory:
+    """Pieces that share the template of a directory: it fits the last ``depth`` names of a path, and only
+    such as begin with ``start``.
+    """
 
-    depth: int
-    pattern: re.Pattern[str]
-    pieces: list[_Ordered]
+    def __init__(self, depth: int, template: str) -> None:
+        self.depth, self.template = depth, template
+        self.start = re.split(r"[{\[<]", template, maxsplit=1)[0]
+        self.pieces: list[_Ordered] = []
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template))
 
 
 class _AtHome(NamedTuple):
@@ -123,8 +139,7 @@ class _AtHome(NamedTuple):
     """
 
     match: int
-    layout: Layout
-    piece: Piece
+    piece: PieceName
 
 
 class _Match(NamedTuple):
@@ -134,60 +149,61 @@ class _Match(NamedTuple):
     fields: Fields
 
 
+def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout, Piece]:
+    layout = layout_of(piece.layout)
+    return layout, layout.piece(piece.name)
+
+
 class Templates:
-    """All layouts' pieces by the directories they may be at home in. Only for a ``listing`` the described
-    ones are among them.
+    """All layouts' pieces by the directories they may be at home in; ``layout_of`` finds the layout of that
+    name once a file is there.
     """
 
-    def __init__(self, layouts: tuple[Layout, ...], listing: bool = False) -> None:
+    def __init__(self, pieces: Iterable[PieceName], layout_of: Callable[[str], Layout]) -> None:
+        self._found = cache(partial(_found, layout_of))
         self._anywhere: list[_AtHome] = []
-        self._directories: list[_Directory] = []
-        self._arranged: dict[tuple[int, ...], tuple[list[_AtHome], list[Piece]]] = {}
-        directories: dict[tuple[int, str], list[_Ordered]] = {}
-        pieces = ((one, p) for one in layouts for p in one.pieces if listing or not p.described)
-        for order, (layout, piece) in enumerate(pieces):
+        self._arranged: dict[tuple[int, ...], tuple[list[_AtHome], list[PieceName]]] = {}
+        directories: dict[tuple[int, str], _Directory] = {}
+        for order, piece in enumerate(pieces):
             if piece.depth:
-                key = piece.depth, piece.directory.pattern
-                directories.setdefault(key, []).append(_Ordered(order, layout, piece))
+                key = piece.depth, piece.template.rpartition("/")[0]
+                directories.setdefault(key, _Directory(*key)).pieces.append(_Ordered(order, piece))
             else:
-                self._anywhere.append(_AtHome(-1, layout, piece))
-        for (depth, pattern), ordered in sorted(directories.items(), key=lambda row: row[0][0]):
-            self._directories.append(_Directory(depth, re.compile(pattern), ordered))
+                self._anywhere.append(_AtHome(-1, piece))
+        self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
+        self._by_start = [(one.depth, one.start, one) for one in self._directories]
 
     def places(self, path: str) -> Places:
         """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
         at home anywhere come last.
         """
         names, end, end_depth = path.split("/"), "", 0
+        deepest = len(names) - 1
         matched, matches = list[int](), list[_Match]()
-        for i, (depth, pattern, _) in enumerate(self._directories):
-            if depth >= len(names):
+        for i, (depth, start, directory) in enumerate(self._by_start):
+            if depth > deepest:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            if m := pattern.fullmatch(end):
+            if end.startswith(start) and (m := directory.pattern.fullmatch(end)):
                 matched.append(i)
                 matches.append(_Match(depth, m.groupdict()))
-        return Places(path, tuple(matched), *self._in_order(tuple(matched)), matches)
+        return Places(path, tuple(matched), *self._in_order(tuple(matched)), matches, self._found)
 
-    def _in_order(self, matched: tuple[int, ...]) -> tuple[list[_AtHome], list[Piece]]:
+    def _in_order(self, matched: tuple[int, ...]) -> tuple[list[_AtHome], list[PieceName]]:
         """The pieces in the order in which names are tried where these directories match."""
         known = self._arranged.get(matched)
         if known is None:
             deep = sorted(
-                (one.order, at, one.layout, one.piece)
+                (one.order, at, one.piece)
                 for at, i in enumerate(matched)
                 for one in self._directories[i].pieces
             )
-            at_home = [*(_AtHome(at, layout, piece) for _, at, layout, piece in deep), *self._anywhere]
+            at_home = [*(_AtHome(at, piece) for _, at, piece in deep), *self._anywhere]
             # a name that says little is what is left when no other fits
             at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
             known = self._arranged.setdefault(matched, (at_home, [one.piece for one in at_home]))
         return known
-
-
-templates_of = lru_cache(8)(Templates)
-"""Templates of (layouts, listing), made once: compiling them takes longer than listing a small tree."""
 
 
 class Places(Sequence[Place]):
@@ -197,18 +213,19 @@ class Places(Sequence[Place]):
     ``matched`` says which templates of directories fit its path: where it is the same, so are ``pieces``.
     """
 
-    __slots__ = ("_at_home", "_made", "_matches", "matched", "path", "pieces")
+    __slots__ = ("_at_home", "_found", "_made", "_matches", "matched", "path", "pieces")
 
     def __init__(
         self,
         path: str,
         matched: tuple[int, ...],
         at_home: list[_AtHome],
-        pieces: list[Piece],
+        pieces: list[PieceName],
         matches: list[_Match],
+        found: Callable[[PieceName], tuple[Layout, Piece]],
     ) -> None:
         self.path, self.matched, self.pieces = path, matched, pieces
-        self._at_home, self._matches = at_home, matches
+        self._at_home, self._matches, self._found = at_home, matches, found
         self._made: dict[int, Place] = {}
 
     def __len__(self) -> int:
@@ -221,10 +238,11 @@ class Places(Sequence[Place]):
         return made
 
     def _place(self, one: _AtHome) -> Place:
-        piece, here = one.piece, self.path if one.piece.here else ""
+        layout, piece = self._found(one.piece)
+        here = self.path if piece.here else ""
         if one.match < 0:
-            return Place(one.layout, piece, {}, self.path, here)
+            return Place(layout, piece, {}, self.path, here)
         depth, fields = self._matches[one.match]
         names = self.path.split("/")
         home = "/".join(names[: len(names) - depth + piece.home]) if piece.home else here
-        return Place(one.layout, piece, fields, "/".join(names[:-depth]), home)
+        return Place(layout, piece, fields, "/".join(names[:-depth]), home)

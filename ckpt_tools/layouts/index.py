@@ -1,0 +1,309 @@
+"""What names are compared with, so that a layout is imported only where a file of its own lies.
+
+INDEX is copied from the layouts by docs/make.py, and its --check compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ckpt_tools.layouts.common.layout import Layout
+from ckpt_tools.layouts.common.places import PieceName
+
+INDEX = """
+mindio_ttp mindio-ttp
+  tft_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/
+    tft:ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt
+  ttp_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/
+    ttp:ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt
+
+megatron megatron note:latest_checkpointed_iteration.txt
+  iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    model:model_optim_rng.pt distrib_optim:distrib_optim.pt model_rng:model_rng.pt
+  iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/
+    optim:optim.pt
+  iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    layer_wise:layer_wise_optimizer_{dp}.pt model_rank:model_optim_rng_{rank}.pt
+    distrib_optim_rank:distrib_optim_{rank}.pt
+  release/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    model_release:model_optim_rng.pt distrib_optim_release:distrib_optim.pt model_rng_release:model_rng.pt
+  release/mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/
+    optim_release:optim.pt
+  release/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    layer_wise_release:layer_wise_optimizer_{dp}.pt model_rank_release:model_optim_rng_{rank}.pt
+    distrib_optim_rank_release:distrib_optim_{rank}.pt
+
+megatron_core megatron-core note:latest_checkpointed_iteration.txt
+  iter_{step:07d}/
+    metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
+    prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json
+  release/
+    metadata_json_release:metadata.json index_release:.metadata common_release:common.pt
+    data_release:__{rank}_{shard}.distcp prefixed_release:{name}__{rank}_{shard}.distcp
+    integrity_release:integrity.json
+
+hf_trainer hf-trainer note:dlrover_latest.txt
+  checkpoint-{step}/
+    state:trainer_state.json model:model.safetensors model_shard:model-{shard:05d}-of-{of:05d}.safetensors
+    model_index:model.safetensors.index.json adapter:adapter_model.safetensors
+    adapter_shard:adapter_model-{shard:05d}-of-{of:05d}.safetensors
+    adapter_index:adapter_model.safetensors.index.json bin:pytorch_model.bin
+    bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin bin_index:pytorch_model.bin.index.json
+    adapter_bin:adapter_model.bin adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
+    adapter_bin_index:adapter_model.bin.index.json optimizer:optimizer.<pt|bin> scheduler:scheduler.pt
+    scaler:scaler.pt rng:rng_state.pth rng_rank:rng_state_{rank}.pth args:training_args.bin
+    config:<config|adapter_config>.json
+    tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
+  tmp-checkpoint-{step}/
+    tmp:{name}
+  checkpoint-{step}/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp:.metadata rank_metadata_pytorch_model_fsdp:__{rank}.metadata
+    data_pytorch_model_fsdp:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp:{name}__{rank}_{shard}.distcp
+  checkpoint-{step}/optimizer_{node}/
+    metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
+    data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
+  checkpoint-{step}/global_step{step}/
+    model_deepspeed:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+
+deepspeed_universal deepspeed-universal note:latest_universal
+  global_step{step}_universal/zero/{name}/
+    parameter:<fp32|exp_avg|exp_avg_sq|step>.pt
+  global_step{step}_universal/zero/
+    optimizer:optimizer_state.pt
+  global_step{step}_universal/
+    model:mp_rank_{tp:02d}_model_states.pt layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+
+deepspeed deepspeed note:latest
+  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
+    model:mp_rank_{tp:02d}_model_states.pt
+    zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  {name}/
+    model_any:mp_rank_{tp:02d}_model_states.pt
+    zero3_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_any:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_any:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_any:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+
+accelerate accelerate
+  checkpoint_{generation}/
+    rng:random_states_{rank}.pkl model:model[_{shard}].safetensors
+    model_shard:model-{shard:05d}-of-{of:05d}.safetensors bin:pytorch_model[_{shard}].bin
+    bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index:<model.safetensors|pytorch_model.bin>.index.json optimizer:optimizer[_{shard}].bin
+    scheduler:scheduler[_{shard}].bin sampler:sampler[_{shard}].bin dataloader:dl_state_dict[_{shard}].bin
+    scaler:scaler.pt custom:custom_checkpoint_{shard}.pkl
+  step_{step}/
+    rng_step:random_states_{rank}.pkl model_step:model[_{shard}].safetensors
+    model_shard_step:model-{shard:05d}-of-{of:05d}.safetensors bin_step:pytorch_model[_{shard}].bin
+    bin_shard_step:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index_step:<model.safetensors|pytorch_model.bin>.index.json optimizer_step:optimizer[_{shard}].bin
+    scheduler_step:scheduler[_{shard}].bin sampler_step:sampler[_{shard}].bin
+    dataloader_step:dl_state_dict[_{shard}].bin scaler_step:scaler.pt
+    custom_step:custom_checkpoint_{shard}.pkl
+  epoch_{epoch}/
+    rng_epoch:random_states_{rank}.pkl model_epoch:model[_{shard}].safetensors
+    model_shard_epoch:model-{shard:05d}-of-{of:05d}.safetensors bin_epoch:pytorch_model[_{shard}].bin
+    bin_shard_epoch:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index_epoch:<model.safetensors|pytorch_model.bin>.index.json optimizer_epoch:optimizer[_{shard}].bin
+    scheduler_epoch:scheduler[_{shard}].bin sampler_epoch:sampler[_{shard}].bin
+    dataloader_epoch:dl_state_dict[_{shard}].bin scaler_epoch:scaler.pt
+    custom_epoch:custom_checkpoint_{shard}.pkl
+
+dlrover dlrover note:dlrover_latest.txt
+  checkpoint-{step}/
+    rank:rank_{rank}.pt
+  {step}/
+    rank_plain:rank_{rank}.pt
+  .
+    whole:checkpoint-{step}<.pt|.pth>
+  ._dlrover_ckpt_stage/{step}.done/
+    stage:{rank}
+
+nvrx_local nvrx-local
+  {node}/
+    dirty:iter_{step:07d}_{rank}_local.dirty.pt dirty_end:iter_{step:07d}_{rank}_local.pt.dirty
+    local:iter_{step:07d}_{rank}_local.pt
+
+pytorch_sample pytorch-sample
+  rank_{rank}/
+    checkpoint:checkpoint.pth.tar model_best:model_best.pth.tar
+
+lightning lightning
+  .
+    checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
+    ~named:{name}.ckpt
+  [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
+    metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
+    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp meta:meta.pt
+
+dcp dcp note:dlrover_latest.txt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp
+    prefixed:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/
+    metadata_epoch:.metadata rank_metadata_epoch:__{rank}.metadata data_epoch:__{rank}_{shard}.distcp
+    prefixed_epoch:{name}__{rank}_{shard}.distcp
+  {name}/
+    metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
+    prefixed_any:{name}__{rank}_{shard}.distcp
+
+dcp_hf dcp-hf
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    shard:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
+  {name}/
+    shard_any:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
+
+orbax orbax
+  <checkpoint_|step_|ckpt_|>{step}/
+    metadata:_CHECKPOINT_METADATA commit:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    tree:_METADATA manifest:manifest.ocdbt item_commit:commit_success.txt sharding:_sharding
+  <checkpoint_|step_|ckpt_|>{step}/{name}/array_metadatas/
+    arrays:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    ?data1:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/
+    ?data2:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/
+    ?data3:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/
+    ?data4:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/
+    ?data5:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?data6:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
+    metadata_tmp:_CHECKPOINT_METADATA commit_tmp:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    tree_tmp:_METADATA manifest_tmp:manifest.ocdbt item_commit_tmp:commit_success.txt
+    sharding_tmp:_sharding
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    arrays_tmp:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    ?data1_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/
+    ?data2_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/
+    ?data3_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/
+    ?data4_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/
+    ?data5_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/{name}/
+    ?data6_tmp:{name}
+
+tensorflow tensorflow note:checkpoint unneeded:.meta+.index
+  {prefix}-{generation}_temp/
+    temp:{name}
+  .
+    index_epoch:{prefix}-{epoch:04d}.ckpt.index
+    data_epoch:{prefix}-{epoch:04d}.ckpt.data-{shard:05d}-of-{of:05d} index:{prefix}-{generation}.index
+    data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d}
+
+keras keras
+  .
+    model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
+    h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
+
+safetensors_set sharded-safetensors
+  .
+    index:{prefix}.safetensors.index.json shard:{prefix}-{shard:05d}-of-{of:05d}.safetensors
+    index_bin:{prefix}.bin.index.json shard_bin:{prefix}-{shard:05d}-of-{of:05d}.bin
+
+mindspore mindspore note:meta.json stateless:-graph.meta
+  rank_{rank}/
+    breakpoint_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
+    iteration_rank:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
+    model_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
+    model_st_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
+  .
+    breakpoint:{prefix}[_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
+    iteration:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
+    model:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
+    model_st:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
+  rank_{rank}/
+    ~callable_rank:{name}.ckpt
+  .
+    ~callable:{name}.ckpt
+
+files files
+  .
+    ~torch:{name}.<pt|pth|pth.tar|bin> ~ckpt:{name}.ckpt ~safetensors:{name}.safetensors
+    ~state:{name}.<pt|pth|pth.tar|bin> ~uncounted:{name}.<pt|pth|pth.tar|bin>
+    ~counted:{name}.<pt|pth|pth.tar|bin> ~weights:{name}.<pt|pth|pth.tar|bin>
+    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~optimizer_counted:{name}.<pt|pth|pth.tar|bin>
+    ~progress:{name}.<pt|pth|pth.tar|bin> ~other:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_state:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_progress:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
+"""
+"""Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
+WEAK, DESCRIBED = "~", "?"
+"""Before the name of a piece."""
+
+
+class LayoutNames(NamedTuple):
+    """What one layout says about names; ``notes`` are its tracker and its records."""
+
+    name: str
+    pieces: tuple[PieceName, ...]
+    notes: tuple[str, ...]
+    stateless: tuple[str, ...]
+    unneeded: tuple[tuple[str, str], ...]
+
+
+def names_of(layout: Layout) -> LayoutNames:
+    return LayoutNames(
+        layout.name,
+        tuple(PieceName(layout.name, p.name, p.template, p.weak, p.described) for p in layout.pieces),
+        tuple(name for name in (layout.tracker, *layout.records) if name),
+        layout.stateless,
+        layout.unneeded,
+    )
+
+
+def read_index(index: str = INDEX) -> dict[str, LayoutNames]:
+    """The names of each layout, by the module that it is in."""
+    return {block.split(None, 1)[0]: _names(block) for block in index.strip().split("\n\n") if block}
+
+
+def _names(block: str) -> LayoutNames:
+    head, *lines = block.splitlines()
+    _, name, *notes = head.split()
+    told: dict[str, list[str]] = {"note": [], "stateless": [], "unneeded": []}
+    for key, _, value in (note.partition(":") for note in notes):
+        told[key].append(value)
+    unneeded = (pair.partition("+") for pair in told["unneeded"])
+    return LayoutNames(
+        name,
+        tuple(_pieces(name, lines)),
+        tuple(told["note"]),
+        tuple(told["stateless"]),
+        tuple((ending, beside) for ending, _, beside in unneeded),
+    )
+
+
+def _pieces(layout: str, lines: Iterable[str]) -> Iterator[PieceName]:
+    directory = ""
+    for line in lines:
+        words = line.split()
+        if not line.startswith("    "):
+            directory = "" if words[0] == "." else words[0]
+            continue
+        for word in words:
+            name, _, file = word.partition(":")
+            plain = name.lstrip(WEAK + DESCRIBED)
+            yield PieceName(layout, plain, directory + file, WEAK in name, DESCRIBED in name)
