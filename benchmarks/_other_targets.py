@@ -452,7 +452,7 @@ def names() -> Target:
     from ckpt_tools.api import scan
     from ckpt_tools.errors import CkptError
     from ckpt_tools.output import json as as_json
-    from ckpt_tools.output import table
+    from ckpt_tools.output import scan as table
 
     place = scratch()
 

@@ -80,9 +80,7 @@ def diff(
         )
     from ckpt_tools.output import difference as emit
 
-    console.out(
-        emit.json(result) if to.format == "json" else emit.table(result, **to.paint, verbose=to.verbose)
-    )
+    console.out(emit.json(result) if to.format == "json" else emit.table(result, to.view))
     return exit_code(result, found.get("strict", False))
 
 

@@ -48,7 +48,7 @@ def explain(
             )
         )
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import catalogue
 
-        console.out(table.explained(code, **to.paint))
+        console.out(catalogue.code(code, to.view))
     return 0

@@ -31,11 +31,8 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
 
         console.out(emit.catalogue("formats", entries))
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import catalogue
 
-        console.out(
-            table.pages(
-                entries, ("suffixes", "names", "protects", "limits", "loader", "reference"), **to.paint
-            )
-        )
+        fields = ("suffixes", "names", "protects", "limits", "loader", "reference")
+        console.out(catalogue.pages(entries, fields, to.view))
     return 0

@@ -18,8 +18,6 @@ def launchers(format: options.Format = None, json: options.Json = False, color: 
     known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
     here = detect(os.environ)
     console.out(
-        emit.catalogue(known, here)
-        if to.format == "json"
-        else emit.table(known, here, os.environ, **to.paint)
+        emit.catalogue(known, here) if to.format == "json" else emit.table(known, here, os.environ, to.view)
     )
     return 0

@@ -70,7 +70,7 @@ def layouts(
 
         console.out(emit.catalogue("layouts", entries))
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import catalogue
 
         lines = [
             {
@@ -81,7 +81,7 @@ def layouts(
             }
             for entry in entries
         ]
-        console.out(table.catalogue(lines, ("name", "title", "files", "tracker", "limits"), **to.paint))
+        console.out(catalogue.table(lines, ("name", "title", "files", "tracker", "limits"), to.view))
     return 0
 
 
@@ -116,7 +116,7 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
 
         console.out(emit.catalogue("layouts-check", entries))
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import catalogue
 
         lines = [
             {
@@ -131,5 +131,5 @@ def _check(root: str, name: str | None, to: output.Output) -> int:
             }
             for row in rows
         ]
-        console.out(table.catalogue(lines, ("layout", "template", "matched", "near misses"), **to.paint))
+        console.out(catalogue.table(lines, ("layout", "template", "matched", "near misses"), to.view))
     return 0 if all(row.matched for row in rows) else 1

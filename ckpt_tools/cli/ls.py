@@ -66,8 +66,7 @@ def ls(
     found = options.settings(given, to)
     if tree and to.format == "json":
         raise UsageError("--tree is for people, --json for programs", "leave one of them out")
-    now = time.time()
-    oldest = moment(since, now) if since is not None else None
+    oldest = moment(since, time.time()) if since is not None else None
     from ckpt_tools import api
 
     result = api.scan(found.root, found.selection())
@@ -82,11 +81,11 @@ def ls(
     elif tree:
         from ckpt_tools.output import tree as drawn
 
-        console.out(drawn.render(result, **to.paint, verbose=to.verbose, now=now))
+        console.out(drawn.render(result, to.view))
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import scan
 
-        console.out(table.render(result, **to.paint, verbose=to.verbose, now=now))
+        console.out(scan.render(result, to.view))
     return exit_code(result)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
@@ -13,6 +14,9 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.settings import parsers
+
+if TYPE_CHECKING:
+    from ckpt_tools.output.page import View
 
 _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
@@ -28,9 +32,11 @@ class Output:
     color: str | None = None
 
     @property
-    def paint(self) -> dict[str, Any]:
-        """Colour and width of stdout, as the tables take them."""
-        return {"color": console.colored(self.color, sys.stdout), "width": console.width()}
+    def view(self) -> View:
+        """How tables are shown on this stdout."""
+        from ckpt_tools.output.page import View
+
+        return View(console.colored(self.color, sys.stdout), console.width(), self.verbose, time.time())
 
 
 def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:

@@ -32,9 +32,10 @@ def plan(asked: options.Question) -> int:
             console.out(story.render(error.plan))
         raise
     if to.format == "table":
-        from ckpt_tools.output import story, table
+        from ckpt_tools.output import plan as table
+        from ckpt_tools.output import story
 
-        console.out(table.render(result, **to.paint, verbose=to.verbose))
+        console.out(table.render(result, to.view))
         if asked.explain:
             console.out(f"\n{story.render(result)}")
         return 0

@@ -63,9 +63,9 @@ def show(
 
         console.out(emit.shown(report, parts, known_globals))
     else:
-        from ckpt_tools.output import table
+        from ckpt_tools.output import contents
 
-        console.out(table.shown(report, parts, known_globals, **to.paint, verbose=to.verbose))
+        console.out(contents.render(report, parts, known_globals, to.view))
     if report.verdict is Verdict.UNKNOWN:
         return 5
     if report.verdict is Verdict.BROKEN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -83,9 +82,9 @@ def verify(
             engine=workers,
         )
     if to.format == "table":
-        from ckpt_tools.output import table
+        from ckpt_tools.output import verification
 
-        console.out(table.render(result, **to.paint, verbose=to.verbose, now=time.time()))
+        console.out(verification.render(result, to.view))
     elif to.format == "json":
         from ckpt_tools.output import json as emit
 

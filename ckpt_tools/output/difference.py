@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import __version__
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.output import json as emit_json
-from ckpt_tools.output.table import FEW, _Page
-from ckpt_tools.output.words import plural, size
+from ckpt_tools.output.page import FEW, PLAIN, Page, View
+from ckpt_tools.output.words import plural, size, speed
 
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
@@ -89,71 +89,81 @@ def _tensor(t: TensorSide | None) -> emit_json.Object | None:
 # -- for people ----------------------------------------------------------------------------------------------
 
 
-def table(result: Difference, *, color: bool = False, width: int | None = None, verbose: bool = False) -> str:
-    """Files that are not the same, then what differs in them, then the counts.
-    ``verbose`` lists everything.
+def table(result: Difference, view: View = PLAIN) -> str:
+    """Files that are not the same, then what differs in them, then the counts; ``view.verbose`` lists
+    everything.
     """
-    page = _Page(color, width)
-    listed = [f for f in result.files if verbose or len(result.files) <= FEW or str(f.change) != "same"]
+    page = Page(view)
+    listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
     if listed:
-        rows = [(str(f.change), _told(f), _size(f.a), _size(f.b), f.name) for f in listed]
-        page.table(
-            ("change", "tensors", "size in A", "size in B", "file"), rows, right=("size in A", "size in B")
-        )
-    several, hidden = len(result.files) > 1, 0
-    tensors = [
-        (f, t) for f in result.files if f.a and f.b for t in f.tensors if verbose or str(t.change) != "same"
-    ]
-    hidden += _some(
-        page,
-        ("change", "tensor", "in A", "in B"),
-        [(f, (str(t.change), t.name, *_ends(t))) for f, t in tensors],
-        several,
-        verbose,
-    )
-    metadata = [
-        (f, (str(m.change), m.key, _value(m.a, m.change, "added"), _value(m.b, m.change, "removed")))
-        for f in result.files
-        for m in f.metadata
-    ]
-    hidden += _some(page, ("change", "metadata", "in A", "in B"), metadata, several, verbose)
-    found = [
-        replace(f, path=f.path or r.path)
-        for r in result.reports
-        for f in r.findings
-        if verbose or f.severity is not Severity.NOTE
-    ]
-    common = os.path.commonpath([result.a, result.b])
-    page.findings(list(dict.fromkeys([*result.findings, *found])), common if len(common) > 1 else " ")
+        rows = [(str(f.change), _contents(f), _size(f.a), _size(f.b), f.name) for f in listed]
+        right = ("size in A", "size in B")
+        page.table(("change", "tensors", *right, "file"), rows, right)
+    hidden = _details(page, "tensor", list(_tensors(result, view.verbose)), result)
+    hidden += _details(page, "metadata", list(_metadata(result)), result)
+    _findings(page, result)
     _summary(page, result)
     if hidden or len(listed) < len(result.files):
         page.text("not all are listed (--verbose lists them)", "dim")
     return page.done()
 
 
-def _some(
-    page: _Page,
-    headers: Sequence[str],
-    rows: Sequence[tuple[FileDifference, Sequence[str]]],
-    several: bool,
-    verbose: bool,
-) -> int:
-    """A table of the first rows, and how many it leaves out."""
-    shown = rows if verbose else rows[:FEW]
-    if shown:
+class _Detail(NamedTuple):
+    """One thing that differs in a file, and what it is on either side."""
+
+    file: str
+    change: str
+    name: str
+    a: str
+    b: str
+
+
+def _tensors(result: Difference, verbose: bool) -> Iterator[_Detail]:
+    for f in result.files:
+        for t in f.tensors if f.a and f.b else ():
+            if verbose or str(t.change) != "same":
+                yield _Detail(f.name, str(t.change), t.name, *_ends(t))
+
+
+def _metadata(result: Difference) -> Iterator[_Detail]:
+    for f in result.files:
+        for m in f.metadata:
+            a, b = _value(m.a, m.change, "added"), _value(m.b, m.change, "removed")
+            yield _Detail(f.name, str(m.change), m.key, a, b)
+
+
+def _details(page: Page, what: str, details: Sequence[_Detail], result: Difference) -> int:
+    """A table of the first details, and how many it leaves out."""
+    listed = page.first(details)
+    several = len(result.files) > 1
+    if listed:
         page.text("")
         page.table(
-            [*headers, *(["file"] if several else [])],
-            [[*row, *([f.name] if several else [])] for f, row in shown],
+            ["change", what, "in A", "in B", *(["file"] if several else [])],
+            [[d.change, d.name, d.a, d.b, *([d.file] if several else [])] for d in listed],
         )
-    return len(rows) - len(shown)
+    return len(details) - len(listed)
 
 
-def _told(f: FileDifference) -> str:
-    counts = Counter(str(t.change) for t in f.tensors)
-    words = ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
+def _findings(page: Page, result: Difference) -> None:
+    found = [
+        replace(f, path=f.path or r.path)
+        for r in result.reports
+        for f in r.findings
+        if page.view.verbose or f.severity is not Severity.NOTE
+    ]
+    common = os.path.commonpath([result.a, result.b])
+    page.findings(list(dict.fromkeys([*result.findings, *found])), common if len(common) > 1 else " ")
+
+
+def _contents(f: FileDifference) -> str:
+    words = _words(Counter(str(t.change) for t in f.tensors))
     whole = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
     return "; ".join(filter(None, (words, whole))) or "–"
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
 
 
 def _size(r: Report | None) -> str:
@@ -171,30 +181,16 @@ def _value(value: object, change: object, absent: str) -> str:
     return "–" if str(change) == absent else str(value)
 
 
-def _summary(page: _Page, result: Difference) -> None:
+def _summary(page: Page, result: Difference) -> None:
     page.text("")
-    if result.differs:
-        page.text("they differ", "bold red")
-    elif not result.complete:
-        page.text("no difference found, but not everything could be compared", "yellow")
-    else:
-        page.text(
-            (
-                "the same"
-                if result.level >= Level.CONTENT
-                else "the same names, types, shapes and metadata (--level content compares the bytes too)"
-            ),
-            "green",
-        )
+    page.text(*_answer(result))
     damaged = sum(r.verdict is Verdict.BROKEN for r in result.reports)
     if damaged:
         page.text(f"damage was found: 'ckpt verify' says more ({plural(damaged, 'file')})", "bold red")
-    files, tensors = (
-        Counter(str(f.change) for f in result.files),
-        Counter(str(t.change) for f in result.files for t in f.tensors),
-    )
+    files = Counter(str(f.change) for f in result.files)
+    tensors = Counter(str(t.change) for f in result.files for t in f.tensors)
     for what, counts in (("file", files), ("tensor", tensors)):
-        words = ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
+        words = _words(counts)
         page.text(f"{plural(sum(counts.values()), what)}{f': {words}' if words else ''}", "dim")
     if tensors["not-compared"]:
         page.text(
@@ -202,7 +198,15 @@ def _summary(page: _Page, result: Difference) -> None:
             " damaged or encrypted file hides",
             "dim",
         )
-    rate = f" ({size(result.bytes_read / result.seconds)}/s)" if result.seconds > 0.05 else ""
-    page.text(
-        f"{size(result.bytes_read)} read in {result.seconds:.1f} s{rate} at level {result.level}", "dim"
-    )
+    page.text(f"{speed(result.bytes_read, result.seconds)} at level {result.level}", "dim")
+
+
+def _answer(result: Difference) -> tuple[str, str]:
+    """Whether they differ, and the style to say it in."""
+    if result.differs:
+        return "they differ", "bold red"
+    if not result.complete:
+        return "no difference found, but not everything could be compared", "yellow"
+    if result.level >= Level.CONTENT:
+        return "the same", "green"
+    return "the same names, types, shapes and metadata (--level content compares the bytes too)", "green"

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from ckpt_tools.launchers import Launcher, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.output import json as emit
-from ckpt_tools.output.table import _Page
+from ckpt_tools.output.page import PLAIN, Page, View
 
 _NUMBERS = tuple(
     f.name
@@ -39,14 +39,12 @@ def table(
     known: Sequence[tuple[Launcher, Started | None]],
     here: Started | None,
     env: Mapping[str, str],
-    *,
-    color: bool = False,
-    width: int | None = None,
+    view: View = PLAIN,
 ) -> str:
     """For people: the launchers with those of their variables that are set, then every number that is known
     here, and what is unclear.
     """
-    page = _Page(color, width)
+    page = Page(view)
     rows = []
     for launcher, started in known:
         numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
@@ -57,15 +55,15 @@ def table(
     if here is None:
         page.text("here: no launcher is recognised")
         return page.done()
-    said = [
+    facts = [
         (name.replace("_", " "), str(n.value), n.provenance)
         for name in _NUMBERS
         if isinstance(n := getattr(here, name), Known)
     ]
-    said += [("job", here.job, here.job_from)] if here.job else []
+    facts += [("job", here.job, here.job_from)] if here.job else []
     page.text(f"here: {here.launcher}{', and this process is no rank' if here.skip else ''}")
-    if said:
-        page.table(("what", "value", "from"), said)
+    if facts:
+        page.table(("what", "value", "from"), facts)
     for label, text in (("unclear", here.unclear), ("hint", here.hint)):
         if text:
             page.text(f"{label}: {text}")

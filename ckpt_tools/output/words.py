@@ -54,3 +54,9 @@ def percent(fraction: float) -> str:
     if 0.99 < fraction < 1:
         return ">99 %"
     return f"{fraction * 100:.0f} %"
+
+
+def speed(nbytes: int, seconds: float) -> str:
+    """``4.0 GiB read in 2.0 s (2.0 GiB/s)``; no rate where the time is too short to tell one."""
+    rate = f" ({size(nbytes / seconds)}/s)" if seconds > 0.05 else ""
+    return f"{size(nbytes)} read in {seconds:.1f} s{rate}"

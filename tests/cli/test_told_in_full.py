@@ -28,7 +28,9 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
-from ckpt_tools.output import story, table
+from ckpt_tools.output import plan as table
+from ckpt_tools.output import story
+from ckpt_tools.output.page import View
 from ckpt_tools.planning.assign import assign
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.substitutes import Evidence, Tensors
@@ -71,8 +73,8 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
     made = LoadPlan("/r", None, Resume(None), rejected=(Rejected(c, tuple(findings)),), candidates=(c,))
     for text in (
         table.render(made),
-        table.render(made, width=200),
-        table.render(made, verbose=True),
+        table.render(made, View(width=200)),
+        table.render(made, View(verbose=True)),
         story.render(made),
     ):
         yield ranks_in(" ".join(text.split()))

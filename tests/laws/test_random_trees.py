@@ -29,7 +29,9 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
-from ckpt_tools.output import story, table, tree
+from ckpt_tools.output import plan as plan_table
+from ckpt_tools.output import scan as scan_table
+from ckpt_tools.output import story, tree, verification
 
 T = TypeVar("T")
 SAMPLES = LAYOUT_TREES
@@ -229,11 +231,11 @@ def everything(root: Path) -> dict[str, tuple[object, ...]]:
 def ask(root: str, question: Selection) -> None:
     """Every question that a tree can be asked, and every form of its answer."""
     found = scan(root)
-    for answer in (table.render(found), tree.render(found), emit_json.render(found)):
+    for answer in (scan_table.render(found), tree.render(found), emit_json.render(found)):
         answer.encode()
     verified = verify([root])
     assert len(verified.files) == verified.summary.files
-    for text in (table.render(verified), emit_json.render(verified)):
+    for text in (verification.render(verified), emit_json.render(verified)):
         text.encode()
     runs = {(c.run, c.layout): Selection(run=c.run, layout=c.layout) for c in found.checkpoints}
     for selection in (Selection(), question, *list(runs.values())[:3]):
@@ -243,7 +245,7 @@ def ask(root: str, question: Selection) -> None:
         except CkptError as e:
             made = e.plan
         if made is not None:
-            for text in (table.render(made), story.render(made), emit_json.render(made)):
+            for text in (plan_table.render(made), story.render(made), emit_json.render(made)):
                 text.encode()
 
 

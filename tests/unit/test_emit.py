@@ -19,8 +19,11 @@ from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import RankLoad, Resume
 from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.output import contents, jsonl, shell, text, verification
 from ckpt_tools.output import json as emit_json
-from ckpt_tools.output import jsonl, shell, table, text
+from ckpt_tools.output import plan as plan_table
+from ckpt_tools.output import scan as scan_table
+from ckpt_tools.output.page import View
 from ckpt_tools.output.words import percent, printable, size, span
 
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
@@ -206,43 +209,43 @@ def test_shell_failure_reaches_the_caller_of_eval():
 
 
 TABLES = {
-    "verify": sample.verification(),
-    "plan": sample.plan(),
-    "none": sample.empty_plan(),
-    "none usable": replace(sample.plan(), checkpoint=None),
-    "scan": sample.scan(),
-    "nothing": sample.scan(checkpoints=(), findings=()),
+    "verify": (verification.render, sample.verification()),
+    "plan": (plan_table.render, sample.plan()),
+    "none": (plan_table.render, sample.empty_plan()),
+    "none usable": (plan_table.render, replace(sample.plan(), checkpoint=None)),
+    "scan": (scan_table.render, sample.scan()),
+    "nothing": (scan_table.render, sample.scan(checkpoints=(), findings=())),
 }
 
 
-@pytest.mark.parametrize("result", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize(("render", "result"), TABLES.values(), ids=TABLES)
 @pytest.mark.parametrize("width", [None, 40, 120])
-def test_tables_print_nothing_that_steers_a_terminal(result, width):
-    out = table.render(result, width=width)
+def test_tables_print_nothing_that_steers_a_terminal(render, result, width):
+    out = render(result, View(width=width))
     assert not UNSAFE.search(out)
     assert out.strip()
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_tables_show_markup_in_names_as_it_is():
-    out = table.render(sample.verification())
+    out = verification.render(sample.verification())
     assert "\\x1b[2J[red]\\xff\\u202etp.tar" in out
     assert "ends [bold]early\\x07" in out
 
 
 def test_colour_is_only_there_when_asked_for():
-    assert "\x1b[" not in table.render(sample.verification(), color=False)
-    assert "\x1b[" in table.render(sample.verification(), color=True)
+    assert "\x1b[" not in verification.render(sample.verification(), View(color=False))
+    assert "\x1b[" in verification.render(sample.verification(), View(color=True))
 
 
 def test_table_without_a_terminal_is_never_wrapped():
     path = "/data/" + "x" * 300
-    out = table.render(replace(sample.verification(), files=(FileReport(None, sample.report(path)),)))
+    out = verification.render(replace(sample.verification(), files=(FileReport(None, sample.report(path)),)))
     assert path.removeprefix("/data/") in out
 
 
 def test_verify_table_says_what_it_rests_on():
-    out = table.render(sample.verification())
+    out = verification.render(sample.verification())
     assert "broken: 2 files, 2.0 KiB" in out
     assert "1 ok, 1 broken, 1.5 KiB read in 0.2 s (5.9 KiB/s) at level content" in out
     assert "3 files not recognised" in out
@@ -256,14 +259,14 @@ def test_a_long_verify_table_hides_only_what_is_ok():
         FileReport(None, sample.report("/data/bad", Verdict.BROKEN)),
     )
     result = replace(sample.verification(), files=files)
-    assert "f59" not in table.render(result)
-    assert "bad" in table.render(result)
-    assert "60 ok files not listed" in table.render(result)
-    assert "f59" in table.render(result, verbose=True)
+    assert "f59" not in verification.render(result)
+    assert "bad" in verification.render(result)
+    assert "60 ok files not listed" in verification.render(result)
+    assert "f59" in verification.render(result, View(verbose=True))
 
 
 def test_plan_table_tells_the_whole_story():
-    out = table.render(sample.plan())
+    out = plan_table.render(sample.plan())
     for words in (
         "resume from step 120",
         "rollback: from step 160 to 120",
@@ -276,7 +279,7 @@ def test_plan_table_tells_the_whole_story():
 
 
 def test_scan_table_columns():
-    lines = table.render(sample.scan(), now=1_000_000_000.5 + 7200).splitlines()
+    lines = scan_table.render(sample.scan(), View(now=1_000_000_000.5 + 7200)).splitlines()
     assert lines[0].split() == ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
     assert lines[1].split() == [
         "120",
@@ -301,7 +304,7 @@ def test_show_names_tensors_and_globals():
     )
     trust = {"os system": "dangerous", "collections OrderedDict": "allowed"}
     report = sample.report("/data/x.pt", Verdict.SUSPECT, signature="ff")
-    out = table.shown(report, anatomy, trust)
+    out = contents.render(report, anatomy, trust)
     assert "w\\x1b" in out
     assert "2×3" in out
     assert "dangerous" in out

@@ -1,0 +1,54 @@
+"""What ckpt knows (finding codes, formats, layouts) -> tables and pages for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from ckpt_tools.findings import CODES
+from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
+
+MEANING = {
+    "error": "the file or checkpoint is broken and is never chosen; 'ckpt verify' exits 1",
+    "warning": "it is suspect and may be chosen; 'ckpt verify' exits 0, with --strict 1",
+    "note": "it stays ok",
+}
+"""What a severity does."""
+
+
+def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view: View = PLAIN) -> str:
+    """One entry per row; the members of a list stand below each other."""
+    page = Page(view)
+    rows = [row for e in entries for row in zip_longest(*(_texts(e[c]) for c in columns), fillvalue="")]
+    page.table([c.replace("_", " ") for c in columns], rows)
+    return page.done()
+
+
+def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: View = PLAIN) -> str:
+    """Where one row per entry would be too long: the name of each, then its fields below each other."""
+    page = Page(view)
+    for entry in entries:
+        page.text(str(entry["name"]), "bold")
+        for field in fields:
+            texts = _texts(entry[field]) if entry[field] else []
+            if field == "suffixes" and texts:
+                texts = [", ".join(texts)]
+            for i, text in enumerate(filter(None, texts)):
+                page.text(f"  {field if not i else '':<10} {text}")
+        page.text("")
+    return page.done()
+
+
+def _texts(value: object) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, list) else [known(value)]
+
+
+def code(name: str, view: View = PLAIN) -> str:
+    """What ``ckpt explain`` prints about a code of the catalogue."""
+    c = CODES[name]
+    page = Page(view)
+    page.text(f"{c.id}: {c.title}", "bold")
+    page.text(f"  severity: {c.severity} ({MEANING[str(c.severity)]})", STYLE[str(c.severity)])
+    page.text(f"  what to do: {c.hint}")
+    page.text(f"  since: {c.since}")
+    return page.done()

@@ -1,0 +1,88 @@
+"""What is in one file -> tables: its metadata, tensors and pickle globals, and what protects each byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt_tools.model.report import Guard, Report
+from ckpt_tools.model.tensor import Stats, Tensor
+from ckpt_tools.output.json import COUNTS
+from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known, relative
+from ckpt_tools.output.words import percent, plural, size
+
+if TYPE_CHECKING:
+    from ckpt_tools.formats import Anatomy
+
+
+def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: View = PLAIN) -> str:
+    """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
+    page = Page(view)
+    page.text(report.path, "bold")
+    page.text(
+        f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level},"
+        f" coverage {percent(report.coverage)}",
+        STYLE[str(report.verdict)],
+    )
+    if report.metadata:
+        page.text("")
+        page.table(("metadata", "value"), [(key, str(value)) for key, value in report.metadata.items()])
+    if anatomy.tensors:
+        _tensors(page, anatomy.tensors)
+    if report.stats:
+        _numbers(page, report.stats)
+    if anatomy.globals:
+        page.text("")
+        rows = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
+        page.table(("pickle global", "loading it is"), rows)
+    page.findings(report.findings, report.path)
+    byte_map(page, report, os.path.dirname(report.path))
+    return page.done()
+
+
+def _tensors(page: Page, tensors: Sequence[Tensor]) -> None:
+    listed = page.first(tensors)
+    page.text("")
+    page.table(
+        ("tensor", "type", "shape", "size", "offset"),
+        [
+            (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
+            for t in listed
+        ],
+        right=("size", "offset"),
+    )
+    more = len(tensors) - len(listed)
+    total = f"{plural(len(tensors), 'tensor')}, {size(sum(t.nbytes for t in tensors))}"
+    page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
+
+
+def _numbers(page: Page, stats: Sequence[Stats]) -> None:
+    headers = (*COUNTS, "min", "max")
+    page.text("")
+    page.table(
+        ("numbers of", *headers),
+        [
+            (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
+            for s in page.first(stats)
+        ],
+        right=headers,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"
+
+
+def byte_map(page: Page, report: Report, root: str) -> None:
+    """What each byte of a file is and what protects it, where --explain-bytes wanted to know."""
+    if not report.regions:
+        return
+    page.text("")
+    page.text(relative(report.path, root), "bold")
+    rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
+    page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"))
+    totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
+    page.text(
+        ", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim"
+    )

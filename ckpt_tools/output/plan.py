@@ -1,0 +1,88 @@
+"""A plan -> what it chose, a table of the files that each rank loads, and why better candidates lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, relative
+from ckpt_tools.output.words import percent, plural, size
+
+
+def render(plan: LoadPlan, view: View = PLAIN) -> str:
+    page = Page(view)
+    if plan.checkpoint:
+        page.text(f"resume from {_name(plan.checkpoint)}", "bold green")
+        for name, value in _facts(plan, plan.checkpoint):
+            if value:
+                page.text(f"  {name}: {value}")
+    elif plan.rejected:
+        page.text("no usable checkpoint", "bold")
+    else:
+        page.text("no checkpoint: training would start from scratch", "bold")
+    if plan.excluded:
+        page.text(f"  {excluded(plan.excluded)}")
+    if back := plan.rollback:
+        why = f"from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}"
+        page.text(f"  rollback: {why}", "yellow")
+    _loads(page, plan)
+    _lost(page, plan)
+    return page.done()
+
+
+def _name(c: Checkpoint) -> str:
+    """One checkpoint in a few words."""
+    return f"{c.label} ({c.kind}, {c.layout})"
+
+
+def _facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
+    yield "path", plan.resume.path or c.path
+    yield "epoch", epoch(c) if c.epoch is not None else ""
+    yield "run", c.run
+    yield "arguments", " ".join(plan.resume.args)
+    yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
+    sizes = [f"{plan.world_size} ranks"] if plan.world_size is not None else []
+    if plan.saved_world_size is not None:
+        sizes.append(f"saved by {plan.saved_world_size}")
+    yield "world", ", ".join(sizes)
+    numbers = plan.topology.items()
+    yield "topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in numbers)
+    read = [f"{size(plan.bytes_verified)} read"]
+    if plan.bytes_read < plan.bytes_verified:
+        read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
+    yield "checked", ", ".join([*read, f"{plural(plan.attempts, 'checkpoint')} tried"])
+
+
+def _loads(page: Page, plan: LoadPlan) -> None:
+    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.ranks for f in r.files]
+    whole = page.view.verbose or len(loads) <= FEW
+    listed = [(rank, f) for rank, f in loads if whole or f.substituted]
+    if listed:
+        page.text("")
+        page.table(
+            ("rank", "role", "level", "coverage", "size", "file", "why"),
+            [(rank, *_cells(f, plan.root)) for rank, f in listed],
+            right=("rank", "coverage", "size"),
+        )
+    if len(listed) < len(loads):
+        page.text(f"{len(loads) - len(listed):,} ranks' own files not listed (--verbose lists them)", "dim")
+
+
+def _cells(f: FileLoad, root: str) -> list[str]:
+    owner = f"file of rank {f.source_rank}" if f.substituted and f.source_rank is not None else ""
+    why = ": ".join(filter(None, (owner, f.reason)))
+    return [f.role, str(f.level), percent(f.coverage), size(f.size), relative(f.path, root), why]
+
+
+def _lost(page: Page, plan: LoadPlan) -> None:
+    for rejected in plan.rejected:
+        c = rejected.checkpoint
+        page.text("")
+        page.text(f"not {_name(c)}: {relative(c.path, plan.root)}", "yellow")
+        page.findings(rejected.findings, plan.root)
+    if plan.ahead:
+        names = ", ".join(map(_name, plan.ahead))
+        page.text("")
+        page.text(f"newer than the choice, the resumed job will meet them again: {names}", "yellow")
+    page.findings(plan.warnings, plan.root)

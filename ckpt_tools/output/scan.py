@@ -1,0 +1,78 @@
+"""A scan -> a table of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.model.answers import Scan
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.output.page import PLAIN, Page, View, epoch, excluded, known
+from ckpt_tools.output.words import plural, size, span
+
+
+class _Column(NamedTuple):
+    header: str
+    cell: Callable[[Checkpoint], str]
+    right: bool = False
+
+
+def render(scan: Scan, view: View = PLAIN) -> str:
+    """The checkpoints in their order, the findings, and what else lies there."""
+    page = Page(view)
+    if scan.checkpoints:
+        columns = _columns(scan, view)
+        page.table(
+            [column.header for column in columns],
+            [[column.cell(c) for column in columns] for c in scan.checkpoints],
+            right=[column.header for column in columns if column.right],
+        )
+    page.findings(scan.findings, scan.root)
+    counts = [plural(len(scan.checkpoints), "checkpoint")]
+    if scan.bare:
+        counts.append(plural(scan.bare, "file") + " of a known format outside any layout")
+    if scan.unrecognised:
+        counts.append(plural(scan.unrecognised, "other file"))
+    if scan.excluded:
+        counts.append(excluded(scan.excluded))
+    page.text("")
+    page.text(", ".join(counts), "dim")
+    return page.done()
+
+
+def _columns(scan: Scan, view: View) -> list[_Column]:
+    columns = [
+        _Column("step", lambda c: known(c.step), right=True),
+        _Column("epoch", epoch, right=True),
+        _Column("kind", kind),
+        _Column("layout", lambda c: c.layout),
+        _Column("run", lambda c: c.run or "."),
+        _Column("ranks", lambda c: ranks(c, scan), right=True),
+        _Column("files", lambda c: f"{len(c.parts):,}", right=True),
+        _Column("size", total_size, right=True),
+        _Column("age", lambda c: span(view.now - c.mtime_ns / 1e9), right=True),
+    ]
+    if any(c.counted for c in scan.checkpoints):
+        columns.append(_Column("save", lambda c: known(c.generation if c.counted else None)))
+    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}
+    if len(restarts) > 1:
+        columns.append(_Column("restart", lambda c: known(None if c.counted else c.generation)))
+    if view.verbose:
+        columns.append(_Column("path", lambda c: c.path))
+    return columns
+
+
+def kind(c: Checkpoint) -> str:
+    return f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
+
+
+def ranks(c: Checkpoint, scan: Scan) -> str:
+    """How many ranks are present of how many that are expected."""
+    present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
+    return f"{known(present)}/{known(scan.expected.get(c.run))}"
+
+
+def total_size(*checkpoints: Checkpoint) -> str:
+    return size(sum(max(0, p.size) for c in checkpoints for p in c.parts))

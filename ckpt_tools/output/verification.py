@@ -1,0 +1,97 @@
+"""A verification -> a table of its files, its findings, and what was not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ckpt_tools.model.answers import Sample, Verification
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.report import Report
+from ckpt_tools.output.contents import byte_map
+from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, known, relative
+from ckpt_tools.output.words import percent, plural, size, span, speed
+
+
+def render(result: Verification, view: View = PLAIN) -> str:
+    """All files where they are few, else those that are not ok; ``view.verbose`` lists everything."""
+    page = Page(view)
+    reports = [entry.report for entry in result.files]
+    whole = view.verbose or len(reports) <= FEW
+    listed = [r for r in reports if whole or r.verdict is not Verdict.OK]
+    if listed:
+        _table(page, listed, result.root)
+    for report in reports:
+        byte_map(page, report, result.root)
+    unlisted = {"ok file": len(reports) - len(listed), "note": _findings(page, result, reports)}
+    files = f"{plural(result.summary.files, 'file')}, {size(result.summary.bytes)}"
+    page.text("")
+    page.text(f"{result.verdict}: {files}", STYLE[str(result.verdict)])
+    for line in _summary(result, unlisted, view.now):
+        page.text(line, "dim")
+    return page.done()
+
+
+def _table(page: Page, reports: Sequence[Report], root: str) -> None:
+    page.table(
+        ("verdict", "level", "coverage", "size", "format", "file"),
+        [
+            (
+                str(r.verdict),
+                str(r.level),
+                percent(r.coverage),
+                size(r.size),
+                known(r.format),
+                relative(r.path, root),
+            )
+            for r in reports
+        ],
+        right=("coverage", "size"),
+    )
+
+
+def _findings(page: Page, result: Verification, reports: Sequence[Report]) -> int:
+    """A table of findings, and how many notes it leaves out.
+
+    A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a
+    checksum.
+    """
+    found = [replace(f, path=f.path or r.path) for r in reports for f in r.findings]
+    worse = [f for f in found if f.severity is not Severity.NOTE]
+    notes = len(found) - len(worse)
+    with_notes = page.view.verbose or (not worse and notes <= FEW)
+    page.findings([*result.findings, *(found if with_notes else worse)], result.root)
+    return 0 if with_notes else notes
+
+
+def _summary(result: Verification, unlisted: Mapping[str, int], now: float) -> Iterator[str]:
+    s = result.summary
+    verdicts = {"ok": s.ok, "suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}
+    counts = [f"{count:,} {word}" for word, count in verdicts.items() if count]
+    yield ", ".join([*counts, f"{speed(s.bytes_read, s.seconds)} at level {result.level}"])
+    if result.sample:
+        yield _contents(result.sample, now)
+    if s.below_level:
+        yield f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"
+    if s.unrecognised:
+        yield f"{plural(s.unrecognised, 'file')} not recognised and not looked at"
+    for noun, count in unlisted.items():
+        if count:
+            yield f"{plural(count, noun)} not listed (--verbose lists them)"
+
+
+def _contents(s: Sample, now: float) -> str:
+    """How much of the contents was read, and what that means for the rest."""
+    limits = [f"sample {s.asked}"] if s.asked else []
+    if s.max_duration is not None:
+        limits.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")
+    if s.never:
+        past = f"{plural(s.never, 'block')} of {s.blocks:,} never checked so far"
+    elif s.oldest_ns is not None:
+        past = f"the least recent check of all was {span(now - s.oldest_ns / 1e9)} ago"
+    else:
+        past = "nothing to read"
+    return (
+        f"contents: {size(s.bytes_read)} of {size(s.bytes)} ({', '.join(limits)}),"
+        f" {plural(s.files_read, 'file')} of {s.files:,} to the end; {past}"
+    )
