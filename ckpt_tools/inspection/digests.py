@@ -9,8 +9,7 @@ that every thread has one to work on and damage has a place. Its digest is XXH3-
 its size and the size of a chunk in decimal digits, one blank between them, then a line for the XXH3-128 of
 each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. Anybody can make it:
 
-    { stat -c '%s 67108864' FILE; split -b 67108864 --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2
-    -
+    { stat -c '%s 67108864' FILE; split -b 64M --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2 -
 """
 
 from __future__ import annotations
