@@ -69,21 +69,14 @@ def _file(f: FileDifference) -> emit_json.Object:
 def _report(r: Report | None) -> emit_json.Object | None:
     if r is None:
         return None
-    return {
-        "path": emit_json.absolute(r.path),
-        "format": r.format,
-        "size": r.size,
-        "verdict": str(r.verdict),
-        "findings": [emit_json.finding(f) for f in r.findings],
-    }
+    told = emit_json.fields(r, "path", "format", "size", "verdict")
+    return {**told, "findings": [emit_json.finding(f) for f in r.findings]}
 
 
 def _tensor(t: TensorSide | None) -> emit_json.Object | None:
-    return (
-        None
-        if t is None
-        else {"dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "digest": t.digest}
-    )
+    if t is None:
+        return None
+    return {"dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "digest": t.digest}
 
 
 # -- for people ----------------------------------------------------------------------------------------------

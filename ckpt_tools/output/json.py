@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools import __version__
 from ckpt_tools.model.answers import FileReport, Sample, Scan, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume, Rollback
 from ckpt_tools.model.report import Region, Report, Scalar
 
 if TYPE_CHECKING:
@@ -71,6 +71,25 @@ def absolute(path: str) -> str:
     return os.path.join(os.getcwd(), path) if path and not os.path.isabs(path) and "://" not in path else path
 
 
+def _fraction(value: float) -> float:
+    return round(value, 6)
+
+
+_SHOWN: Mapping[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("path", "root"), absolute),
+    **dict.fromkeys(("coverage", "seconds"), _fraction),
+    **dict.fromkeys(("kind", "level", "verdict", "severity", "guard"), str),
+}
+"""How JSON has the fields of these names, of whatever value; all others are as they are."""
+
+
+def fields(value: object, *names: str) -> Object:
+    """These fields of a value, as JSON has them."""
+    return {
+        name: _SHOWN[name](getattr(value, name)) if name in _SHOWN else getattr(value, name) for name in names
+    }
+
+
 def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
     """What a failed command answers; ``name`` is that of the error's class."""
     code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
@@ -92,75 +111,46 @@ def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object
 
 def head(result: Verification) -> Object:
     """What comes before the files."""
-    s = result.summary
     return {
         "schema": "ckpt-tools/verify/v1",
         "tool_version": __version__,
-        "root": absolute(result.root),
-        "verdict": str(result.verdict),
-        "level": str(result.level),
-        "summary": {
-            "files": s.files,
-            "bytes": s.bytes,
-            "bytes_read": s.bytes_read,
-            "seconds": round(s.seconds, 6),
-            "ok": s.ok,
-            "suspect": s.suspect,
-            "broken": s.broken,
-            "unknown": s.unknown,
-            "below_level": s.below_level,
-            "unrecognised": s.unrecognised,
-        },
+        **fields(result, "root", "verdict", "level"),
+        "summary": fields(
+            result.summary,
+            *("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown"),
+            *("below_level", "unrecognised"),
+        ),
         **({"sample": _sample(result.sample)} if result.sample else {}),
     }
 
 
 def _sample(s: Sample) -> Object:
-    return {
-        "asked": s.asked,
-        "max_duration": s.max_duration,
-        "stopped": s.stopped,
-        "bytes": s.bytes,
-        "bytes_read": s.bytes_read,
-        "blocks": s.blocks,
-        "blocks_read": s.blocks_read,
-        "files": s.files,
-        "files_read": s.files_read,
-        "never": s.never,
-        "oldest": None if s.oldest_ns is None else round(s.oldest_ns / 1e9, 6),
-    }
+    asked = fields(s, "asked", "max_duration", "stopped")
+    counts = fields(s, "bytes", "bytes_read", "blocks", "blocks_read", "files", "files_read", "never")
+    return {**asked, **counts, "oldest": None if s.oldest_ns is None else round(s.oldest_ns / 1e9, 6)}
 
 
 def _verification(result: Verification) -> Object:
     return {
         **head(result),
         "files": [file(f) for f in result.files],
-        "findings": [finding(f, across=True) for f in result.findings],
+        "findings": _across(result.findings),
     }
 
 
 def file(entry: FileReport) -> Object:
     """One file of a verification."""
-    part, report = entry.part, entry.report
+    of_part = ("layout", "kind", "rank", "step", "epoch", "step_in_epoch")
     return {
-        "path": absolute(report.path),
-        "format": report.format,
-        "layout": part.layout if part else None,
-        "kind": str(part.kind) if part else None,
-        "rank": part.rank if part else None,
-        "step": part.step if part else None,
-        "epoch": part.epoch if part else None,
-        "step_in_epoch": part.step_in_epoch if part else None,
-        **_report(report),
+        **fields(entry.report, "path", "format"),
+        **(fields(entry.part, *of_part) if entry.part else dict.fromkeys(of_part)),
+        **_report(entry.report),
     }
 
 
 def _report(report: Report) -> Object:
     return {
-        "size": report.size,
-        "verdict": str(report.verdict),
-        "level": str(report.level),
-        "coverage": round(report.coverage, 6),
+        **fields(report, "size", "verdict", "level", "coverage"),
         "metadata": {key: scalar(value) for key, value in report.metadata.items()},
         "findings": [finding(f) for f in report.findings],
         **(
@@ -174,129 +164,87 @@ def _report(report: Report) -> Object:
 
 def region(r: Region) -> Object:
     """One range of a file's bytes."""
-    return {"offset": r.offset, "length": r.length, "what": r.what, "guard": str(r.guard)}
+    return fields(r, "offset", "length", "what", "guard")
 
 
 def finding(f: Finding, *, across: bool = False) -> Object:
     """One finding; those across files carry their path."""
-    where: Object = {"path": absolute(f.path)} if across else {}
     more: Object = {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
     more |= {"follows": True} if f.follows else {}
-    return {
-        **where,
-        "code": f.code,
-        "severity": str(f.severity),
-        "message": f.message,
-        "offset": f.offset,
-        "hint": f.hint,
-        **more,
-    }
+    where = ("path",) if across else ()
+    return {**fields(f, *where, "code", "severity", "message", "offset", "hint"), **more}
+
+
+def _across(findings: Iterable[Finding]) -> list[Object]:
+    return [finding(f, across=True) for f in findings]
 
 
 # -- plan ----------------------------------------------------------------------------------------------------
 
 
 def _plan(plan: LoadPlan) -> Object:
-    back = plan.rollback
     return {
         "schema": "ckpt-tools/plan/v1",
         "tool_version": __version__,
-        "root": absolute(plan.root),
+        **fields(plan, "root"),
         "checkpoint": _checkpoint(plan.checkpoint) if plan.checkpoint else None,
         "resume_step": plan.resume_step,
-        "resume": {
-            "path": absolute(plan.resume.path) if plan.resume.path else None,
-            "args": list(plan.resume.args),
-            "env": dict(plan.resume.env),
-        },
-        "rollback": (
-            {
-                "from": back.origin,
-                "to": back.target,
-                "save_interval": back.save_interval,
-                "why": back.why,
-            }
-            if back
-            else None
-        ),
-        "world_size": plan.world_size,
-        "saved_world_size": plan.saved_world_size,
-        "topology": {
-            name: {"value": known.value, "provenance": known.provenance}
-            for name, known in plan.topology.items()
-        },
-        "ranks": [{"rank": r.rank, "files": [_load(f) for f in r.files]} for r in plan.ranks],
-        "shared": [_load(f) for f in plan.shared],
+        "resume": _resume(plan.resume),
+        "rollback": _rollback(plan.rollback) if plan.rollback else None,
+        **fields(plan, "world_size", "saved_world_size"),
+        "topology": {name: fields(known, "value", "provenance") for name, known in plan.topology.items()},
+        "ranks": [{"rank": r.rank, "files": list(map(_load, r.files))} for r in plan.ranks],
+        "shared": list(map(_load, plan.shared)),
         "rejected": [
-            {
-                "step": r.checkpoint.step,
-                "kind": str(r.checkpoint.kind),
-                "path": absolute(r.checkpoint.path),
-                "findings": [finding(f, across=True) for f in r.findings],
-            }
+            {**fields(r.checkpoint, "step", "kind", "path"), "findings": _across(r.findings)}
             for r in plan.rejected
         ],
-        "ahead": [_checkpoint(c) for c in plan.ahead],
-        "attempts": plan.attempts,
-        "bytes_verified": plan.bytes_verified,
-        "warnings": [finding(f, across=True) for f in plan.warnings],
+        "ahead": list(map(_checkpoint, plan.ahead)),
+        **fields(plan, "attempts", "bytes_verified"),
+        "warnings": _across(plan.warnings),
         "fingerprint": plan.fingerprint,
         "candidates": [
-            {"step": c.step, "kind": str(c.kind), "path": absolute(c.path), "outcome": outcome}
-            for c, outcome in outcomes(plan)
+            {**fields(c, "step", "kind", "path"), "outcome": outcome} for c, outcome in outcomes(plan)
         ],
-        "bytes_read": plan.bytes_read,
-        "budget": plan.budget,
-        "below_level": plan.below_level,
-        "excluded": plan.excluded,
+        **fields(plan, "bytes_read", "budget", "below_level", "excluded"),
     }
+
+
+def _resume(resume: Resume) -> Object:
+    path = absolute(resume.path) if resume.path else None
+    return {"path": path, "args": list(resume.args), "env": dict(resume.env)}
+
+
+def _rollback(back: Rollback) -> Object:
+    return {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
 
 
 def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
     """Every candidate in the order in which it was considered: "rejected", "chosen", "passed over" (beyond a
     rollback's target) or "not looked at".
     """
-    chosen, rejected = plan.checkpoint, {id(r.checkpoint) for r in plan.rejected}
-    out, done = list[tuple[Checkpoint, str]](), False
+    chosen = plan.checkpoint.key if plan.checkpoint else None
+    rejected = {r.checkpoint.key for r in plan.rejected}
+    found, outcome = list[tuple[Checkpoint, str]](), "passed over" if chosen else "not looked at"
     for c in plan.candidates:
-        mine = chosen is not None and c.parts is chosen.parts
-        done = done or mine
-        out.append(
-            (
-                c,
-                (
-                    "chosen"
-                    if mine
-                    else (
-                        "rejected"
-                        if id(c) in rejected
-                        else "not looked at"
-                        if done or chosen is None
-                        else "passed over"
-                    )
-                ),
-            )
-        )
-    return out
+        if c.key == chosen:
+            found.append((c, "chosen"))
+            outcome = "not looked at"
+        else:
+            found.append((c, "rejected" if c.key in rejected else outcome))
+    return found
 
 
 def _checkpoint(c: Checkpoint) -> Object:
     return {
-        "step": c.step,
-        "epoch": c.epoch,
-        "epoch_base": c.epoch_base,
-        "step_in_epoch": c.step_in_epoch,
-        "kind": str(c.kind),
-        "layout": c.layout,
-        "run": c.run,
-        "generation": c.generation,
+        **fields(c, "step", "epoch", "epoch_base", "step_in_epoch", "kind", "layout", "run", "generation"),
         "mtime": round(c.mtime_ns / 1e9, 6),
-        "path": absolute(c.path),
+        **fields(c, "path"),
     }
 
 
 def _load(f: FileLoad) -> Object:
-    return {
+    return {  # written out, which takes half the time: a plan has one for each file of each rank
         "role": f.role,
         "path": absolute(f.path),
         "size": f.size,
@@ -323,7 +271,7 @@ def _scan(scan: Scan) -> Object:
     return {
         "schema": "ckpt-tools/scan/v1",
         "tool_version": __version__,
-        "root": absolute(scan.root),
+        **fields(scan, "root"),
         "checkpoints": [
             {
                 **_checkpoint(c),
@@ -335,10 +283,8 @@ def _scan(scan: Scan) -> Object:
             }
             for c in scan.checkpoints
         ],
-        "findings": [finding(f, across=True) for f in scan.findings],
-        "bare": scan.bare,
-        "unrecognised": scan.unrecognised,
-        "excluded": scan.excluded,
+        "findings": _across(scan.findings),
+        **fields(scan, "bare", "unrecognised", "excluded"),
     }
 
 
@@ -348,29 +294,19 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
         {
             "schema": "ckpt-tools/show/v1",
             "tool_version": __version__,
-            "path": absolute(report.path),
-            "format": report.format,
+            **fields(report, "path", "format"),
             **_report(report),
             "signature": report.signature,
             "tensors": [
                 {
-                    "name": t.name,
-                    "dtype": t.dtype,
+                    **fields(t, "name", "dtype"),
                     "shape": list(t.shape),
-                    "nbytes": t.nbytes,
-                    "offset": t.offset,
-                    "storage": t.storage,
+                    **fields(t, "nbytes", "offset", "storage"),
                 }
                 for t in anatomy.tensors
             ],
             "stats": [
-                {
-                    "name": s.name,
-                    "dtype": s.dtype,
-                    **{n: getattr(s, n) for n in COUNTS},
-                    "min": scalar(s.min),
-                    "max": scalar(s.max),
-                }
+                {**fields(s, "name", "dtype", *COUNTS), "min": scalar(s.min), "max": scalar(s.max)}
                 for s in report.stats
             ],
             "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
