@@ -20,6 +20,7 @@ from ckpt_tools.job.hosts import valid
 from ckpt_tools.job.pruning import TRANSFERRED
 from ckpt_tools.job.reported import LISTED, Round, Value
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
@@ -234,11 +235,11 @@ class _Node:
         value = {
             "ok": mine.usable,
             "read": mine.read,
-            "findings": [wire.told(f) for f in (*not_brought, *mine.findings)],
+            "findings": [encode_object(f) for f in (*not_brought, *mine.findings)],
         }
         answer = self.meeting.exchange(value, self._judgements, reported.JUDGEMENT)
         self._check_judgement(answer, mine)
-        findings = tuple(wire.untold(f) for f in answer["findings"])
+        findings = tuple(decode_object(Finding, f) for f in answer["findings"])
         return _Common(mine, answer["ok"], answer["read"], findings, answer["lacking"])
 
     def _judged_here(self, c: Checkpoint) -> Judgement:

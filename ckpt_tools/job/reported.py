@@ -29,6 +29,7 @@ from ckpt_tools.settings.checked_json import (
     parsed,
     path,
     text,
+    truth,
     whole,
     wrong,
 )
@@ -131,12 +132,6 @@ def like(pattern: re.Pattern[str], wanted: str) -> Check:
             wrong(at, wanted)
 
     return inner
-
-
-def truth(value: object, at: str) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        wrong(at, "true or false")
 
 
 def below(value: object, at: str) -> None:

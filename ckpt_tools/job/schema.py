@@ -23,6 +23,7 @@ from ckpt_tools.settings.checked_json import (
     path,
     shallow,
     text,
+    truth,
     whole,
     wrong,
 )
@@ -66,11 +67,6 @@ def _rank_name(value: object, at: str) -> None:
         wrong(at, "an object whose names are ranks")
 
 
-def _flag(value: object, at: str) -> None:
-    if not isinstance(value, bool):
-        wrong(at, "true or false")
-
-
 _maybe_whole, _maybe_text, _maybe_number = nothing_or(whole), nothing_or(text), nothing_or(number)
 _FILE = fields(
     {"path": path, "size": count, "mtime_ns": whole},
@@ -79,7 +75,7 @@ _FILE = fields(
         "level": text,
         "coverage": number,
         "source_rank": _maybe_whole,
-        "substituted": nothing_or(_flag),
+        "substituted": nothing_or(truth),
         "node": _maybe_text,
         "reason": _maybe_text,
     },

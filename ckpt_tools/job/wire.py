@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from ckpt_tools.job.reported import Value
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.codec import decode_object, encode_object
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, RankLoad
-from ckpt_tools.model.report import Level
 from ckpt_tools.settings import checked_json
 
 _UP = "^"
@@ -61,40 +60,18 @@ def parts_of(identity: str) -> Identity:
 
 def row(load: RankLoad, host: str) -> Value:
     """What one rank loads, and on which node."""
-    files = [
-        {**{name: getattr(f, name) for name in FileLoad.__match_args__}, "level": int(f.level), "node": host}
-        for f in load.files
-    ]
-    return {"rank": load.rank, "files": files}
+    return {"rank": load.rank, "files": [{**encode_object(f), "node": host} for f in load.files]}
 
 
 def load_of(row: Value) -> RankLoad:
     """The reverse."""
-    return RankLoad(row["rank"], tuple(FileLoad(**{**f, "level": Level(f["level"])}) for f in row["files"]))
-
-
-def told(f: Finding) -> Value:
-    """A finding for the others."""
-    return {**{name: getattr(f, name) for name in Finding.__match_args__}, "severity": int(f.severity)}
-
-
-def untold(row: Value) -> Finding:
-    """A finding of another node."""
-    return Finding(
-        **{**row, "severity": Severity(row["severity"]), "ranks": tuple((a, b) for a, b in row["ranks"])}
-    )
+    return RankLoad(row["rank"], tuple(decode_object(FileLoad, f) for f in row["files"]))
 
 
 def packed(p: Part, root: str) -> Value:
     """A part for the others, without what the listing found wrong with it."""
-    places = {"base": name_of(p.base, root), "home": name_of(p.home, root) if p.home else None}
-    return {
-        **p._asdict(),
-        **places,
-        "kind": str(p.kind),
-        "coords": [list(c) for c in p.coords],
-        "findings": [],
-    }
+    home = name_of(p.home, root) if p.home else None
+    return {**encode_object(p), "base": name_of(p.base, root), "home": home, "findings": []}
 
 
 def unpacked(row: Value, root: str) -> Part:
@@ -103,12 +80,4 @@ def unpacked(row: Value, root: str) -> Part:
         name: os.path.normpath(os.path.join(top(root), row[name])) if row[name] else ""
         for name in ("base", "home")
     }
-    return Part(
-        **{
-            **row,
-            **at,
-            "kind": Kind(row["kind"]),
-            "coords": tuple((a, n) for a, n in row["coords"]),
-            "findings": (),
-        }
-    )
+    return decode_object(Part, {**row, **at})

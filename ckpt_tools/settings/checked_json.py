@@ -104,6 +104,12 @@ def count(value: object, at: str) -> None:
         wrong(at, "0 or more")
 
 
+def truth(value: object, at: str) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        wrong(at, "true or false")
+
+
 def number(value: object, at: str) -> None:
     """A finite number of seconds."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not -1e18 < value < 1e18:

@@ -18,11 +18,11 @@ from run_helpers import SAY, broken, ckpt, megatron
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery import completeness
-from ckpt_tools.job import wire
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
@@ -80,8 +80,8 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
         yield ranks_in(" ".join(text.split()))
     (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
     yield ranks_of(lost)
-    (sent,) = json.loads(json.dumps([wire.told(f) for f in findings]))
-    assert wire.untold(sent) == findings[0]
+    (sent,) = json.loads(json.dumps([encode_object(f) for f in findings]))
+    assert decode_object(Finding, sent) == findings[0]
 
 
 MISSING = st.one_of(

@@ -28,6 +28,7 @@ from ckpt_tools.job import reported, wire
 from ckpt_tools.job.boards import Files
 from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.fetch import NotBrought, bring
+from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import FileLoad, RankLoad
@@ -365,7 +366,7 @@ NUMBER = "0" * 32
 WHY = {"error": "e", "hint": "h", "exit_code": 5}
 ENTRY = {"id": IDENTITY, "kind": "periodic", "step": 20, "path": "iter_0000020", "without": [[1, False]]}
 OFFERED = {"node": 0, "below": "iter_0000020/mp_rank_00/m.pt", "part": wire.packed(PART, ROOT), "ranks": [0]}
-JUDGEMENT = {"ok": False, "read": True, "findings": [wire.told(FOUND)]}
+JUDGEMENT = {"ok": False, "read": True, "findings": [encode_object(FOUND)]}
 MESSAGES: dict[str, tuple[reported.Check, dict[str, Any]]] = {
     "an offer": (reported.OFFER, {"session": NUMBER, "members": [NUMBER, NUMBER], "watch": WATCH}),
     "no offer": (reported.FAILED_OFFER, {**WHY, "session": "", "members": [NUMBER, ""], "watch": {}}),
@@ -470,7 +471,7 @@ def test_whatever_stands_in_a_field_is_followed_only_where_it_can_be(name: str) 
 def _used(name: str, message: dict[str, Any]) -> None:
     """What the code does with it."""
     if name == "a judgement":
-        assert all(isinstance(wire.untold(f), Finding) for f in message["findings"])
+        assert all(isinstance(decode_object(Finding, f), Finding) for f in message["findings"])
     if name == "an offer of files":
         for row in message["rows"]:
             part = wire.unpacked(row["part"], HERE)
