@@ -13,7 +13,6 @@ from typing import Any
 
 _BARE = (int, str, bytes, type(None))
 _GATHERED: dict[str, type] = {t.__name__: t for t in (tuple, list, set, frozenset)}
-_HASHLIB: dict[str, Callable[..., Any]] = {"sha256": hashlib.sha256}
 
 
 def encode(value: object) -> Any:
@@ -23,25 +22,14 @@ def encode(value: object) -> Any:
     kind = type(value)
     if kind in _BARE:
         return value
-    if kind in (bool, float):
-        return kind.__name__, str(value)
-    if kind in (tuple, list):
-        return (kind.__name__, *_all(value))  # type: ignore[arg-type]
-    if kind in (set, frozenset):
-        return (kind.__name__, *sorted(map(encode, value), key=repr))  # type: ignore[call-overload]  # the same on every machine
-    if isinstance(value, dict) and kind is dict:
-        return ("dict", *(encode(x) for pair in value.items() for x in pair))
-    if isinstance(value, partial):
-        return "partial", encode(value.func), encode(value.args), encode(value.keywords)
-    for name, maker in _HASHLIB.items():
-        if value is maker:
-            return "hashlib", name
-    if (
-        kind.__module__.startswith("ckpt_tools.")
-        and "__reduce__" in kind.__dict__
-        and isinstance(known := kind.__dict__["__reduce__"](value), str)
-    ):  # a constant, by its name in its module
-        return "named", kind.__module__, known
+    if kind in _ENCODED:
+        return (kind.__name__, *_ENCODED[kind](value))
+    if value is hashlib.sha256:
+        return "hashlib", "sha256"
+    if kind.__module__.startswith("ckpt_tools.") and "__reduce__" in kind.__dict__:
+        known = kind.__dict__["__reduce__"](value)
+        if isinstance(known, str):  # a constant, by its name in its module
+            return "named", kind.__module__, known
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ("record", *_name(kind), *_all(value))
     if is_dataclass(value) and getattr(value, "SENT", False) and not isinstance(value, type):
@@ -50,9 +38,21 @@ def encode(value: object) -> Any:
 
 
 def _all(values: Iterable[object]) -> Iterator[Any]:
-    return (
-        x if type(x) in _BARE else encode(x) for x in values
-    )  # an index may say thousands of things about a file
+    # not all by encode: an index may say thousands of things about a file
+    return (x if type(x) in _BARE else encode(x) for x in values)
+
+
+def _sorted(values: Iterable[object]) -> Iterable[Any]:
+    return sorted(map(encode, values), key=repr)  # the same on every machine
+
+
+_ENCODED: dict[type, Callable[[Any], Iterable[Any]]] = {
+    **dict.fromkeys((bool, float), lambda value: [str(value)]),
+    **dict.fromkeys((tuple, list), _all),
+    **dict.fromkeys((set, frozenset), _sorted),
+    dict: lambda value: _all(x for pair in value.items() for x in pair),
+    partial: lambda value: _all((value.func, value.args, value.keywords)),
+}
 
 
 def decode(data: Any) -> Any:
@@ -80,7 +80,7 @@ def decode(data: Any) -> Any:
         made, args, keywords = map(decode, rest)
         return partial(made, *args, **keywords)
     if kind == "hashlib":
-        return _HASHLIB[rest[0]]
+        return {"sha256": hashlib.sha256}[rest[0]]
     if kind == "named":
         return _found(*rest)
     raise TypeError(f"{kind!r} is not plain data")
