@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.storage import LocalSource
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import patiently
@@ -60,24 +61,33 @@ _OPENED = 10_000
 
 
 class Suspect(NamedTuple):
-    """A file that may be a checkpoint; ``format`` is that of its content, "" when it is none of ours."""
+    """A file that may be a checkpoint, or part of one; ``format`` is that of its content, "" when it is none
+    of ours, ``writer`` the framework that alone writes to such a path.
+    """
 
     path: str
     size: int
     format: str
+    writer: str = ""
 
 
-def suspects(found: Discovery, root: str) -> Iterator[Suspect]:
-    """Files that discovery passed over although their content is a checkpoint's, and large ones, those apart
-    whose names are of other things.
+def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]:
+    """Files that discovery passed over although their path or their content is a checkpoint's, and large
+    ones, those apart whose names are of other things.
 
     Raises OSError where one cannot be looked at.
     """
+    for path, size, *_ in found.bare:
+        if writer := layouts.trace(os.path.relpath(path, root)):
+            yield Suspect(path, max(size, 0), "", writer.title)
     left = _OPENED
     for directory in found.strange:
         entries = entries_of(directory, partial(found.excluded.keep, root))
         indexes = {e.name: e.path for e in entries if e.name.endswith(".idx")}
         for e in entries:
+            if writer := layouts.trace(os.path.relpath(e.path, root)):
+                yield Suspect(e.path, max(_size(e), 0), "", writer.title)
+                continue
             if formats.names.known(e.name) or (_OTHERS.fullmatch(e.name) and not _ARCHIVES.fullmatch(e.name)):
                 continue
             size = _size(e)

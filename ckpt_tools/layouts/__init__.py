@@ -139,6 +139,11 @@ class Layouts:
         """How the names of files end that hold no state."""
         return tuple(ending for names in self.names for ending in names.stateless)
 
+    def trace(self, path: str) -> Layout | None:
+        """The layout whose framework alone writes to such a ``path``."""
+        traces = ((one, pattern) for one in self.in_order for pattern in one.traces)
+        return next((one for one, pattern in traces if pattern.search(path)), None)
+
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
         """(ending, ending of the file beside it) of files that hold no state where that one is there."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
@@ -65,6 +66,13 @@ LAYOUT = Layout(
     needs=("tree",),
     reshardable=True,
     compare_steps=False,
+    # marks of a save that was finished, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
+    traces=(
+        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?commit_success\.txt$"),
+        re.compile(r"/array_metadatas/process_\d+$"),
+        re.compile(r"/(?:ocdbt\.process_\d+/)?d/[0-9a-f]{32}$"),
+        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/[^/]+/(?:\d+(?:\.\d+)*|c/\d+(?:/\d+)*)$"),
+    ),
     reference=(
         "orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or "
         "committed by commit_success.txt"

@@ -13,9 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.completeness import listed
+from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import read_tracker
-from ckpt_tools.discovery.unrecognised import suspects
+from ckpt_tools.discovery.unrecognised import Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -56,6 +56,8 @@ def first_launch(
         return Outcome(NoneUsable(text, "correct --layout, or leave it out"))
     one_run = selection.run is not None or selection.prefix is not None
     saves = [c for c in everything if c.unfinished]
+    if selection.allow_none and (interrupted := _several_interrupted(session, unfinished)):
+        return interrupted
     if speaks_against := _objection(
         session, saves, _scope(session.root, selection) if one_run else _anywhere
     ):
@@ -126,6 +128,29 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
     )
 
 
+def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> Outcome | None:
+    """Saves of one run that lack what is written last, although their names are those of finished ones.
+
+    A job that dies in its first save leaves one. Where there are several, training went on after the earlier:
+    they were finished, and have lost it.
+    """
+    runs: dict[tuple[str, str], list[Checkpoint]] = {}
+    for c in unfinished:
+        if not any(p.unfinished for p in c.parts):
+            runs.setdefault((c.layout, c.run), []).append(c)
+    several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
+    if not several:
+        return None
+    why = why_unfinished(several[0], session.layouts.of(several[0]))
+    text = (
+        f"{session.root} holds {len(several)} saves of which none is whole "
+        f"({_names(session, [c.path for c in several])}: each {why}). A job that dies in its first save "
+        "leaves one: whether the others were finished and have lost files is yours to say"
+    )
+    found = [finding("unfinished-save", f"it {why}", path=c.path) for c in several[:_LISTED]]
+    return Outcome(NotRecognised(text, f"bring the lost files back; {_FRESH}"), found)
+
+
 def _tracked(session: Session, inside: Scope) -> Outcome | None:
     """Trackers that say something although there is no checkpoint."""
     findings = list(_tracker_findings(session, inside))
@@ -166,7 +191,7 @@ def _in_no_layout(session: Session, outside: Scope) -> Outcome | None:
 def _large(session: Session, outside: Scope) -> Outcome | None:
     """Files that no name explains: those whose content is a checkpoint's, else those that are large."""
     try:
-        rows = [s for s in suspects(session.found, session.root) if outside(s.path)]
+        rows = [s for s in suspects(session.found, session.root, session.layouts) if outside(s.path)]
     except OSError as e:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
@@ -180,6 +205,8 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
             for s in recognised
         ]
         return Outcome(NoneUsable(text, f"{_DESCRIBE}; {_BYSTANDERS}; {_FRESH}"), found)
+    if left := [s for s in rows if s.writer]:
+        return _remains(session, left)
     if not rows:
         return None
     files = [s.path for s in rows]
@@ -190,6 +217,16 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
     hint = f"if they are checkpoints, {_DESCRIBE}; {_BYSTANDERS}; {_FRESH}"
     why = "a large file of no known kind"
     return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, files)))
+
+
+def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
+    files = [s.path for s in left]
+    text = (
+        f"{session.root} holds files as {left[0].writer} writes them, without the rest of a checkpoint: "
+        f"{_names(session, files)}: whether they are what is left of one is yours to say"
+    )
+    error = NotRecognised(text, f"bring the rest back; {_BYSTANDERS}; {_FRESH}")
+    return Outcome(error, list(_each("unrecognised-file", "only its framework writes there", files)))
 
 
 def _names(session: Session, paths: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tarfile
 import zipfile
@@ -101,6 +102,51 @@ def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_pa
         held(keep(root, only))
     for one in [p for p in root.rglob("*") if p.is_file() and (p.name in TRACKERS or state(p))]:
         held(keep(root, lambda p, one=one: p == one))
+
+
+def kinds(root: Path) -> dict[str, set[Path]]:
+    """Files of finished checkpoints by what they are called without its numbers, where two have one each."""
+    owners: dict[str, dict[Path, str]] = {}
+    for c in scan(str(root)).checkpoints:
+        own = {Path(p.path) for p in c.parts}
+        if all(p.home for p in c.parts):
+            own |= {p for p in Path(c.path).rglob("*") if p.is_file()}
+        for p in set() if c.unfinished else own:
+            owners.setdefault(re.sub(r"\d+", "N", str(p.relative_to(root))), {})[p] = c.path + c.label
+    return {kind: set(files) for kind, files in owners.items() if len(set(files.values())) > 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
+    case: Path, tmp_path: Path
+) -> None:
+    root = materialise(case, tmp_path)
+    for kind, files in kinds(root).items():
+        if not kind.endswith("config.json"):  # every save begins with them, and no state is in them
+            assert not fresh(keep(root, files.__contains__)), kind
+
+
+def test_a_commit_mark_says_that_a_save_was_finished(tmp_path: Path) -> None:
+    mark = tmp_path / "run/100/commit_success.txt"
+    mark.parent.mkdir(parents=True)
+    mark.write_bytes(b"")
+    with pytest.raises(errors.NotRecognised, match="as Orbax writes them, without the rest") as caught:
+        plan(str(tmp_path), FIRST)
+    assert caught.value.plan is not None
+    assert [f.path for f in caught.value.plan.warnings] == [str(mark)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_job_dies_in_one_first_save_and_not_in_two(count: int, tmp_path: Path) -> None:
+    for step in (10, 20)[:count]:
+        (tmp_path / f"step-{step}").mkdir()  # .metadata, which comes last, is not there
+        (tmp_path / f"step-{step}" / "__0_0.distcp").write_bytes(small_files.PAYLOAD)
+    if count == 1:
+        assert fresh(tmp_path)
+    else:
+        with pytest.raises(errors.NotRecognised, match="2 saves of which none is whole"):
+            plan(str(tmp_path), FIRST)
 
 
 @pytest.mark.exhaustive

@@ -247,6 +247,8 @@ class Layout:
     that every save writes anew.
     ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck``
     compares the finished checkpoints of one run with the framework's own notes beside them.
+    ``traces`` fit paths to which its framework alone writes, for files that no piece explains where the rest
+    of a checkpoint is gone.
     ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the
     file beside it) of those that hold none where that file is there. ``rank_directories``: directories of its
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
@@ -288,6 +290,7 @@ class Layout:
     stateless: tuple[str, ...] = ()
     unneeded: tuple[tuple[str, str], ...] = ()
     rank_directories: bool = False
+    traces: tuple[re.Pattern[str], ...] = ()
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""
