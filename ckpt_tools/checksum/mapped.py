@@ -18,12 +18,10 @@ from ckpt_tools.checksum import mapped_child
 from ckpt_tools.checksum.combine import CRC32, CRC32C
 from ckpt_tools.checksum.crc import Progress
 from ckpt_tools.checksum.mapped_child import ANSWER, REQUEST
-from ckpt_tools.checksum.sums import Extent, Sum, Unit, xxh3
+from ckpt_tools.checksum.sums import MAPPED, Extent, Sum, Unit, xxh3
 from ckpt_tools.storage import LocalSource, stalls, worker_processes
 from ckpt_tools.storage.mapping import WORTH, suits
 
-LEAST = 1 << 20
-"""Bytes of a range below which asking a helper takes longer than reading."""
 HELPERS = 16
 """At most: the memory bus is full long before."""
 _KINDS: dict[object, int] = {CRC32: mapped_child.CRC32, CRC32C: mapped_child.CRC32C, xxh3: mapped_child.XXH3}
@@ -43,7 +41,7 @@ def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit]) ->
     return [
         u
         for u in units
-        if u.length >= LEAST and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)
+        if u.length >= MAPPED and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)
     ]
 
 

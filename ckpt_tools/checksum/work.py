@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
-from ckpt_tools.checksum.mapped import digests_of_mapped, mappable
-from ckpt_tools.checksum.sums import Deflated, Extent, Piece, Sum, Unit
+from ckpt_tools.checksum.sums import MAPPED, Deflated, Extent, Piece, Sum, Unit
 from ckpt_tools.storage import LocalSource, Source, Stopped
 
 INLINE = 2 * 1024 * 1024
@@ -99,14 +98,15 @@ def outcomes(
     """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises
     Stopped when ``progress`` does, after the outcome of every unit that was finished by then.
     """
-    if isinstance(source, LocalSource) and (large := mappable(source, sums, units)):
+    if isinstance(source, LocalSource) and any(u.length >= MAPPED for u in units):
+        from ckpt_tools.checksum.mapped import digests_of_mapped, mappable  # not for small files
+
         read = set[Unit]()
-        for u, got in digests_of_mapped(source, sums, large, jobs, progress):
+        for u, got in digests_of_mapped(source, sums, mappable(source, sums, units), jobs, progress):
             read.add(u)
             yield u, got
-        units = [
-            u for u in units if u not in read
-        ]  # small ones, those of other kinds, and what a helper that died has left
+        # small ones, those of other kinds, and what a helper that died has left
+        units = [u for u in units if u not in read]
     if jobs >= 2 and sum(u.length for u in units) >= INLINE:
         yield from _by_threads(source, sums, units, jobs, most, progress, watch)
         return

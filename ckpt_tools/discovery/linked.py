@@ -66,8 +66,6 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
     them goes by that path in ``found`` as well.
     """
     todo = dict.fromkeys(links.ambiguous())
-    if not todo:
-        return files
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
         homes.setdefault(links.resolved(os.path.dirname(file.path)), []).append(file)

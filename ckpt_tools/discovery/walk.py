@@ -11,7 +11,6 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
-from ckpt_tools.discovery.linked import follow_links
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
 from ckpt_tools.discovery.roots import is_tree, roots
 from ckpt_tools.errors import CannotLook
@@ -95,7 +94,10 @@ def _below(
             raise CannotLook(f"cannot list {path}: {here.strerror}")
         else:
             listing.add_unlisted(path, here)
-    files = follow_links(links, lambda link: listed(link, links.follow), found, files)
+    if links.ambiguous():
+        from ckpt_tools.discovery.linked import follow_links  # only where links lead to directories
+
+        files = follow_links(links, lambda link: listed(link, links.follow), found, files)
     for path, why in sorted(links.unseen.items()):
         listing.add_unlisted(path, why)
     return files

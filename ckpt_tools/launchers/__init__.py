@@ -1,24 +1,38 @@
-"""Who started us: LAUNCHERS in the order in which they are asked; the first that recognises its own variables
+"""Who started us: launchers in the order in which they are asked; the first that recognises its own variables
 answers.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 
-from ckpt_tools.launchers import bare, kubernetes, mpi, msrun, slurm, torchrun
 from ckpt_tools.launchers.launcher import Launcher, Started
 
-LAUNCHERS: tuple[Launcher, ...] = (
-    torchrun.LAUNCHER,
-    msrun.LAUNCHER,
-    slurm.LAUNCHER,
-    mpi.LAUNCHER,
-    kubernetes.LAUNCHER,
-    bare.LAUNCHER,
-)
+ORDER = {
+    "torchrun": ("TORCHELASTIC_RUN_ID",),
+    "msrun": ("MS_ROLE", "MS_WORKER_NUM"),
+    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_PROCID"),
+    "mpi": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
+    "kubernetes": (
+        "PET_NODE_RANK",
+        "PET_NNODES",
+        "PET_NPROC_PER_NODE",
+        "RANK",
+        "VC_TASK_INDEX",
+        "VK_TASK_INDEX",
+        "JOB_COMPLETION_INDEX",
+    ),
+    "bare": ("CKPT_RANK", "RANK", "RANK_ID", "RANK_SIZE"),
+}
+"""Each in the file of its name -> the variables without any of which it did not start us: then it is not
+imported.
+"""
+
+LAUNCHERS: tuple[Launcher, ...]
+"""All of them, imported when somebody asks."""
 
 _PLACES = ("slurm", "kubernetes")
 """They say where a process runs even when they did not start it: a rank that a later one knows for certain
@@ -28,7 +42,8 @@ then counts.
 
 def detect(env: Mapping[str, str]) -> Started | None:
     """What the launcher's variables say, or None when no launcher is recognised. Never raises."""
-    answers = [s for launcher in LAUNCHERS if (s := launcher.detect(env)) is not None]
+    asked = (name for name, variables in ORDER.items() if any(variable in env for variable in variables))
+    answers = [s for launcher in _imported(asked) if (s := launcher.detect(env)) is not None]
     if not answers:
         return None
     first = answers[0]
@@ -40,6 +55,17 @@ def detect(env: Mapping[str, str]) -> Started | None:
     return (
         inner if inner.job else replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
     )
+
+
+def _imported(names: Iterable[str]) -> Iterator[Launcher]:
+    yield from (import_module(f"{__name__}.{name}").LAUNCHER for name in names)
+
+
+def __getattr__(name: str) -> tuple[Launcher, ...]:
+    if name != "LAUNCHERS":
+        raise AttributeError(name)
+    globals()[name] = every = tuple(_imported(ORDER))
+    return every
 
 
 def current() -> Started | None:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.layouts.common.redundancy import why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -49,6 +48,8 @@ class FileEvidence:
 
     def differences(self, a: Part, b: Part) -> list[str]:
         """Tensors that differ between two replicas, apart from random numbers: each rank has its own."""
+        from ckpt_tools.inspection.digests import tensor_digests  # only before a replica stands in
+
         s = self.session
         slow = s.reader.rate.took if s.reader.rate else None
         one, other = (

@@ -27,8 +27,7 @@ from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.planning.saved_world import require_its_world
 from ckpt_tools.planning.substitutes import Evidence
-from ckpt_tools.reading.prefetch import prefetch
-from ckpt_tools.reading.processes import LEAST
+from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
 

@@ -10,7 +10,6 @@ from ckpt_tools.layouts import Piece, Place
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.reading.bare_files import settle_bare_files
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
@@ -31,6 +30,8 @@ def settle_ambiguous_names(s: Session) -> None:
             if s.layouts.of(part).last_resort:
                 s.make_bare(part)
     elif placed:
+        from ckpt_tools.reading.bare_files import settle_bare_files  # only where no layout knows a file
+
         settle_bare_files(s)
 
 

@@ -18,7 +18,6 @@ from ckpt_tools.checksum import default_jobs
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
-from ckpt_tools.reading import processes
 from ckpt_tools.reading.reader import WAIT
 from ckpt_tools.reading.request import Answer, Request, inspect_file
 from ckpt_tools.reading.session import Session, formats_allowed
@@ -27,6 +26,12 @@ from ckpt_tools.storage import Identity, Stopped, count
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
 
+LEAST = 64
+"""Files for which worker processes pay for their start."""
+LARGE = 32 << 20
+"""Bytes of a file from which its content is read by threads instead: then the memory bus is the limit, and
+threads share one file.
+"""
 _SAMPLE = 16
 """Files of which an earlier run's verdicts tell whether it knew most of them."""
 _PAUSE = 0.02
@@ -117,7 +122,7 @@ def _by_processes(
 ) -> Iterator[tuple[Request, Seen]]:
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
     one_by_one = jobs < 2 or s.reader.rate is not None or s.options.explain
-    if one_by_one or count < processes.LEAST or level not in (Level.STRUCTURE, Level.CONTENT):
+    if one_by_one or count < LEAST or level not in (Level.STRUCTURE, Level.CONTENT):
         return
     small = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r)]
     sample = small[:: -(-len(small) // _SAMPLE)] if small else []
@@ -127,7 +132,7 @@ def _by_processes(
         return
     with _one_process_at_a_time(s, level):
         known = sum(_knows(s, r) for r in sample)
-        if len(small) >= processes.LEAST and 2 * known <= len(sample):
+        if len(small) >= LEAST and 2 * known <= len(sample):
             yield from _read_by_processes(s, small, level, jobs)
 
 
@@ -135,7 +140,7 @@ def _is_for_processes(request: Request) -> bool:
     """Small enough, and to be judged by itself: what a check adds up over several files must not be torn
     apart.
     """
-    small = request.level is Level.STRUCTURE or request.size < processes.LARGE
+    small = request.level is Level.STRUCTURE or request.size < LARGE
     return request.size > 0 and small and not any(c.joint for c in request.claims)
 
 
@@ -143,6 +148,8 @@ def _read_by_processes(
     s: Session, small: Sequence[Request], level: Level, jobs: int
 ) -> Iterator[tuple[Request, Seen]]:
     import json  # noqa: F401 - before the processes are made, which all need it
+
+    from ckpt_tools.reading import processes  # only for many files
 
     reader, deep = s.reader, level > Level.STRUCTURE
 

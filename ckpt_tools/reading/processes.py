@@ -17,12 +17,6 @@ from functools import partial
 
 from ckpt_tools.storage import stalls, worker_processes
 
-LEAST = 64
-"""Files for which worker processes pay for their start."""
-LARGE = 32 << 20
-"""Bytes of a file from which its content is read by threads instead: then the memory bus is the limit, and
-threads share one file.
-"""
 _BATCHES = 1000
 """Tickets at most: they must fit into a pipe, however small the system makes it."""
 _FRAME, _TICKET = struct.Struct("=QQ"), struct.Struct("=I")

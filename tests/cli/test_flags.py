@@ -32,7 +32,7 @@ from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_bef
 from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.planning import decision_log
-from ckpt_tools.reading import processes
+from ckpt_tools.reading import prefetch, processes
 from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
@@ -428,7 +428,7 @@ class Seen(Asker):
         self.patch, self.tmp, self.calls = monkeypatch, tmp, list[object]()
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-        monkeypatch.setattr(processes, "LEAST", 1)
+        monkeypatch.setattr(prefetch, "LEAST", 1)
         monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
