@@ -163,22 +163,28 @@ def _numbered(sessions: Mapping[_Session, Sequence[Part]]) -> Iterator[tuple[_Se
         session: _Span(min(p.mtime_ns for p in parts), max(p.mtime_ns for p in parts))
         for session, parts in sessions.items()
     }
+    for number, together in enumerate(_by_restart(spans)):
+        if len(together) > 1 and _share_steps(together, sessions, spans):
+            yield from ((session, number) for session in together)
+
+
+def _by_restart(spans: Mapping[_Session, _Span]) -> list[list[_Session]]:
+    """Sessions in the order of time, those of one restart together; none where no pause parts restarts."""
     ordered = sorted(spans, key=lambda s: (spans[s], -1 if s.rank is None else s.rank, s.generation))
     pauses, end = [0], spans[ordered[0]].last
     for session in ordered[1:]:
         pauses.append(spans[session].first - end)
         end = max(end, spans[session].last)
     cuts = [pauses[at] for at in _cuts([session.rank for session in ordered], pauses)]
-    if cuts and min(cuts) <= 0:
-        return
+    least = min(cuts, default=max(pauses) + 1)
+    if least <= 0:
+        return []
     restarts: list[list[_Session]] = [[]]
     for session, pause in zip(ordered, pauses, strict=True):
-        if cuts and pause >= min(cuts):
+        if pause >= least:
             restarts.append([])
         restarts[-1].append(session)
-    for number, together in enumerate(restarts):
-        if len(together) > 1 and _share_steps(together, sessions, spans):
-            yield from ((session, number) for session in together)
+    return restarts
 
 
 def _share_steps(

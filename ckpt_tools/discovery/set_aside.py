@@ -15,7 +15,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Unseen
+from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage import LocalSource, ShortRead
 
 if TYPE_CHECKING:
@@ -98,33 +98,49 @@ def _unnamed(found: Discovery, unread: dict[str, str]) -> Iterator[list[Found]]:
     """Directories whose names tell no step, beside a checkpoint whose name does, and with nothing in them but
     the same files: of two equal trees the one whose name fits its run is the original.
     """
-    homes = {p.home for p in found.parts if p.home and (p.step, p.epoch, p.generation) != (None, None, None)}
-    beside = {home.rpartition("/")[0] for home in homes}
-    tops: set[str] = set()
-    for p in found.parts if homes else ():
-        if (p.step, p.epoch, p.generation) == (None, None, None):
-            tops.update(
-                top for top in _above(p.path) if top not in homes and top.rpartition("/")[0] in beside
-            )
+    homes = {p.home for p in found.parts if p.home and not _unplaced(p)}
+    tops = _beside(homes, found)
     if not tops:
         return
-    files: dict[str, dict[str, str]] = defaultdict(dict)
     sizes = _sizes(found)
-    for path in sizes:
-        for top in _above(path):
-            if top in tops or top in homes:
-                files[top][path.removeprefix(top)] = path
+    files = _files_in(tops | homes, sizes)
     for top in sorted(tops):
-        for home in sorted(home for home in homes if home.rpartition("/")[0] == top.rpartition("/")[0]):
+        for home in sorted(home for home in homes if _parent(home) == _parent(top)):
             pairs = [(path, files[home].get(name, "")) for name, path in files[top].items()]
-            if all(b for _, b in pairs) and _same(pairs, sizes, unread):
-                yield [Found(a, top, home, Proof.EQUAL) for a, _ in pairs]
+            if all(original for _, original in pairs) and _same(pairs, sizes, unread):
+                yield [Found(path, top, home, Proof.EQUAL) for path, _ in pairs]
                 break
+
+
+def _unplaced(part: Part) -> bool:
+    """Whether no name places it in the order of training."""
+    return (part.step, part.epoch, part.generation) == (None, None, None)
+
+
+def _beside(homes: set[str], found: Discovery) -> set[str]:
+    """Directories with parts that no name places, beside the ``homes`` of checkpoints."""
+    parents = {_parent(home) for home in homes}
+    unplaced = (p.path for p in found.parts if _unplaced(p)) if homes else ()
+    return {top for path in unplaced for top in _above(path) if _parent(top) in parents} - homes
+
+
+def _files_in(tops: set[str], paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Directory -> name of a file as seen from it -> path."""
+    files: dict[str, dict[str, str]] = defaultdict(dict)
+    for path in paths:
+        for top in _above(path):
+            if top in tops:
+                files[top][path.removeprefix(top)] = path
+    return files
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _above(path: str) -> Iterator[str]:
     """The directories that a path lies in."""
-    while path := path.rpartition("/")[0]:
+    while path := _parent(path):
         yield path
 
 

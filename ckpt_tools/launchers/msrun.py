@@ -31,31 +31,12 @@ _VARIABLES = (
 def _detect(env: Mapping[str, str]) -> Started | None:
     if "MS_ROLE" not in env and "MS_WORKER_NUM" not in env:
         return None
-    world, local = known(env, "MS_WORKER_NUM", "msrun"), known(env, "MS_LOCAL_WORKER", "msrun")
-    job, job_from = job_id(env, "MINDX_TASK_ID")
-    whole = world and local and local.value and not world.value % local.value
-    started = Started(
-        "msrun",
-        rank=known(env, "MS_NODE_ID", "msrun"),
-        world_size=world,
-        local_rank=_local_rank(env),
-        local_world_size=local,
-        node=known(env, "MS_NODE_RANK", "msrun"),
-        nodes=(
-            Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
-            if world and local and whole
-            else None
-        ),
-        job=job,
-        job_from=job_from,
-    )
+    started = _started(env)
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
+        role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
             settled(replace(started, rank=None, local_rank=None)),
-            unclear=(
-                f"{seen(env, 'MS_ROLE')}: this process is msrun's"
-                f" {'scheduler' if env['MS_ROLE'] == 'MS_SCHED' else 'parameter server'}, no rank of the job"
-            ),
+            unclear=f"{seen(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
@@ -70,6 +51,26 @@ def _detect(env: Mapping[str, str]) -> Started | None:
             ),
         )
     return settled(started)
+
+
+def _started(env: Mapping[str, str]) -> Started:
+    """What the variables say, whoever the process is."""
+    world, local = known(env, "MS_WORKER_NUM", "msrun"), known(env, "MS_LOCAL_WORKER", "msrun")
+    job, job_from = job_id(env, "MINDX_TASK_ID")
+    nodes = None
+    if world and local and local.value and not world.value % local.value:
+        nodes = Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
+    return Started(
+        "msrun",
+        rank=known(env, "MS_NODE_ID", "msrun"),
+        world_size=world,
+        local_rank=_local_rank(env),
+        local_world_size=local,
+        node=known(env, "MS_NODE_RANK", "msrun"),
+        nodes=nodes,
+        job=job,
+        job_from=job_from,
+    )
 
 
 def _local_rank(env: Mapping[str, str]) -> Known | None:

@@ -41,6 +41,21 @@ _TASKS = (
     "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
 )
+_ONE_EACH = (
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_GPUS_ON_NODE",
+)
+_MAY_START_RANKS = (
+    ": one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
+)
+_IF_EACH_IS_A_RANK = (
+    'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of'
+    " what it starts"
+)
 _SHELLS = ("bash", "interactive", "sh", "zsh")
 
 
@@ -49,48 +64,37 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         return None
     if "OMPI_COMM_WORLD_RANK" in env or "MPI_LOCALRANKID" in env:
         return None  # mpirun inside a job: on other nodes the Slurm numbers are those of its daemons
-    if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
-        job, job_from = (
-            f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}",
-            "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID",
-        )
-    else:
-        job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
-    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
-    task = (
-        number(env, "SLURM_STEP_ID") if "SLURM_STEP_ID" in env else number(env, "SLURM_STEPID")
-    ) is not None
-    nodes = (
-        ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-        if task
-        else ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-    )
-    started = Started(
-        "slurm",
-        node=(
-            known(env, "SLURM_NODEID", "slurm") if task else None
-        ),  # a script runs on one node, for all of them
-        nodes=_first(env, *nodes),
-        job=job,
-        job_from=job_from,
-        restart=known(env, "SLURM_RESTART_COUNT", "slurm"),
-    )
-    if not task:  # of a special step, the numbers are 4294967290 and above
-        name = "the shell of an allocation" if "SLURM_PROCID" not in env or step else "the script of sbatch"
+    step = "SLURM_STEP_ID" if "SLURM_STEP_ID" in env else "SLURM_STEPID"
+    if number(env, step) is None:  # of a special step, the numbers are 4294967290 and above
+        is_shell = "SLURM_PROCID" not in env or env.get(step)
+        name = "the shell of an allocation" if is_shell else "the script of sbatch"
         what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+        started = replace(_job(env), nodes=_first(env, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"))
         return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
+    node = known(env, "SLURM_NODEID", "slurm")  # a script runs on one node, for all of them
     started = replace(
-        started,
+        _job(env),
+        node=node,
+        nodes=_first(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
         rank=known(env, "SLURM_PROCID", "slurm"),
         world_size=_first(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         local_rank=known(env, "SLURM_LOCALID", "slurm"),
-        local_world_size=_here(env, started.node),
+        local_world_size=_here(env, node),
     )
     if why := _mixed(env, started):
         return replace(blank(started, why, _TASKS), node=None, nodes=None)
     if doubt := _doubt(env, started):
         return settled(blank(started, *doubt))
     return settled(started)
+
+
+def _job(env: Mapping[str, str]) -> Started:
+    """The job, whatever this process is in it."""
+    job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
+    if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
+        job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+        job_from = "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID"
+    return Started("slurm", job=job, job_from=job_from, restart=known(env, "SLURM_RESTART_COUNT", "slurm"))
 
 
 def _mixed(env: Mapping[str, str], s: Started) -> str:
@@ -116,45 +120,17 @@ def _mixed(env: Mapping[str, str], s: Started) -> str:
 def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
     if s.rank is None or s.world_size is None:
-        return (
-            (
-                f"{seen(env, 'SLURM_STEP_ID', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS')}: not"
-                " all of a task's numbers are there"
-            ),
-            SAY,
-        )
+        what = seen(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        return f"{what}: not all of a task's numbers are there", SAY
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        return (
-            (
-                f"{seen(env, 'SLURM_HET_SIZE', 'SLURM_PROCID')}: a heterogeneous job, whose numbers count one"
-                " component"
-            ),
-            SAY,
-        )
+        what = seen(env, "SLURM_HET_SIZE", "SLURM_PROCID")
+        return f"{what}: a heterogeneous job, whose numbers count one component", SAY
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
         what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        what = seen(
-            env,
-            "SLURM_PROCID",
-            "SLURM_STEP_NUM_TASKS",
-            "SLURM_NTASKS",
-            "SLURM_STEP_NUM_NODES",
-            "SLURM_NNODES",
-            "SLURM_GPUS_ON_NODE",
-        )
-        return (
-            (
-                f"{what}: one task per node, which is a rank, or starts the ranks of its node by torchrun or"
-                " msrun"
-            ),
-            (
-                'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
-                " inside of what it starts"
-            ),
-        )
+        return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
     return None
 
 

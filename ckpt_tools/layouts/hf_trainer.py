@@ -5,6 +5,8 @@ RNG states and, written last, ``trainer_state.json``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
@@ -18,6 +20,9 @@ from ckpt_tools.model.report import Report
 TORCH = ("torch_zip", "torch_legacy")
 ST = ("safetensors",)
 HOME = "checkpoint-{step}"
+_TOKENIZER = (
+    "generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
+)
 
 
 def _steps(part: Part, _metadata: Metadata) -> Steps:
@@ -39,95 +44,52 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def model_pieces(home: str) -> Iterator[Piece]:
     """A model as ``save_pretrained`` writes it, whole or in shards that an index names."""
-    for name, prefix in (("model", "model"), ("adapter", "adapter_model")):
-        yield Piece(name, "model", f"{home}/{prefix}.safetensors", ST, shared=True, companion=True)
-        yield Piece(
-            f"{name}_shard",
-            "model",
-            f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.safetensors",
-            ST,
-            shared=True,
-            companion=True,
-        )
-        yield Piece(
-            f"{name}_index",
-            "model_index",
-            f"{home}/{prefix}.safetensors.index.json",
-            ("safetensors_index",),
-            shared=True,
-            companion=True,
-        )
-    for name, prefix in (("bin", "pytorch_model"), ("adapter_bin", "adapter_model")):
-        yield Piece(name, "model", f"{home}/{prefix}.bin", TORCH, shared=True, companion=True)
-        yield Piece(
-            f"{name}_shard",
-            "model",
-            f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.bin",
-            TORCH,
-            shared=True,
-            companion=True,
-        )
-        yield Piece(
-            f"{name}_index",
-            "model_index",
-            f"{home}/{prefix}.bin.index.json",
-            ("safetensors_index",),
-            shared=True,
-            companion=True,
-        )
+    index = Piece("", "model_index", "", ("safetensors_index",), shared=True, companion=True)
+    for name, prefix, suffix, formats in (
+        ("model", "model", "safetensors", ST),
+        ("adapter", "adapter_model", "safetensors", ST),
+        ("bin", "pytorch_model", "bin", TORCH),
+        ("adapter_bin", "adapter_model", "bin", TORCH),
+    ):
+        model = Piece(name, "model", f"{home}/{prefix}.{suffix}", formats, shared=True, companion=True)
+        yield model
+        shard = f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
+        yield replace(model, name=f"{name}_shard", template=shard)
+        yield replace(index, name=f"{name}_index", template=f"{home}/{prefix}.{suffix}.index.json")
 
 
-def _pieces() -> Iterator[Piece]:
+def _own_pieces() -> Iterator[Piece]:
+    """What the trainer itself writes beside the model."""
+    torch, described = partial(Piece, formats=TORCH, shared=True), partial(Piece, shared=True, companion=True)
     yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",), shared=True)
     yield from model_pieces(HOME)
-    yield Piece("optimizer", "optimizer", f"{HOME}/optimizer.<pt|bin>", TORCH, shared=True)
-    yield Piece("scheduler", "scheduler", f"{HOME}/scheduler.pt", TORCH, shared=True)
-    yield Piece("scaler", "scaler", f"{HOME}/scaler.pt", TORCH, shared=True, required=False)
-    yield Piece("rng", "rng", f"{HOME}/rng_state.pth", TORCH, shared=True, survivable=True)
-    yield Piece(
-        "rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", TORCH, shared=True, sharded=True, survivable=True
-    )
-    yield Piece("args", "args", f"{HOME}/training_args.bin", TORCH, shared=True, loaded=False)
-    yield Piece(
-        "config",
-        "config",
-        f"{HOME}/<config|adapter_config>.json",
-        ("json_member",),
-        shared=True,
-        companion=True,
-        loaded=False,
-    )
-    yield Piece(
-        "tokenizer",
-        "tokenizer",
-        f"{HOME}/<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json",
-        (),
-        shared=True,
-        companion=True,
-        required=False,
-        loaded=False,
-    )
-    yield Piece(
-        "tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True
-    )  # transformers 4.3x staged there
+    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.<pt|bin>")
+    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt")
+    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False)
+    yield torch("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
+    yield torch("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
+    yield torch("args", "args", f"{HOME}/training_args.bin", loaded=False)
+    configs = f"{HOME}/<config|adapter_config>.json"
+    yield described("config", "config", configs, ("json_member",), loaded=False)
+    yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
+    # transformers 4.3x staged there
+    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)
+
+
+def _engine_pieces() -> Iterator[Piece]:
+    """What FSDP and DeepSpeed write below it."""
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
         for piece in dcp.pieces(f"{HOME}/{top}_{{node}}", f"_{top}"):
             index = piece.role == "metadata"
-            yield Piece(
-                piece.name,
-                f"fsdp_{role}_index" if index else role,
-                piece.template,
-                piece.formats,
-                shared=True,
-                required=index,
-            )
+            role_here = f"fsdp_{role}_index" if index else role
+            yield Piece(piece.name, role_here, piece.template, piece.formats, shared=True, required=index)
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", "_deepspeed")
 
 
 LAYOUT = Layout(
     name="hf-trainer",
     title="Hugging Face Trainer",
-    pieces=tuple(_pieces()),
+    pieces=(*_own_pieces(), *_engine_pieces()),
     resume=_resume,
     steps=_steps,
     check=_check,

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
@@ -27,46 +28,23 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    yield Piece(
-        f"metadata_json{mark}", "metadata", f"{home}/metadata.json", ("json_member",), kind, shared=True
-    )
-    yield Piece(f"index{mark}", "index", f"{home}/.metadata", FORMATS, kind, shared=True)
-    yield Piece(
-        f"common{mark}",
-        "common",
-        f"{home}/common.pt",
-        ("torch_zip", "torch_legacy"),
-        kind,
-        shared=True,
-        unasked=True,
-    )
-    yield Piece(
-        f"data{mark}",
-        "model",
-        f"{home}/__{{rank}}_{{shard}}.distcp",
-        FORMATS,
-        kind,
-        shared=True,
-        required=False,
-    )
-    yield Piece(
-        f"prefixed{mark}",
-        "model",
-        f"{home}/{{name}}__{{rank}}_{{shard}}.distcp",
-        FORMATS,
-        kind,
-        shared=True,
-        required=False,
-    )
-    yield Piece(
-        f"integrity{mark}",
-        "integrity",
-        f"{home}/integrity.json",
-        ("mcore_integrity",),
-        kind,
-        shared=True,
-        loaded=False,
-    )
+    plain = Piece("", "", "", FORMATS, kind, shared=True)
+    torch = replace(plain, formats=("torch_zip", "torch_legacy"), unasked=True)
+    data = replace(plain, required=False)
+    for piece, name, role, file in (
+        (replace(plain, formats=("json_member",)), "metadata_json", "metadata", "metadata.json"),
+        (plain, "index", "index", ".metadata"),
+        (torch, "common", "common", "common.pt"),
+        (data, "data", "model", "__{rank}_{shard}.distcp"),
+        (data, "prefixed", "model", "{name}__{rank}_{shard}.distcp"),
+        (
+            replace(plain, formats=("mcore_integrity",), loaded=False),
+            "integrity",
+            "integrity",
+            "integrity.json",
+        ),
+    ):
+        yield replace(piece, name=f"{name}{mark}", role=role, template=f"{home}/{file}")
 
 
 LAYOUT = Layout(

@@ -93,23 +93,8 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
     if not t.get("piece"):
         raise ValueError(f"{where}: it needs at least one [[layout.piece]] with a template")
     pieces = tuple(_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
-    roles = {p.role for p in pieces}
-    for key in ("commit", "needs"):
-        for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
-            if role not in roles:
-                raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
-    if "/" in t.get("tracker", ""):
-        raise ValueError(
-            f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}"
-        )
-    for arg in t.get("resume_args", ()):
-        if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
-            raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
+    _agree(t, {p.role for p in pieces}, where)
     holds = t.get("tracker_holds", "step")
-    if holds not in ("step", "name"):
-        raise ValueError(
-            f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}"
-        )
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
     return Layout(
         name=name,
@@ -129,6 +114,26 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         committed=t.get("committed", False),
         reshardable=t.get("reshardable", False),
     )
+
+
+def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
+    """Raises ValueError where the keys of a layout's table contradict its pieces or say what cannot be."""
+    for key in ("commit", "needs"):
+        for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
+            if role not in roles:
+                raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
+    if "/" in t.get("tracker", ""):
+        raise ValueError(
+            f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}"
+        )
+    for arg in t.get("resume_args", ()):
+        if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
+            raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
+    holds = t.get("tracker_holds", "step")
+    if holds not in ("step", "name"):
+        raise ValueError(
+            f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}"
+        )
 
 
 def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:

@@ -115,17 +115,20 @@ def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
     unread_ = list(_unread_parts(s))
     if not unread_:
         return
-    mine = (
-        None
-        if answer.candidates is None
-        else {p.path for c in answer.candidates for p in c.parts if not c.unfinished}
-    )
-    rejected = () if answer.skip and answer.chosen is None else answer.rejected
-    lost = {p.path for c in rejected for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
-    lost |= {p.path for p in answer.chosen.parts} if answer.chosen else set()
+    mine = None
+    if answer.candidates is not None:
+        mine = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
+    decided = _decided(s, answer)
     for p, why in unread_:
-        if p.path not in lost and (mine is None or p.path in mine):
+        if p.path not in decided and (mine is None or p.path in mine):
             yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
+
+
+def _decided(s: Session, answer: Answer) -> set[str]:
+    """Paths of parts of what lost for certain, and of the choice."""
+    rejected = () if answer.skip and answer.chosen is None else answer.rejected
+    decided = {p.path for c in rejected for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
+    return decided | {p.path for p in answer.chosen.parts} if answer.chosen else decided
 
 
 def why_unseen(p: Part, s: Session) -> Finding | None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import count
+from typing import NamedTuple
 
 from ckpt_tools.layouts.common.layout import _FIELD, COORDS, Piece, compile_template
 from ckpt_tools.model.part import Part
@@ -19,37 +20,46 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
 
     ``coords`` are those of that rank where they are known: ranks that hold the same state usually share them.
     """
-    names = part.path.split("/")[-piece.depth - 1 :]
+    below = part.path.split("/")[-piece.depth - 1 :]
     wanted = {**{a: n for a, n in (coords or {}).items() if a in COORDS}, "rank": rank}
-    renamed, ranks = [], 0
-    for template, name in zip(
-        ("/".join(piece.template.split("/")[:-1]), piece.template.split("/")[-1]),
-        ("/".join(names[:-1]), names[-1]),
-        strict=True,
-    ):
-        pattern, widths = _every_field(template)
-        m = re.fullmatch(pattern, name)
-        if m is None:
-            return None
-        out = name
-        for group in sorted(m.re.groupindex, key=m.start, reverse=True):
-            old, field = m[group], group.partition("__")[0]
-            if old is None:
-                continue
-            if field == "prefix":
-                new = _prefix(old, part, rank)
-            elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
-                new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
-            elif field in wanted:
-                new = str(wanted[field]).zfill(
-                    max(widths.get(field, 0), len(old) if old[0] == "0" and len(old) > 1 else 0)
-                )
-                ranks += field == "rank"
-            else:
-                continue
-            out = out[: m.start(group)] + new + out[m.end(group) :]
-        renamed.append(out)
-    return "/".join(filter(None, renamed)) if ranks else None
+    above, _, last = piece.template.rpartition("/")
+    directory = _renamed(above, "/".join(below[:-1]), part, wanted)
+    file = _renamed(last, below[-1], part, wanted)
+    if directory is None or file is None or not (directory.ranks or file.ranks):
+        return None
+    return "/".join(filter(None, (directory.name, file.name)))
+
+
+class _Renamed(NamedTuple):
+    """What another rank calls a file or its directories, and how often its rank stands there."""
+
+    name: str
+    ranks: int
+
+
+def _renamed(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> _Renamed | None:
+    pattern, widths = _every_field(template)
+    m = re.fullmatch(pattern, name)
+    if m is None:
+        return None
+    out, ranks = name, 0
+    for group in sorted(m.re.groupindex, key=m.start, reverse=True):
+        old, field = m[group], group.partition("__")[0]
+        if old is None:
+            continue
+        counts_rank = field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank")
+        if field == "prefix":
+            new = _prefix(old, part, wanted["rank"])
+        elif counts_rank:
+            new = str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
+        elif field in wanted:
+            padded = len(old) if old[0] == "0" and len(old) > 1 else 0
+            new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
+            ranks += field == "rank"
+        else:
+            continue
+        out = out[: m.start(group)] + new + out[m.end(group) :]
+    return _Renamed(out, ranks)
 
 
 @lru_cache(64)
