@@ -132,7 +132,7 @@ class Expected:
                 self.usual[c.kind][c.layout, piece.name] += 1
 
     def _add_places(self, c: Checkpoint, layout: Layout) -> None:
-        for p in [p for p in c.parts if p.coords and p.rank is None]:
+        for p in [p for p in c.parts if p.rank is None and p.coords]:
             if not layout.piece(p.piece).shared:
                 self.places[c.kind, p.piece].add(p.coords)
 

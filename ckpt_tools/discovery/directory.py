@@ -138,7 +138,7 @@ class Listing:
                 self._add_odd(e, name, here, why)
                 continue
             if stat.S_IFMT(st.st_mode) == stat.S_IFREG:  # nearly all: this is the inner loop
-                row = places[name.piece], name, e.path, st.st_size, st.st_mtime_ns, (), places
+                row = places[name.piece], name, st.st_size, st.st_mtime_ns, (), places
                 files.append(_named_file(row))
             else:
                 self._add_odd(e, name, here)
@@ -158,7 +158,7 @@ class Listing:
         if size < 0 and holds_something(e):
             here.others.append(e)
         else:
-            self.files.append(NamedFile(place, name, e.path, size, mtime_ns, findings, here.places))
+            self.files.append(NamedFile(place, name, size, mtime_ns, findings, here.places))
 
     def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
         """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of

@@ -19,11 +19,14 @@ class NamedFile(NamedTuple):
 
     place: Place
     name: NameFields
-    path: str
     size: int
     mtime_ns: int
     findings: tuple[Finding, ...]
     places: Places
+
+    @property
+    def path(self) -> str:
+        return self.places.directory + self.name.whole
 
 
 class BareFile(NamedTuple):

@@ -20,7 +20,7 @@ def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts
     none keep null.
     """
     parts = parts if isinstance(parts, list) else list(parts)
-    pieces = {(p.layout, p.piece) for p in parts}
+    pieces = {(p.folder.layout, p.folder.piece) for p in parts}
     silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
     if not silent:
         return parts
@@ -43,7 +43,8 @@ def _progress(p: Part) -> _Progress:
     """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check()
     tells where they disagree.
     """
-    return (p.step, None, None) if p.home else (p.step, p.epoch, p.step_in_epoch)
+    when = p.moment
+    return (when.step, None, None) if p.folder.home else (when.step, when.epoch, when.step_in_epoch)
 
 
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
@@ -54,7 +55,8 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for p in parts:
-        runs[p.layout, p.run].append(p)
+        folder = p.folder
+        runs[folder.layout, folder.run].append(p)
     out = list[Checkpoint]()
     for members in runs.values():
         most_ranks = len({p.rank for p in members})
@@ -64,15 +66,15 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
 
 def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
     """The parts of one run, by the save that wrote them."""
-    restarted = any(p.generation for p in members)
+    restarted = any(p.moment.generation for p in members)
     restarts = _Restarts(members if restarted else [])
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
-        progress, unnamed = _progress(p), ""
+        folder, when, progress, unnamed = p.folder, p.moment, _progress(p), ""
         counted = restarts.counted(p, progress)
-        if not p.home and progress == _UNTOLD and p.generation is None:
-            unnamed = p.prefix or p.path.rpartition("/")[2]
-        saves[p.kind, p.home, progress, counted, p.unfinished, unnamed].append(p)
+        if not folder.home and progress == _UNTOLD and when.generation is None:
+            unnamed = folder.prefix or p.name
+        saves[folder.kind, folder.home, progress, counted, when.unfinished, unnamed].append(p)
     for same in saves.values():
         if restarted and not same[0].home and len(same) > 1:
             yield from _attempts(same)
@@ -110,11 +112,12 @@ class _Restarts:
         """What tells the part's save from those of the same step after another restart; None where
         _attempts() has to weigh it.
         """
-        if self._by_time and p.generation is not None:
-            restart = self._by_time.get((p.piece, p.rank, p.generation))
+        generation = p.moment.generation
+        if self._by_time and generation is not None:
+            restart = self._by_time.get((p.piece, p.rank, generation))
             if restart is not None:
                 return -1 - restart  # below every counter
-        return p.generation if p.home or p.generation in self._agreed or progress == _UNTOLD else None
+        return generation if p.folder.home or generation in self._agreed or progress == _UNTOLD else None
 
 
 def _agreed(members: Iterable[Part]) -> set[int]:
@@ -255,7 +258,7 @@ def _checkpoint(
     first = parts[0]
     layout = layouts.of(first)
     times = sorted(p.mtime_ns for p in essential(parts, layout))
-    generations = {p.generation for p in parts}
+    generations = {p.moment.generation for p in parts}
     uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
     return Checkpoint(
         layout=first.layout,
@@ -286,7 +289,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     """The parts of a checkpoint whose times are its time: those that resuming needs."""
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     return (
-        [p for p in parts if p.piece not in optional]
+        [p for p in parts if p.folder.piece not in optional]
         or [p for p in parts if not layout.piece(p.piece).described]
         or parts
     )

@@ -13,7 +13,7 @@ from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import NameFields, Place, read_name
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Folder, Moment, Part
 
 
 def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
@@ -33,7 +33,7 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
 def _explained(file: NamedFile) -> tuple[str, ...]:
     """The directories in which a file leaves nothing to be explained by a weak name."""
     place = file.place
-    return () if place.piece.described else (place.base, place.home, file.path.rpartition("/")[0])
+    return () if place.piece.described else (place.base, place.home, file.places.path)
 
 
 class _Settling:
@@ -56,7 +56,7 @@ class _Settling:
                 left.append(file)
             elif self._stays(file.place):
                 self.kept.append(file)
-            elif again := read_name(basename(file.path), file.places.pieces, file.name.piece):
+            elif again := read_name(file.name.whole, file.places.pieces, file.name.piece):
                 waiting.append(file._replace(place=file.places[again.piece], name=again))
             else:
                 self.others.append(file)
@@ -203,6 +203,7 @@ def name_parts(files: list[NamedFile], above: str) -> list[Part]:
 
 # not by keyword through Python: this is the inner loop over a million files
 _part: Callable[[tuple[object, ...]], Part] = partial(tuple.__new__, Part)
+_moment: Callable[[tuple[object, ...]], Moment] = partial(tuple.__new__, Moment)
 
 
 class _Naming:
@@ -214,6 +215,8 @@ class _Naming:
         self._own_prefixes = _own_prefixes(files, self._ranks)
         self._joined = _common_prefixes(self._prefixes(files))
         self._runs: dict[tuple[str, str], str] = {}
+        self._folders: dict[tuple[Place, str], Folder] = {}
+        self._moments: dict[tuple[object, ...], Moment] = {}
 
     def _prefixes(self, files: list[NamedFile]) -> dict[str, set[tuple[int | None, str]]]:
         """Directory -> (rank, prefix) of the files in it."""
@@ -230,38 +233,39 @@ class _Naming:
         return seen
 
     def part(self, file: NamedFile) -> Part:
-        place, name, path, size, mtime_ns, findings, _ = file
+        place, name, size, mtime_ns, findings, _ = file
         base, rank = _base_and_rank(place, name, self._ranks)
         prefix, generation = self._prefix(place, name, base, rank)
-        piece, step = place.piece, name.step
-        if step is None:
-            step = place.step
+        step = place.step if name.step is None else name.step
         if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
             findings += _contradictions(file, rank)
-        run = self._runs.get((base, prefix)) or self._run(base, prefix)
-        return _part(
-            (
-                path,
-                place.layout.name,
-                piece.name,
-                piece.role,
-                run,
-                base,
-                place.home,
-                prefix,
-                piece.kind,
-                rank,
-                place.coords + name.coords,
-                step,
-                place.epoch if name.epoch is None else name.epoch,
-                place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
-                generation,
-                place.unfinished or name.unfinished,
-                size,
-                mtime_ns,
-                findings,
-            )
+        told = (
+            place.coords + name.coords,
+            step,
+            place.epoch if name.epoch is None else name.epoch,
+            place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
+            generation,
+            place.unfinished or name.unfinished,
         )
+        moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
+        folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
+        return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
+
+    def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
+        place, piece = file.place, file.place.piece
+        run = self._runs.get((base, prefix)) or self._run(base, prefix)
+        folder = self._folders[place, prefix] = Folder(
+            directory=file.places.directory,
+            layout=place.layout.name,
+            piece=piece.name,
+            role=piece.role,
+            run=run,
+            base=base,
+            home=place.home,
+            prefix=prefix,
+            kind=piece.kind,
+        )
+        return folder
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
         """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does
@@ -286,7 +290,7 @@ class _Naming:
 
 def _contradictions(file: NamedFile, rank: int | None) -> tuple[Finding, ...]:
     """What a file's name tells otherwise than its directory."""
-    place, name, called = file.place, file.name, basename(file.path)
+    place, name, called = file.place, file.name, file.name.whole
     out = list[Finding]()
     if name.rank is not None and name.rank != rank:
         out.append(finding("rank-mismatch", f"{called} lies in the directory of rank {rank}"))

@@ -93,7 +93,8 @@ def _written(
     checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None
 ) -> tuple[dict[str, str], dict[str, OSError]]:
     """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
-    written = dict(_young(((p.path, p.mtime_ns) for c in checkpoints for p in c.parts), look))
+    young = (p for c in checkpoints for p in c.parts if look.young(p.mtime_ns))
+    written = dict(_young(((p.path, p.mtime_ns) for p in young), look))
     temporary = list(_stats(look.temporary[-STATS:]))
     written.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
     changed, unknown = _changed(_newest(checkpoints))

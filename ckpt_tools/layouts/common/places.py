@@ -28,7 +28,9 @@ class PieceName(Template):
 
 
 class NameFields(NamedTuple):
-    """What a file's name tells; ``piece`` is the index of its piece among those at home in its directory."""
+    """What a file's ``whole`` name tells; ``piece`` is the index of its piece among those at home in its
+    directory.
+    """
 
     piece: int
     rank: int | None
@@ -39,6 +41,7 @@ class NameFields(NamedTuple):
     step_in_epoch: int | None
     unfinished: bool
     coords: tuple[tuple[str, int], ...]
+    whole: str
 
 
 class Place:
@@ -90,11 +93,11 @@ def read_name(name: str, pieces: Sequence[Piece | PieceName], after: int = -1) -
     """
     for i, piece in enumerate(pieces[after + 1 :], after + 1):
         if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
-            return _fields_of(m.groupdict(), i, piece)
+            return _fields_of(m.groupdict(), i, piece, name)
     return None
 
 
-def _fields_of(fields: Fields, index: int, piece: Piece | PieceName) -> NameFields:
+def _fields_of(fields: Fields, index: int, piece: Piece | PieceName, whole: str) -> NameFields:
     generation = _number(fields, "generation")
     if generation is None and "generation" in fields:
         generation = 0
@@ -108,6 +111,7 @@ def _fields_of(fields: Fields, index: int, piece: Piece | PieceName) -> NameFiel
         _number(fields, "step_in_epoch"),
         bool(fields.get("tmp")),
         _coords(fields),
+        whole,
     )
 
 
@@ -210,10 +214,11 @@ class Places(Sequence[Place]):
     """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when
     it has a file: a directory has files of few of them.
 
-    ``matched`` says which templates of directories fit its path: where it is the same, so are ``pieces``.
+    ``directory`` is its path with a slash behind it. ``matched`` says which templates of directories fit its
+    path: where it is the same, so are ``pieces``.
     """
 
-    __slots__ = ("_at_home", "_found", "_made", "_matches", "matched", "path", "pieces")
+    __slots__ = ("_at_home", "_found", "_made", "_matches", "directory", "matched", "path", "pieces")
 
     def __init__(
         self,
@@ -225,6 +230,7 @@ class Places(Sequence[Place]):
         found: Callable[[PieceName], tuple[Layout, Piece]],
     ) -> None:
         self.path, self.matched, self.pieces = path, matched, pieces
+        self.directory = f"{path.rstrip('/')}/"
         self._at_home, self._matches, self._found = at_home, matches, found
         self._made: dict[int, Place] = {}
 
