@@ -41,20 +41,6 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
-_VAGUE = frozenset(
-    {
-        "json_member",
-        "mcore_integrity",
-        "zip_archive",
-        "pickle_plain",
-        "mindspore_strategy",
-        "zarr",
-        "orbax_tree",
-    }
-)
-"""Formats whose beginning other files have as well."""
-
-
 _BEGINNING = 4096
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
@@ -92,11 +78,8 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
                 continue
             size = _size(e)
             left -= size > 0
-            if (
-                size <= 0
-                or (left < 0 and size < LARGE)
-                or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx"))
-            ):
+            passed_over = size <= 0 or (left < 0 and size < LARGE)
+            if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
                 continue
             if s := _suspect(e, size):
                 yield s
@@ -133,9 +116,8 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
         return Suspect(e.path, size, fmt) if fmt else None
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
-    fmt = next(
-        (name for name in formats.names.order if name not in _VAGUE and format_of(name).magic(head)), ""
-    )
+    known = (f.name for f in map(format_of, formats.names.order) if f.distinct and f.magic(head))
+    fmt = next(known, "")
     return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
 
 

@@ -64,7 +64,7 @@ def _other(actual: Format, told: str, *, error: bool) -> Finding:
 
     An error where more than the name says it.
     """
-    severity = Severity.ERROR if error or actual.name == "mindspore_ckpt" else Severity.WARNING
+    severity = Severity.ERROR if error else actual.misnamed
     why = f"the name says {told}, the content is {actual.name}"
     return finding("wrong-format", why, offset=0, severity=severity)
 

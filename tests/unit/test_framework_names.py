@@ -53,13 +53,6 @@ TORCHRUN = [
     Allowed(f"job/{name}.py", r".*torchrun.*", "the command after -- is read: torchrun starts several ranks")
     for name in ("__init__", "membership", "rendezvous", "torchrun_line")
 ]
-LEFT = [
-    Allowed(
-        "discovery/unrecognised.py", "mcore_integrity|mindspore_strategy|zarr|orbax_tree", "to be a hook"
-    ),
-    Allowed("inspection/recognise.py", "mindspore_ckpt", "to be a hook"),
-]
-"""What is left over from the time before: this list only gets shorter."""
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -97,7 +90,7 @@ def _named() -> dict[str, set[str]]:
 
 
 NAMED = _named()
-ALLOWED = [*USERS_WORDS, *LOADERS, *TORCHRUN, *LEFT]
+ALLOWED = [*USERS_WORDS, *LOADERS, *TORCHRUN]
 
 
 def _fits(row: Allowed, file: str, name: str) -> bool:

@@ -36,6 +36,7 @@ FORMAT = Format(
     name="zip_archive",
     suffixes=(".keras",),
     magic=magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
     limits=(

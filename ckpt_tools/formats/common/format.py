@@ -128,6 +128,7 @@ class Format:
     training run. ``loader`` names the framework that loads such files (inspection/loadability.py), None says
     that there is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files
     unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``).
+    ``distinct``: no other file begins so. ``misnamed`` is how grave it is that a name says another format.
     ``index_of`` gives, for the name of a file that cannot be understood without its index, the names that
     index may have, and nothing for all others.
     ``ours`` is asked about a file that has the name but not the magic, where other software uses such names
@@ -154,6 +155,8 @@ class Format:
     loader: str | None = ""
     unasked: bool = False
     index: bool = False
+    distinct: bool = True
+    misnamed: Severity = Severity.WARNING
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
     ours: Callable[[Source], bool] = field(default=lambda _: True)
     crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_odd

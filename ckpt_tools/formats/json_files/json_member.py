@@ -102,6 +102,7 @@ FORMAT = Format(
     names=_NAMES,
     state=False,
     magic=_magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; the text must be well-formed",
     limits=(

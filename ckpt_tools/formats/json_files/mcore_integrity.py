@@ -122,6 +122,7 @@ FORMAT = Format(
     name="mcore_integrity",
     suffixes=(),
     magic=_magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256 for each file that was in the directory when it was written, as a whole",
     limits=(

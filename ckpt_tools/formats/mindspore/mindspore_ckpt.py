@@ -26,7 +26,7 @@ from ckpt_tools.formats.mindspore.records import (
     lone,
     records,
 )
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Guard, Level, Report
 from ckpt_tools.storage import Source
@@ -219,6 +219,7 @@ FORMAT = Format(
     name="mindspore_ckpt",
     suffixes=(".ckpt",),
     magic=_magic,
+    misnamed=Severity.ERROR,
     checks={Level.STRUCTURE: _structure},
     protects=(
         "with crc_check=True a CRC-32 in the last 17 bytes covers every byte before it, map parameters and"

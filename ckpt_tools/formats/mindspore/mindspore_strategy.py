@@ -109,6 +109,7 @@ FORMAT = Format(
     names=_NAMES,
     state=False,
     magic=_magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="nothing",
     limits=(

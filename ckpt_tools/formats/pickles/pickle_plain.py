@@ -62,6 +62,7 @@ FORMAT = Format(
     name="pickle_plain",
     suffixes=(".pkl",),
     magic=magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="nothing",
     limits=(

@@ -135,6 +135,7 @@ FORMAT = Format(
     suffixes=(),
     names="_METADATA",
     magic=lambda head: _FIRST.match(head) is not None,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     loader=None,
     protects="nothing; every leaf is named twice in it, and its arrays must be there",

@@ -85,6 +85,7 @@ FORMAT = Format(
     suffixes=(),
     names=r"\.zarray|zarr\.json",
     magic=_magic,
+    distinct=False,
     checks={Level.STRUCTURE: _structure},
     loader=None,
     protects=(
