@@ -8,6 +8,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -52,8 +53,13 @@ class _Reader:
         if self.progress:
             self.progress(self.done, max(self.total, self.done))
 
+    def pairs(self, pairs: Sequence[Pair], *, several: bool) -> tuple[FileDifference, ...]:
+        """What differs between the files of each pair. ``several``: a side has more than one."""
+        if self.level >= Level.CONTENT:
+            self.total = sum(map(_bytes_to_compare, pairs))
+        return tuple(self.pair(pair, several) for pair in pairs)
+
     def pair(self, pair: Pair, several: bool) -> FileDifference:
-        """What differs between the two files. ``several``: they are not the only ones."""
         (in_a, in_b), (first, second) = pair, self.sessions
         a = None if in_a is None else self.inspect(first, in_a)
         b = None if in_b is None else self.inspect(second, in_b)
@@ -149,10 +155,8 @@ def diff(
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
     Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by
-    name.
-    At level content the bytes of all tensors are compared by their digests, below it only names, types and
-    shapes.
-    Both sides are read at once, with half of the ``jobs`` each; 1 reads one after the other.
+    name. At level content the bytes of all tensors are compared by their digests, below it only names, types
+    and shapes. Both sides are read at once, with half of the ``jobs`` each; 1 reads one after the other.
     Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a
     file beside a directory.
     """
@@ -167,10 +171,7 @@ def diff(
         pairs = _with_roots(pairs, first.root, second.root)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
-        if level >= Level.CONTENT:
-            reader.total = sum(map(_bytes_to_compare, pairs))
-        several = max(len(in_a), len(in_b)) > 1
-        compared = tuple(reader.pair(pair, several) for pair in pairs)
+        compared = reader.pairs(pairs, several=max(len(in_a), len(in_b)) > 1)
     return Difference(
         a=first.root,
         b=second.root,

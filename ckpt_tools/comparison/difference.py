@@ -5,9 +5,10 @@ the files are read in compare.py.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
@@ -208,8 +209,7 @@ def is_index(side: Side) -> bool:
     )
 
 
-def _side(forms: Iterable[Tensor], digest: str | None) -> TensorSide:
-    forms = list(forms)
+def _side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
@@ -217,30 +217,49 @@ def _tensors(
     a: Side, b: Side, level: Level, bytes_same: bool | None, described: bool
 ) -> Iterator[TensorDifference]:
     """Every tensor of A, then those that only B has."""
-    in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
+    in_a, in_b = _by_name(a), _by_name(b)
     shapes_say_all = level < Level.CONTENT or described or bool(bytes_same)
     for name in dict.fromkeys([*in_a, *in_b]):
-        digest_a, digest_b = a.digests.get(name), b.digests.get(name)
-        one = _side(in_a[name], digest_a) if name in in_a else None
-        other = _side(in_b[name], digest_b) if name in in_b else None
+        one, other = in_a.get(name), in_b.get(name)
         if one is None:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
         elif other is None:
             change = Change.REMOVED if b.legible else Change.NOT_COMPARED
-        elif _shapes(in_a[name]) != _shapes(in_b[name]):
-            change = Change.RESHAPED
-        elif shapes_say_all:
-            change = Change.SAME
-        elif digest_a is None or digest_b is None or stored_a[name] != stored_b[name]:
-            change = Change.NOT_COMPARED
         else:
-            change = Change.SAME if digest_a == digest_b else Change.CHANGED
-        yield TensorDifference(name, change, one, other)
+            change = _change(one, other, shapes_say_all)
+        yield TensorDifference(name, change, one and one.side, other and other.side)
 
 
-def _shapes(forms: Iterable[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
-    """The element types and shapes of the tensors of one name."""
-    return [(t.dtype, t.shape) for t in forms]
+class _Named(NamedTuple):
+    """The tensors of one name in a file: what is told of them, the type and shape of each, and how many bytes
+    the file holds of them (None: they have no place).
+    """
+
+    side: TensorSide
+    forms: list[tuple[str, tuple[int, ...]]]
+    stored: int | None
+
+
+def _by_name(side: Side) -> dict[str, _Named]:
+    stored = side.stored
+    return {
+        name: _Named(
+            _side(forms, side.digests.get(name)), [(t.dtype, t.shape) for t in forms], stored.get(name)
+        )
+        for name, forms in side.forms.items()
+    }
+
+
+def _change(one: _Named, other: _Named, shapes_say_all: bool) -> Change:
+    """What became of a tensor that both sides have."""
+    if one.forms != other.forms:
+        return Change.RESHAPED
+    if shapes_say_all:
+        return Change.SAME
+    digests = one.side.digest, other.side.digest
+    if None in digests or one.stored != other.stored:
+        return Change.NOT_COMPARED
+    return Change.SAME if digests[0] == digests[1] else Change.CHANGED
 
 
 def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:

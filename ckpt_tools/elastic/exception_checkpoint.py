@@ -47,31 +47,13 @@ class ExceptionCheckpoint(Guard):
         env: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ if env is None else env
-        listed = (
-            list(fault_ranks)
-            if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str)
-            else fault_ranks
-        )
-        file = None if fault_file is None else os.fspath(fault_file)
         self.world_size: int | None = _setting(
             "world_size", world_size, parsers.whole(1, parsers.MAX_RANK), "CKPT_WORLD_SIZE", env
         )
         self.rank: int | None = _setting("rank", rank, parsers.whole(0, parsers.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
-        named: frozenset[int] = (
-            _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
-        )
-        self.fault_ranks = named | (
-            _setting(
-                "fault_file",
-                file,
-                partial(_fault_file.fault_file, trusted=trusted({}, env)),
-                "CKPT_FAULT_FILE",
-                env,
-            )
-            or frozenset()
-        )
+        self.fault_ranks = _fault_ranks(fault_ranks, fault_file, env)
         in_world("the fault ranks", self.fault_ranks, self.world_size)
         in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -183,43 +165,62 @@ class ExceptionCheckpoint(Guard):
         stands in. ``tensor_rank`` may be left out when all ranks are one group.
         Raises UsageError, also when the dying-gasp checkpoint does not hold the rank's state.
         """
-        me: int | None = _setting(
-            "rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK)
-        )
-        if me is None:
-            raise UsageError("whose files? The rank is not known", "say rank=, or set CKPT_RANK")
-        in_world("rank", (me,), self.world_size)
-        if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
-            tensor_rank = 0  # all ranks hold the same state: no model parallelism
+        me = self._known(rank)
         common = names.directory(
             checkpoints_path,
             iteration,
             release=release,
             staged=pipeline_parallel,
-            tensor_rank=tensor_rank,
+            tensor_rank=self._tensor_rank(tensor_rank),
             pipeline_rank=pipeline_rank,
         )
-        held = (
-            self._held
-            if use_distributed_optimizer is None
-            else replace(self._held, sharded=use_distributed_optimizer)
-        )
-        whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
-        if whose is None:
-            raise UsageError(
-                f"no live rank saved the state of rank {me}: the dying-gasp checkpoint cannot be resumed"
-                " from",
-                "load resume_iteration(iteration, save_interval), and say periodic=True for it",
-            )
-        if not held.sharded:
+        sharded = self._held.sharded if use_distributed_optimizer is None else use_distributed_optimizer
+        held = replace(self._held, sharded=sharded)
+        whose = _source(held, me, periodic=periodic or release)  # no dying job wrote a release
+        if not sharded:
             return names.of_rank(common, whose)
         return names.of_shard(common, held.place(me) if data_parallel_rank is None else data_parallel_rank)
+
+    def _known(self, rank: int | None) -> int:
+        """That rank, else this one. Raises UsageError."""
+        rank = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
+        if rank is None:
+            raise UsageError("whose files? The rank is not known", "say rank=, or set CKPT_RANK")
+        in_world("rank", (rank,), self.world_size)
+        return rank
+
+    def _tensor_rank(self, given: int | None) -> int | None:
+        """0 where all ranks hold the same state: there is no model parallelism."""
+        one_group = self._group_info is not None and len(self._group_info) == 1
+        return 0 if given is None and one_group else given
 
     def _get_fault_npus(self) -> list[str]:
         """The fault ranks as text, because that is how scripts compare them: ``str(args.rank) in
         exception_checkpoint._get_fault_npus()``.
         """
         return [str(rank) for rank in sorted(self.fault_ranks)]
+
+
+def _fault_ranks(
+    ranks: Iterable[int] | str | None, file: str | os.PathLike[str] | None, env: Mapping[str, str]
+) -> frozenset[int]:
+    """All that the list or the file names, each of them where it is given, else where its variable says."""
+    listed = ranks if ranks is None or isinstance(ranks, str) or not isinstance(ranks, Iterable) else [*ranks]
+    in_file = partial(_fault_file.fault_file, trusted=trusted({}, env))
+    path = None if file is None else os.fspath(file)
+    named = _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
+    return named | (_setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset())
+
+
+def _source(held: Replicas, rank: int, *, periodic: bool) -> int:
+    """The rank whose file that rank loads. Raises UsageError where none is left."""
+    whose = held.source(rank, periodic=periodic)
+    if whose is None:
+        raise UsageError(
+            f"no live rank saved the state of rank {rank}: the dying-gasp checkpoint cannot be resumed from",
+            "load resume_iteration(iteration, save_interval), and say periodic=True for it",
+        )
+    return whose
 
 
 def _rank_set(value: object, _base: str) -> frozenset[int]:

@@ -50,24 +50,31 @@ def first_launch(
     ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were
     asked for.
     """
-    finished = [c for c in everything if not c.unfinished]
-    if any(belongs(c, replace(selection, layout=None)) for c in finished):
-        text = f"{session.root} holds {listed(session.runs(finished))}, none of layout {selection.layout}"
-        return Outcome(NoneUsable(text, "correct --layout, or leave it out"))
     one_run = selection.run is not None or selection.prefix is not None
+    scope = _scope(session.root, selection) if one_run else _anywhere
     saves = [c for c in everything if c.unfinished]
-    if selection.allow_none and (interrupted := _several_interrupted(session, unfinished)):
-        return interrupted
-    if speaks_against := _objection(
-        session, saves, _scope(session.root, selection) if one_run else _anywhere
+    if objection := (
+        _of_another_layout(session, selection, everything)
+        or (_several_interrupted(session, unfinished) if selection.allow_none else None)
+        or _objection(session, saves, scope)
     ):
-        return speaks_against
-    findings: Sequence[Finding] = ()
+        return objection
+    run = Outcome(None)
     if one_run and not unfinished and (everything or _objection(session, saves, _anywhere)):
-        error, findings = _no_such_run(session, selection, everything)
-        if error is not None:
-            return Outcome(error, findings)
-    return Outcome(None if selection.allow_none else _no_checkpoint(session, unfinished), findings)
+        run = _no_such_run(session, selection, everything)
+    if run.error is not None or selection.allow_none:
+        return run
+    return Outcome(_no_checkpoint(session, unfinished), run.findings)
+
+
+def _of_another_layout(
+    session: Session, selection: Selection, everything: Sequence[Checkpoint]
+) -> Outcome | None:
+    finished = [c for c in everything if not c.unfinished]
+    if not any(belongs(c, replace(selection, layout=None)) for c in finished):
+        return None
+    text = f"{session.root} holds {listed(session.runs(finished))}, none of layout {selection.layout}"
+    return Outcome(NoneUsable(text, "correct --layout, or leave it out"))
 
 
 def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoCheckpoint:
