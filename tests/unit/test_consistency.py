@@ -1,0 +1,240 @@
+"""What files say against their names and each other, over parts and reports built in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ckpt_tools.crosscheck.consistency import consistency, replicas, signatures, straddled, trackers
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Level, Report
+
+
+def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """A check that says what it was given."""
+    yield from ((p.path, finding("step-mismatch", r.format or "")) for p, r in rows)
+
+
+TOY = Layout(
+    name="toy",
+    title="",
+    pieces=(
+        Piece("model", "model", "{step}/{rank}.pt", replicated_over=("dp",)),
+        Piece("rng", "rng", "{step}/rng_{rank}.pt"),
+        Piece("zero", "optimizer", "{step}/zero_{rank}.pt", replicated_over=("dp",), sharded=True),
+        Piece("bare", "model", "{name}.pt", weak=True),
+    ),
+    resume=lambda _c, _root: Resume(None),
+    reference="",
+    limits=(),
+    check=named,
+)
+LAYOUTS = Layouts((TOY,))
+
+
+def part(step: int, rank: int | None = 0, /, **more: object) -> Part:
+    piece = str(more.get("piece", "model"))
+    made = Part(f"/run/{step}/{piece}_{rank}.pt", "toy", piece, "model", "/run", "/run", f"/run/{step}")
+    return made._replace(**{"rank": rank, "step": step, "size": 10, "mtime_ns": step, **more})
+
+
+def report(p: Part, signature: str = "ab", **more: object) -> Report:
+    made = Report(p.path, "torch_zip", p.size, Verdict.OK, Level.STRUCTURE, signature=signature, tensors=1)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:
+    reports = {p.path: r for p, r in rows}
+    found = signatures([p for p, _ in rows], reports, Layouts((layout,)))
+    return [(odd.path, typical.path) for odd, typical in found]
+
+
+def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
+    read, unknown, unread = part(1), part(2), part(3)
+    reports = {read.path: report(read), unknown.path: report(unknown, format=None)}
+    found = [(path, f.message) for path, f in consistency([read, unknown, unread], reports, LAYOUTS)]
+    assert found == [(read.path, "torch_zip")]
+    assert not list(consistency([], {}, LAYOUTS))
+
+
+def test_other_tensors_than_most_files_of_the_rank() -> None:
+    a, b, c = part(1), part(2), part(3)
+    assert odd_ones((a, report(a)), (b, report(b, "cd")), (c, report(c))) == [(b.path, a.path)]
+    assert not odd_ones((a, report(a)), (b, report(b)), (c, report(c)))
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"step": 1}, {"step": 2}),
+        ({"step": None}, {"step": 1}),
+        ({"step": 5, "epoch": 1}, {"step": 5, "epoch": 2}),
+        ({"step": 5, "epoch": None}, {"step": 5, "epoch": 1}),
+        ({"step": 5, "epoch": 1, "step_in_epoch": 3}, {"step": 5, "epoch": 1, "step_in_epoch": 4}),
+        ({"step": 5, "epoch": 1, "step_in_epoch": None}, {"step": 5, "epoch": 1, "step_in_epoch": 1}),
+        ({"step": 5, "epoch": 1, "step_in_epoch": 9}, {"step": 5, "epoch": 2, "step_in_epoch": 0}),
+    ],
+)
+def test_of_two_the_older_file_is_the_usual_one(older: dict[str, int], newer: dict[str, int]) -> None:
+    old, new = part(0, path="/run/old", **older), part(0, path="/run/new", **newer)
+    rows = [(old, report(old)), (new, report(new, "cd"))]
+    assert odd_ones(*rows) == odd_ones(*rows[::-1]) == [("/run/new", "/run/old")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rank": 1},
+        {"run": "/other"},
+        {"coords": (("tp", 1),)},
+        {"generation": 2},
+        {"kind": Kind.RELEASE},
+        {"piece": "rng"},
+    ],
+)
+def test_files_of_other_series_are_not_compared(changed: dict[str, object]) -> None:
+    a, b = part(1), part(2, **changed)
+    assert not odd_ones((a, report(a)), (b, report(b, "cd")))
+
+
+def test_what_has_no_comparable_tensors_is_not_compared() -> None:
+    a, b = part(1), part(2)
+    for code in ("truncated", "bad-header"):
+        assert not odd_ones((a, report(a)), (b, report(b, "cd", findings=(finding(code, "x"),))))
+    other = report(b, "cd", findings=(finding("crc-mismatch", "x"),))
+    assert odd_ones((a, report(a)), (b, other)) == [(b.path, a.path)]
+    assert not odd_ones((a, report(a)), (b, report(b, "", tensors=0)))
+    assert not odd_ones((a, report(a)), (b, report(b, "cd")), layout=replace(TOY, compare_steps=False))
+    c, d = part(1, piece="bare"), part(2, piece="bare")
+    assert not odd_ones((c, report(c)), (d, report(d, "cd")))
+    assert not odd_ones((a, report(a)), (b, report(b, "cd", format="safetensors")))
+    rng = part(2, piece="rng")
+    by_role = replace(TOY, compared_by_role=True)
+    assert odd_ones((a, report(a)), (rng, report(rng, "cd")), layout=by_role) == [(rng.path, a.path)]
+
+
+def saved(*parts: Part, **more: object) -> Checkpoint:
+    first = parts[0]
+    made = Checkpoint("toy", "/run", first.kind, parts, first.home, first.mtime_ns, first.step)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def odd_replicas(parts: Sequence[Part], signatures: Sequence[str | None]) -> list[tuple[str, str, str]]:
+    reports = {p.path: report(p, s) for p, s in zip(parts, signatures, strict=True) if s is not None}
+    return [(o.odd.path, o.typical.path, o.what) for o in replicas(saved(*parts), reports, TOY)]
+
+
+def test_a_replica_with_other_tensors_than_most() -> None:
+    parts = [part(1, rank) for rank in range(4)]
+    assert odd_replicas(parts, ["ab", "cd", "ab", "ab"]) == [(parts[1].path, parts[0].path, "tensors")]
+    assert not odd_replicas(parts, ["ab", "cd", "ab", "cd"])  # half is not most
+    assert not odd_replicas(parts[:2], ["ab", "cd"])
+    assert not odd_replicas(parts, ["ab", None, "ab", "ab"])  # one that was not read
+    assert not odd_replicas(parts, ["", "", "", "cd"])
+    assert odd_replicas([parts[0], *parts[1:3]], ["cd", "ab", "ab"]) == [
+        (parts[0].path, parts[1].path, "tensors")
+    ]
+
+
+def test_a_replica_of_another_size_than_most() -> None:
+    def sized(*sizes: int) -> list[tuple[str, str, str]]:
+        parts = [part(1, rank, size=size) for rank, size in enumerate(sizes)]
+        return odd_replicas(parts, [None] * len(parts))
+
+    assert sized(1000, 1000, 1011) == [("/run/1/model_2.pt", "/run/1/model_0.pt", "size")]
+    assert sized(1000, 989, 1000) == [("/run/1/model_1.pt", "/run/1/model_0.pt", "size")]
+    assert not sized(1000, 1000, 1010)
+    assert not sized(1000, 1000, 0)  # an empty file is another finding
+    assert not sized(1000, 1000, -1)
+
+
+def test_only_files_that_are_the_same_by_their_layout_are_replicas() -> None:
+    signs = ["ab", "ab", "cd"]
+    for piece in ("rng", "zero"):
+        assert not odd_replicas([part(1, rank, piece=piece) for rank in range(3)], signs)
+    assert not odd_replicas([part(1, rank, coords=(("tp", rank),)) for rank in range(3)], signs)
+    nameless = [part(1, None, path=f"/run/1/{name}") for name in "abc"]
+    assert not odd_replicas(nameless, signs)
+
+
+def test_a_small_group_hides_no_other_one() -> None:
+    small = [part(1, rank, coords=(("tp", 0),)) for rank in range(2)]
+    large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
+    found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
+    assert found == [(large[2].path, large[0].path, "tensors")]
+
+
+def written(step: int, /, *times: int, **more: object) -> Checkpoint:
+    return saved(*(part(step, rank, mtime_ns=t, **more) for rank, t in enumerate(times)))
+
+
+def around(*checkpoints: Checkpoint) -> list[tuple[int | None, int | None]]:
+    return [(outer.step, inner.step) for outer, inner in straddled(checkpoints)]
+
+
+def test_a_save_between_two_files_of_another() -> None:
+    assert around(written(10, 1, 9), written(20, 4, 5)) == [(10, 20)]
+    assert around(written(20, 4, 5), written(10, 1, 9)) == [(10, 20)]
+    assert around(written(10, 1, 9), written(20, 0, 5), written(30, 3)) == [(20, 30), (10, 30)]
+    assert not around(written(10, 1, 5), written(20, 4, 9))
+    assert not around(written(10, 1, 5), written(20, 1, 4))  # begun at the same time
+    assert not around(written(10, 1, 5), written(20, 2, 5))  # ended at the same time
+    assert not around(written(10, 1), written(20, 1))
+
+
+def test_files_that_are_not_there_or_share_a_directory_tell_no_times() -> None:
+    assert not around(written(10, 1, 9, home=""), written(20, 4, 5))
+    assert not around(written(10, 1, 9), written(20, 4, 5, size=-1))
+    assert around(written(10, 1, 9, size=0), written(20, 4, 5)) == [(10, 20)]
+
+
+def tracked(
+    said: int | str | None, *checkpoints: Checkpoint, incomplete: frozenset[str] = frozenset()
+) -> list[tuple[str, str]]:
+    found = list(trackers(checkpoints, said, "/run/latest", set(incomplete), TOY))
+    assert all(f.path == "/run/latest" for f in found)
+    return [(f.code, f.message) for f in found]
+
+
+def test_a_tracker_that_says_nothing() -> None:
+    assert [code for code, _ in tracked(None, saved(part(10)))] == ["bad-tracker"]
+
+
+def test_a_tracker_that_names_what_is_not_there() -> None:
+    assert tracked(20, saved(part(10))) == [("dangling-tracker", "the tracker names 20, which is not there")]
+    over = "; its first digits name 500, which is: a longer number may have been written over"
+    longer = tracked(50000, saved(part(5)), saved(part(500)), saved(part(7)))
+    assert longer == [("dangling-tracker", f"the tracker names 50000, which is not there{over}")]
+    assert "digits" not in tracked("release", saved(part(10)))[0][1]
+    assert "digits" not in tracked(10, saved(part(2, step=None)))[0][1]
+
+
+def test_a_tracker_that_names_something_incomplete() -> None:
+    ten, twin = saved(part(10)), saved(part(10, path="/run/b/0.pt"), path="/run/b")
+    text = "the tracker names 10, which is damaged or not complete"
+    assert tracked(10, ten, incomplete=frozenset({ten.path})) == [("dangling-tracker", text)]
+    assert not tracked(10, ten, twin, incomplete=frozenset({ten.path}))  # one of them is whole
+    assert not tracked(10, ten)
+
+
+def test_a_tracker_that_names_an_older_one() -> None:
+    ten, twenty, thirty = (saved(part(step)) for step in (10, 20, 30))
+    text = "the tracker names 10, but the periodic checkpoint of step 30 is there and complete"
+    assert tracked(10, ten, thirty, twenty) == [("stale-tracker", text)]
+    assert not tracked(30, ten, twenty, thirty)
+    assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.path}))
+    gasp = saved(part(40, kind=Kind.DYING_GASP))
+    assert not tracked(30, thirty, gasp)
+
+
+def test_a_release_is_beside_the_order() -> None:
+    release = saved(part(0, step=None, kind=Kind.RELEASE))
+    assert not tracked("release", release, saved(part(10)))
