@@ -74,20 +74,20 @@ def flush() -> None:
             continue
 
 
-def asked_format(argv: Sequence[str]) -> str:
+def requested_format(argv: Sequence[str]) -> str:
     """The output format of a command line that may be wrong elsewhere, so that even its error can answer in
     that format.
     """
     options = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
     if "--json" in options:
         return "json"
-    asked = ""
+    requested = ""
     for i, option in enumerate(options):
         if option == "--format":
-            asked = options[i + 1] if i + 1 < len(options) else ""
+            requested = options[i + 1] if i + 1 < len(options) else ""
         elif option.startswith("--format="):
-            asked = option.partition("=")[2]
-    return asked or (
+            requested = option.partition("=")[2]
+    return requested or (
         "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
     )  # its first format: eval must see that it failed
 

@@ -56,13 +56,12 @@ def diff(
     they differ or a file is damaged, 5 something could not be looked at, with --strict also: not compared.
     """
     given = dict(locals())
-    to = output.asked(FORMATS, given)
-    said = options.settings(given, to, (a, b))
-    found = said.values
-    asked = found["level"] if level is not None else Level.CONTENT
-    if asked not in LEVELS:
+    to = output.requested(FORMATS, given)
+    found = options.settings(given, to, (a, b))
+    depth = found.values["level"] if level is not None else Level.CONTENT
+    if depth not in LEVELS:
         raise UsageError(
-            f"--level {asked}: diff compares at level structure or content",
+            f"--level {depth}: diff compares at level structure or content",
             "say one of them, or leave it out",
         )
     from ckpt_tools.comparison.compare import diff as compare
@@ -71,17 +70,16 @@ def diff(
         result = compare(
             a,
             b,
-            asked,
-            jobs=found.get("jobs", 0),
-            key_file=found.get("key-file"),
-            trust=said.trust,
-            layouts=said.layouts,
+            depth,
+            **found.named(("jobs", "key_file")),
+            trust=found.trust,
+            layouts=found.layouts,
             progress=meter,
         )
     from ckpt_tools.output import difference as emit
 
     console.out(emit.json(result) if to.format == "json" else emit.table(result, to.view))
-    return exit_code(result, found.get("strict", False))
+    return exit_code(result, found.values.get("strict", False))
 
 
 def exit_code(result: Difference, strict: bool) -> int:

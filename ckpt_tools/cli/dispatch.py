@@ -116,7 +116,7 @@ def _top(
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
     console.problem("error", str(error), error.hint)
-    if error.plan is not None and console.asked_format(argv) == "json":
+    if error.plan is not None and console.requested_format(argv) == "json":
         from ckpt_tools.output import json
 
         console.out(json.render(error.plan))
@@ -149,13 +149,13 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
 
 def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) -> int:
     """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout."""
-    asked = console.asked_format(argv)
-    if asked in ("json", "jsonl"):
+    requested = console.requested_format(argv)
+    if requested in ("json", "jsonl"):
         from ckpt_tools.output import json
 
-        console.out(json.problem(name, message, hint, code, one_line=asked == "jsonl"))
-    elif asked in ("shell", "slurm"):
+        console.out(json.problem(name, message, hint, code, one_line=requested == "jsonl"))
+    elif requested in ("shell", "slurm"):
         from ckpt_tools.output import shell
 
-        console.out(shell.failure(code) if asked == "shell" else shell.prolog_failure(message, hint))
+        console.out(shell.failure(code) if requested == "shell" else shell.prolog_failure(message, hint))
     return code

@@ -22,7 +22,7 @@ def explain(
     color: options.Color = None,
 ) -> int:
     """Say what a finding means, what it does to the verdict and what to do about it."""
-    to = output.asked(("table", "json"), dict(locals()))
+    to = output.requested(("table", "json"), dict(locals()))
     if code not in CODES:
         meant = nearest(code, CODES)
         raise UsageError(

@@ -9,7 +9,7 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
     """List the known file formats: what protects what in them, what cannot be seen, which framework loads
     them, and where the facts come from.
     """
-    to = output.asked(("table", "json"), dict(locals()))
+    to = output.requested(("table", "json"), dict(locals()))
     from ckpt_tools.formats import FORMATS
 
     entries: list[dict[str, object]] = [

@@ -12,7 +12,7 @@ import typer
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.run import Worker, teller
+from ckpt_tools.cli.run import Worker, reporter
 from ckpt_tools.errors import UsageError
 
 Read = Annotated[
@@ -25,8 +25,8 @@ Read = Annotated[
 ]
 
 
-@options.question("shell", "json", "slurm", worker=(Worker, False), read=(Read, False), **options.JOB)
-def hook(asked: options.Question) -> int:
+@options.choosing("shell", "json", "slurm", worker=Worker, read=Read, **options.JOB)
+def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook
     ROOT)" || exit; eval "$decision".
 
@@ -37,33 +37,33 @@ def hook(asked: options.Question) -> int:
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
-    if asked.given["read"]:
+    if request.given["read"]:
         path = os.environ.get("CKPT_PLAN")
         if not path:
             raise UsageError(
                 "CKPT_PLAN is not set, so there is no decision to read",
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
-        taken = job.taken(read(path, asked.selection.trust), asked.selection.rank, needed=False)
+        taken = job.taken(read(path, request.selection.trust), request.selection.rank, needed=False)
     else:
-        terms = job.Terms(worker=asked.given["worker"], **asked.terms)
-        with output.told(asked.output, asked.explain), progress(asked.output) as meter:
+        terms = job.Terms(worker=request.given["worker"], **request.job)
+        with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
             taken = job.decide(
-                asked.root,
-                asked.selection,
+                request.root,
+                request.selection,
                 terms,
-                say=teller(asked),
+                say=reporter(request),
                 progress=meter,
-                note=output.noted(asked.output),
+                note=output.cache_notes(request.output),
             )
     values = environment(taken.decision, taken.rank)
-    if asked.output.format == "json":
+    if request.output.format == "json":
         from ckpt_tools.output import json
 
         console.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
     else:
         from ckpt_tools.output import shell
 
-        console.out(shell.exports(values) if asked.output.format == "shell" else shell.task_prolog(values))
+        console.out(shell.exports(values) if request.output.format == "shell" else shell.task_prolog(values))
     sys.stdout.flush()
     return 0

@@ -11,8 +11,8 @@ from ckpt_tools.errors import CkptError
 from ckpt_tools.model.plan import LoadPlan
 
 
-@options.question("text", "json", "shell")
-def latest(asked: options.Question) -> int:
+@options.choosing("text", "json", "shell")
+def latest(request: options.Request) -> int:
     """Print the file(s) that rank N must load, one path per line and nothing else; of a set that every rank
     loads, its directory or prefix.
 
@@ -20,19 +20,19 @@ def latest(asked: options.Question) -> int:
     """
     from ckpt_tools import api
 
-    to = asked.output
-    if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
+    to = request.output
+    if os.environ.get("CKPT_PLAN") and (decided := _decided(request)) is not None:
         console.out(decided)
         return 0
     try:
-        with output.told(asked.output, asked.explain), progress(to) as meter:
-            plan = api.latest(asked.root, asked.selection, progress=meter, note=output.noted(to))
+        with output.explaining_failure(request.output, request.explain), progress(to) as meter:
+            plan = api.latest(request.root, request.selection, progress=meter, note=output.cache_notes(to))
     except CkptError as error:
         if error.plan is not None:
-            _explain(asked, error.plan)
+            _explain(request, error.plan)
         raise
-    output.tell(plan, to)
-    _explain(asked, plan)
+    output.report(plan, to)
+    _explain(request, plan)
     if to.format == "json":
         from ckpt_tools.output import json
 
@@ -48,21 +48,21 @@ def latest(asked: options.Question) -> int:
     return 0
 
 
-def _decided(asked: options.Question) -> str | None:
+def _decided(request: options.Request) -> str | None:
     """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
     from ckpt_tools.job import taken
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
-    decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
-    if asked.rooted and os.path.realpath(asked.root) != os.path.realpath(decision.about["root"]):
+    decision = read(os.environ["CKPT_PLAN"], request.selection.trust)
+    if request.rooted and os.path.realpath(request.root) != os.path.realpath(decision.about["root"]):
         return None
-    mine = taken(decision, asked.selection.rank)
-    if asked.output.format == "json":
+    mine = taken(decision, request.selection.rank)
+    if request.output.format == "json":
         from ckpt_tools.output import json
 
         return json.dump(mine.body)
-    if asked.output.format == "shell":
+    if request.output.format == "shell":
         from ckpt_tools.output import shell
 
         return shell.exports(environment(mine.decision, mine.rank))
@@ -71,8 +71,8 @@ def _decided(asked: options.Question) -> str | None:
     return text.lines(mine.paths, terminal=console.terminal(sys.stdout))
 
 
-def _explain(asked: options.Question, plan: LoadPlan) -> None:
-    if asked.explain:  # stdout is for the paths alone
+def _explain(request: options.Request, plan: LoadPlan) -> None:
+    if request.explain:  # stdout is for the paths alone
         from ckpt_tools.output import story
 
         console.err(story.render(plan))

@@ -11,7 +11,7 @@ def launchers(format: options.Format = None, json: options.Json = False, color: 
     """List the known launchers, and say what is known of this process: each number with its variable, and
     what is unclear.
     """
-    to = output.asked(("table", "json"), dict(locals()))
+    to = output.requested(("table", "json"), dict(locals()))
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit
 

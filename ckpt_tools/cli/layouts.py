@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpt_tools.discovery.layout_check import Checked
+    from ckpt_tools.layouts import Layout, Layouts
 
 Check = Annotated[
     bool,
@@ -18,7 +22,7 @@ Check = Annotated[
     ),
 ]
 
-_ORDERS = ("config", "trust_group", "trust_owner", "trust_dir")
+_TRUSTED = ("config", "trust_group", "trust_owner", "trust_dir")
 
 
 def layouts(
@@ -41,95 +45,88 @@ def layouts(
     when a template matches nothing.
     """
     given = dict(locals())
-    to = output.asked(("table", "json"), given)
-    asked = (
-        ("root", "layout", *_ORDERS) if check else _ORDERS
-    )  # a list scans no tree, so the file of this directory may teach
-    settings = options.settings({k: given[k] for k in asked}, to)
-    from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
+    to = output.requested(("table", "json"), given)
+    # a list scans no tree, so the file of this directory may teach
+    flags = ("root", "layout", *_TRUSTED) if check else _TRUSTED
+    found = options.settings({name: given[name] for name in flags}, to)
+    from ckpt_tools.layouts import BUILT_IN
 
+    known = found.layouts or BUILT_IN
     if check:
-        return _check(settings.root, settings.values.get("layout"), to)
+        return _check(found.root, found.values.get("layout"), known, to)
     if root is not None:
         raise UsageError("a ROOT is only looked at with --check", "say --check, or leave ROOT out")
-    shown = active() if settings.layouts else LAYOUTS
-    entries: list[dict[str, object]] = [
-        {
-            "name": one.name,
-            "title": one.title,
-            "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in one.pieces],
-            "tracker": one.tracker,
-            "reshardable": one.reshardable,
-            "limits": list(one.limits),
-            "reference": one.reference,
-        }
-        for one in shown
-    ]
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.catalogue("layouts", entries))
+        console.out(emit.catalogue("layouts", [_entry(layout) for layout in known]))
     else:
         from ckpt_tools.output import catalogue
 
-        lines = [
-            {
-                **entry,
-                "files": [
-                    *dict.fromkeys(f"{p.template} ({p.role})" for p in BY_NAME[str(entry["name"])].pieces)
-                ],
-            }
-            for entry in entries
-        ]
-        console.out(catalogue.table(lines, ("name", "title", "files", "tracker", "limits"), to.view))
+        rows = [{**_entry(layout), "files": _files(layout)} for layout in known]
+        console.out(catalogue.table(rows, ("name", "title", "files", "tracker", "limits"), to.view))
     return 0
 
 
-def _check(root: str, name: str | None, to: output.Output) -> int:
-    from ckpt_tools.discovery.layout_check import check_layouts
-    from ckpt_tools.layouts import BY_NAME, LAYOUTS, active
+def _entry(layout: Layout) -> dict[str, object]:
+    return {
+        "name": layout.name,
+        "title": layout.title,
+        "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
+        "tracker": layout.tracker,
+        "reshardable": layout.reshardable,
+        "limits": list(layout.limits),
+        "reference": layout.reference,
+    }
 
-    own = [one for one in active() if one not in LAYOUTS]
-    if name is not None and name not in BY_NAME:
+
+def _files(layout: Layout) -> list[str]:
+    return list(dict.fromkeys(f"{p.template} ({p.role})" for p in layout.pieces))
+
+
+def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:
+    from ckpt_tools.discovery.layout_check import check_layouts
+
+    if name is not None and name not in known:
         raise UsageError(f"there is no layout {name!r}", "'ckpt layouts' lists them")
-    chosen = [BY_NAME[name]] if name is not None else own
+    chosen = [known[name]] if name is not None else known.own
     if not chosen:
         raise UsageError(
             "there is no layout of your own to check",
             "add [[layout]] to ckpt.toml, or name one with --layout",
         )
-    rows = check_layouts(root, chosen, active())
-    entries: list[dict[str, object]] = [
-        {
-            "layout": row.layout,
-            "template": row.template,
-            "matched": row.matched,
-            "example": row.example or None,
-            "near_misses": [
-                {"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in row.misses
-            ],
-        }
-        for row in rows
-    ]
+    checked = check_layouts(root, chosen, known)
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.catalogue("layouts-check", entries))
+        console.out(emit.catalogue("layouts-check", [_checked_entry(c) for c in checked]))
     else:
         from ckpt_tools.output import catalogue
 
-        lines = [
-            {
-                "layout": row.layout,
-                "template": row.template,
-                "matched": f"{row.matched}{f', such as {row.example}' if row.example else ''}",
-                "near misses": [
-                    f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is"
-                    " there"
-                    for m in row.misses
-                ],
-            }
-            for row in rows
-        ]
-        console.out(catalogue.table(lines, ("layout", "template", "matched", "near misses"), to.view))
-    return 0 if all(row.matched for row in rows) else 1
+        rows = [_checked_row(c) for c in checked]
+        console.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
+    return 0 if all(c.matched for c in checked) else 1
+
+
+def _checked_entry(c: Checked) -> dict[str, object]:
+    return {
+        "layout": c.layout,
+        "template": c.template,
+        "matched": c.matched,
+        "example": c.example or None,
+        "near_misses": [
+            {"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in c.misses
+        ],
+    }
+
+
+def _checked_row(c: Checked) -> dict[str, object]:
+    return {
+        "layout": c.layout,
+        "template": c.template,
+        "matched": f"{c.matched}{f', such as {c.example}' if c.example else ''}",
+        "near misses": [
+            f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there"
+            for m in c.misses
+        ],
+    }

@@ -62,7 +62,7 @@ def ls(
     Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
     """
     given = dict(locals())
-    to = output.asked(FORMATS, given)
+    to = output.requested(FORMATS, given)
     found = options.settings(given, to)
     if tree and to.format == "json":
         raise UsageError("--tree is for people, --json for programs", "leave one of them out")

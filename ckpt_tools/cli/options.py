@@ -1,20 +1,23 @@
-"""The options of all commands, each declared once; config.ENV says what the settings among them mean."""
+"""The options of all commands, each declared once; settings.ENV says what the settings among them mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Annotated, Any
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckpt_tools.cli import console
-from ckpt_tools.cli.output import Output
-from ckpt_tools.cli.output import asked as output
+from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve as config
+
+if TYPE_CHECKING:
+    from ckpt_tools.layouts import Layouts
 
 
 def _setting(key: str, metavar: str, *short: str) -> Any:
@@ -112,20 +115,6 @@ HOOK_BUDGET = 60.0
 waits.
 """
 
-JOB: dict[str, Any] = {
-    "job": (Annotated[str | None, _setting("job", "ID")], None),
-    "node": (Annotated[str | None, _setting("node", "N")], None),
-    "nodes": (Annotated[str | None, _setting("nodes", "N")], None),
-    "timeout": (Annotated[str | None, _setting("timeout", "TIME")], None),
-    "require_mount": (Annotated[bool, _switch("require-mount")], False),
-    "view": (Annotated[str | None, _setting("view", "DIR")], None),
-    "agree": (Annotated[bool, _switch("agree")], False),
-    "rendezvous": (Annotated[str | None, _setting("rendezvous", "HOST:PORT")], None),
-    "secret_file": (Annotated[str | None, _setting("secret-file", "FILE")], None),
-    "transfer": (Annotated[str | None, _setting("transfer", "COMMAND")], None),
-}
-"""The options of commands that decide for a job, by parameter: (type, default)."""
-
 Format = Annotated[
     str | None,
     typer.Option(
@@ -156,6 +145,81 @@ Color = Annotated[
 ]
 
 
+_SELECTION: dict[str, Any] = {
+    "root": Root,
+    "rank": Rank,
+    "world_size": WorldSize,
+    "order": Order,
+    "resume_from": ResumeFrom,
+    "prefer": Prefer,
+    "kind": Kind,
+    "layout": Layout,
+    "run": Run,
+    "prefix": Prefix,
+    "exclude": Exclude,
+    "same_save": SameSave,
+    "trust_global": TrustGlobal,
+    "max_step": MaxStep,
+    "level": Level,
+    "key_file": KeyFile,
+    "require": Require,
+    "fault_ranks": FaultRanks,
+    "fault_file": FaultFile,
+    "replica_groups": ReplicaGroups,
+    "replicas": Replicas,
+    "prove_replicas": ProveReplicas,
+    "strategy_dir": StrategyDir,
+    "tp": Tp,
+    "pp": Pp,
+    "cp": Cp,
+    "dp": Dp,
+    "ep": Ep,
+    "etp": Etp,
+    "rank_order": RankOrder,
+    "save_interval": SaveInterval,
+    "max_attempts": MaxAttempts,
+    "settle": Settle,
+    "budget": Budget,
+    "max_age": MaxAge,
+    "no_cache": NoCache,
+    "allow_none": AllowNone,
+    "allow_missing": AllowMissing,
+    "allow_fresh": AllowFresh,
+    "plan_dir": PlanDir,
+    "trust_group": TrustGroup,
+    "trust_owner": TrustOwner,
+    "trust_dir": TrustDir,
+    "no_fallback": NoFallback,
+    "skip_unreadable": SkipUnreadable,
+    "strict": Strict,
+    "explain": Explain,
+    "jobs": Jobs,
+    "io": Io,
+    "limit_rate": LimitRate,
+    "format": Format,
+    "json": Json,
+    "quiet": Quiet,
+    "verbose": Verbose,
+    "color": Color,
+    "config": Config,
+}
+"""The flags of every command that chooses, by parameter."""
+
+JOB: dict[str, Any] = {
+    "job": Annotated[str | None, _setting("job", "ID")],
+    "node": Annotated[str | None, _setting("node", "N")],
+    "nodes": Annotated[str | None, _setting("nodes", "N")],
+    "timeout": Annotated[str | None, _setting("timeout", "TIME")],
+    "require_mount": Annotated[bool, _switch("require-mount")],
+    "view": Annotated[str | None, _setting("view", "DIR")],
+    "agree": Annotated[bool, _switch("agree")],
+    "rendezvous": Annotated[str | None, _setting("rendezvous", "HOST:PORT")],
+    "secret_file": Annotated[str | None, _setting("secret-file", "FILE")],
+    "transfer": Annotated[str | None, _setting("transfer", "COMMAND")],
+}
+"""The flags of commands that decide for a job, by parameter."""
+
+
 def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
     """The settings among a command's options, completed from variables and the configuration file."""
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in config.BY_KEY}
@@ -166,24 +230,27 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
         if found.refused:
             console.problem("warning", str(found.refused), found.refused.hint)
     if found.layout_tables is not None:
-        from ckpt_tools.formats import names
-        from ckpt_tools.layouts import user
-
-        try:
-            found = replace(found, layouts=user.load(found.layout_tables, names.order))
-        except ValueError as e:
-            raise UsageError(
-                f"{found.file}: {e}", "'ckpt layouts --check ROOT' shows what each template matches"
-            ) from e
+        found = replace(found, layouts=_own_layouts(found))
     if to.verbose and found.file:
         console.problem("note", f"configuration from {found.file}")
     return found
 
 
+def _own_layouts(found: config.Settings) -> Layouts:
+    from ckpt_tools.formats import names
+    from ckpt_tools.layouts import user
+
+    try:
+        return user.load(found.layout_tables, names.order)
+    except ValueError as e:
+        hint = "'ckpt layouts --check ROOT' shows what each template matches"
+        raise UsageError(f"{found.file}: {e}", hint) from e
+
+
 @frozen
-class Question:
-    """What ``latest``, ``plan`` and ``run`` ask. ``rooted``: ROOT was named, ``ranked``: so was the rank.
-    ``terms`` are the settings about the job that decides, ``given`` the answer's own parameters.
+class Request:
+    """What ``latest``, ``plan``, ``run`` and ``hook`` are to do. ``rooted``: ROOT was named, ``ranked``: the
+    rank was. ``job`` holds the settings about the job that decides, ``given`` the command's own parameters.
     """
 
     root: str
@@ -192,121 +259,52 @@ class Question:
     explain: bool = False
     rooted: bool = False
     ranked: bool = False
-    terms: Mapping[str, Any] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def question(*formats: str, **more: Any) -> Callable[[Callable[[Question], int]], Callable[..., int]]:
-    """Give a command the selection options, so that every command that chooses takes the same ones, and those
-    in ``more``. The first format is its default.
+def choosing(*formats: str, **more: Any) -> Callable[[Callable[[Request], int]], Callable[..., int]]:
+    """Make a command of a function that answers a request. It takes the flags of every command that chooses,
+    and those in ``more``, by parameter; the first format is its default.
     """
+    flags = {**_SELECTION, **more}
+    signature = Signature(
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_default(kind), annotation=kind)
+            for name, kind in flags.items()
+        ]
+    )
 
-    def decorate(answer: Callable[[Question], int]) -> Callable[..., int]:
-        def command(
-            root: Root = None,
-            rank: Rank = None,
-            world_size: WorldSize = None,
-            order: Order = None,
-            resume_from: ResumeFrom = None,
-            prefer: Prefer = None,
-            kind: Kind = None,
-            layout: Layout = None,
-            run: Run = None,
-            prefix: Prefix = None,
-            exclude: Exclude = None,
-            same_save: SameSave = None,
-            trust_global: TrustGlobal = None,
-            max_step: MaxStep = None,
-            level: Level = None,
-            key_file: KeyFile = None,
-            require: Require = None,
-            fault_ranks: FaultRanks = None,
-            fault_file: FaultFile = None,
-            replica_groups: ReplicaGroups = None,
-            replicas: Replicas = None,
-            prove_replicas: ProveReplicas = False,
-            strategy_dir: StrategyDir = None,
-            tp: Tp = None,
-            pp: Pp = None,
-            cp: Cp = None,
-            dp: Dp = None,
-            ep: Ep = None,
-            etp: Etp = None,
-            rank_order: RankOrder = None,
-            save_interval: SaveInterval = None,
-            max_attempts: MaxAttempts = None,
-            settle: Settle = None,
-            budget: Budget = None,
-            max_age: MaxAge = None,
-            no_cache: NoCache = False,
-            allow_none: AllowNone = False,
-            allow_missing: AllowMissing = False,
-            allow_fresh: AllowFresh = False,
-            plan_dir: PlanDir = None,
-            trust_group: TrustGroup = False,
-            trust_owner: TrustOwner = None,
-            trust_dir: TrustDir = None,
-            no_fallback: NoFallback = False,
-            skip_unreadable: SkipUnreadable = False,
-            strict: Strict = False,
-            explain: Explain = False,
-            jobs: Jobs = None,
-            io: Io = None,
-            limit_rate: LimitRate = None,
-            format: Format = None,
-            json: Json = False,
-            quiet: Quiet = False,
-            verbose: Verbose = False,
-            color: Color = None,
-            config: Config = None,
-        ) -> int:
-            return asked(dict(locals()))
-
-        def asked(given: Mapping[str, Any]) -> int:
-            to = output(formats, given)
-            found = settings(given, to)
-            terms = {
-                name: value
-                for key, value in found.values.items()
-                if (name := key.replace("-", "_")) in (*more, "plan_dir")
-            }
-            selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
-            if more and selection.budget is None:
-                selection = replace(selection, budget=HOOK_BUDGET)
-            return answer(
-                Question(
-                    found.root,
-                    selection,
-                    to,
-                    explain=given.get("explain", False),
-                    rooted="root" in found.origins,
-                    ranked=given.get("rank") is not None,
-                    terms=terms,
-                    given={name: given.get(name) for name in more},
-                )
-            )
-
-        if not more:
-            command.__doc__ = answer.__doc__
-            return command
-
-        def longer(**given: Any) -> int:
-            return asked(given)
+    def decorate(answer: Callable[[Request], int]) -> Callable[..., int]:
+        def command(**given: Any) -> int:
+            return answer(_request(formats, more, given))
 
         # typer reads parameters from the signature
-        import inspect
-
-        known = inspect.signature(command, eval_str=True)
-        extra = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for name, (kind, default) in more.items()
-        ]
-        longer.__signature__ = known.replace(parameters=[*known.parameters.values(), *extra])  # type: ignore[attr-defined]
-        longer.__annotations__ = {
-            **command.__annotations__,
-            **{name: kind for name, (kind, _) in more.items()},
-        }
-        longer.__doc__ = answer.__doc__
-        return longer
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = flags
+        command.__doc__ = answer.__doc__
+        return command
 
     return decorate
+
+
+def _default(kind: Any) -> bool | None:
+    return False if kind.__origin__ is bool else None
+
+
+def _request(formats: Sequence[str], more: Collection[str], given: Mapping[str, Any]) -> Request:
+    to = requested(formats, given)
+    found = settings(given, to)
+    selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
+    if more and selection.budget is None:
+        selection = replace(selection, budget=HOOK_BUDGET)
+    return Request(
+        found.root,
+        selection,
+        to,
+        explain=given["explain"],
+        rooted="root" in found.origins,
+        ranked=given["rank"] is not None,
+        job=found.named((*more, "plan_dir")),
+        given={name: given.get(name) for name in more},
+    )

@@ -1,10 +1,10 @@
-"""How a command answers, and what it tells on stderr beside its answer."""
+"""How a command answers, and what it reports on stderr beside its answer."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class Output:
         return View(console.colored(self.color, sys.stdout), console.width(), self.verbose, time.time())
 
 
-def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
+def requested(formats: Sequence[str], given: Mapping[str, Any]) -> Output:
     """The output options of a command whose first format is the default."""
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
@@ -56,13 +56,13 @@ def asked(formats: tuple[str, ...], given: Mapping[str, Any]) -> Output:
     return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
 
 
-def noted(to: Output) -> Callable[[str], None] | None:
+def cache_notes(to: Output) -> Callable[[str], None] | None:
     """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
     return None if to.quiet else lambda text: console.problem("warning", text)
 
 
 @contextmanager
-def told(to: Output, explain: bool) -> Iterator[None]:
+def explaining_failure(to: Output, explain: bool) -> Iterator[None]:
     """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error
     says that none is left; --explain says more.
     """
@@ -70,7 +70,7 @@ def told(to: Output, explain: bool) -> Iterator[None]:
         yield
     except CkptError as error:
         if error.plan is not None and not explain:
-            tell(error.plan, to)
+            report(error.plan, to)
         raise
 
 
@@ -91,7 +91,7 @@ def _why(rejected: Rejected) -> str:
     )
 
 
-def tell(plan: LoadPlan, to: Output) -> None:
+def report(plan: LoadPlan, to: Output) -> None:
     """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs
     training time.
     """

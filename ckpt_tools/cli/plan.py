@@ -7,8 +7,8 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
 
 
-@options.question("table", "json", "shell")
-def plan(asked: options.Question) -> int:
+@options.choosing("table", "json", "shell")
+def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
     why.
 
@@ -17,16 +17,16 @@ def plan(asked: options.Question) -> int:
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrowed
 
-    to = asked.output
+    to = request.output
     try:
-        with output.told(asked.output, asked.explain), progress(to) as meter:
-            result = api.plan(asked.root, asked.selection, progress=meter, note=output.noted(to))
+        with output.explaining_failure(request.output, request.explain), progress(to) as meter:
+            result = api.plan(request.root, request.selection, progress=meter, note=output.cache_notes(to))
         if (
-            asked.ranked and asked.selection.rank is not None
+            request.ranked and request.selection.rank is not None
         ):  # not for CKPT_RANK: each process of a job may have that
-            result = narrowed(result, asked.selection.rank)
+            result = narrowed(result, request.selection.rank)
     except CkptError as error:
-        if error.plan is not None and asked.explain and to.format == "table":
+        if error.plan is not None and request.explain and to.format == "table":
             from ckpt_tools.output import story
 
             console.out(story.render(error.plan))
@@ -36,10 +36,10 @@ def plan(asked: options.Question) -> int:
         from ckpt_tools.output import story
 
         console.out(table.render(result, to.view))
-        if asked.explain:
+        if request.explain:
             console.out(f"\n{story.render(result)}")
         return 0
-    output.tell(result, to)
+    output.report(result, to)
     if to.format == "json":
         from ckpt_tools.output import json
 

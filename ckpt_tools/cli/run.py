@@ -31,8 +31,8 @@ Words = Annotated[
 ]
 
 
-@options.question("text", worker=(Worker, False), **options.JOB, command=(Words, None))
-def run(asked: options.Question) -> int:
+@options.choosing("text", worker=Worker, **options.JOB, command=Words)
+def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
@@ -42,24 +42,26 @@ def run(asked: options.Question) -> int:
     from ckpt_tools import job
     from ckpt_tools.job.command import become, environment, inherited, substituted
 
-    command = asked.given["command"] or []
+    command = request.given["command"] or []
     if not command:
         raise UsageError(
             "there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py"
         )
-    terms = job.Terms(words=["ckpt", "run", *_own(sys.argv[2:])], worker=asked.given["worker"], **asked.terms)
-    with output.told(asked.output, asked.explain), progress(asked.output) as meter:
+    terms = job.Terms(
+        words=["ckpt", "run", *_own(sys.argv[2:])], worker=request.given["worker"], **request.job
+    )
+    with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
         taken = job.decide(
-            asked.root,
-            asked.selection,
+            request.root,
+            request.selection,
             terms,
             command,
-            say=teller(asked),
+            say=reporter(request),
             progress=meter,
-            note=output.noted(asked.output),
+            note=output.cache_notes(request.output),
         )
     words = substituted(command, taken.decision, taken.rank)
-    if not asked.output.quiet and (taken.rank or 0) == 0:
+    if not request.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
     console.flush()
     signals.restore()
@@ -76,17 +78,17 @@ def _own(argv: list[str]) -> list[str]:
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
-def teller(asked: options.Question) -> Any:
-    """What led to a plan, told by the process that makes it."""
+def reporter(request: options.Request) -> Any:
+    """Reports what led to a plan, in the process that makes it."""
 
-    def tell(plan: LoadPlan) -> None:
-        output.tell(plan, asked.output)
-        if asked.explain:
+    def report(plan: LoadPlan) -> None:
+        output.report(plan, request.output)
+        if request.explain:
             from ckpt_tools.output import story
 
             console.err(story.render(plan))
 
-    return tell
+    return report
 
 
 def _what(taken: Any) -> str:

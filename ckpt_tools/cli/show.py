@@ -33,41 +33,43 @@ def show(
     Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
     """
     given = dict(locals())
-    to = output.asked(FORMATS, given)
+    to = output.requested(FORMATS, given)
     found = options.settings(given, to, (file,))
-    values = found.values
-    from ckpt_tools.storage.retry import there
-
-    try:
-        known = there(file)
-    except OSError as e:
-        raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
-    if not known:
-        raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
-    from ckpt_tools.api import show as examine
+    _require_file(file)
+    from ckpt_tools import api
     from ckpt_tools.formats.pickles.globals import verdict
     from ckpt_tools.formats.pickles.stubs import Global
 
-    level_ = values["level"] if level is not None else Level.STRUCTURE
-    report, parts = examine(
+    report, anatomy = api.show(
         file,
-        level_,
-        key_file=values.get("key-file"),
+        found.values["level"] if level is not None else Level.STRUCTURE,
+        **found.named(("key_file",)),
         explain=explain_bytes,
         trust=found.trust,
         layouts=found.layouts,
     )
-    known_globals = {name: verdict(Global(*name.split(" ", 1))) for name in parts.globals}
+    trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.shown(report, parts, known_globals))
+        console.out(emit.shown(report, anatomy, trust))
     else:
         from ckpt_tools.output import contents
 
-        console.out(contents.render(report, parts, known_globals, to.view))
+        console.out(contents.render(report, anatomy, trust, to.view))
     if report.verdict is Verdict.UNKNOWN:
         return 5
     if report.verdict is Verdict.BROKEN:
         return 1
     return 0 if report.format else 3
+
+
+def _require_file(file: str) -> None:
+    from ckpt_tools.storage.retry import there
+
+    try:
+        found = there(file)
+    except OSError as e:
+        raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
+    if not found:
+        raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")

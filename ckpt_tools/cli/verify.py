@@ -10,9 +10,22 @@ from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
-from ckpt_tools.model.report import Level
 
 FORMATS = ("table", "json", "jsonl")
+READING = (
+    "level",
+    "jobs",
+    "require",
+    "trust_global",
+    "settle",
+    "key_file",
+    "max_age",
+    "io",
+    "limit_rate",
+    "sample",
+    "max_duration",
+)
+"""Settings that ``api.verify`` takes under their own names; its defaults are the command's."""
 
 
 def verify(
@@ -52,33 +65,21 @@ def verify(
     looked at.
     """
     given = dict(locals())
-    to = output.asked(FORMATS, given)
+    to = output.requested(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
     from ckpt_tools import api
     from ckpt_tools.reading.engines import engine
 
-    values = found.values
-
-    with engine(values.get("scheduler")) as workers, progress(to) as meter:
+    with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
         result = api.verify(
             paths,
-            values.get("level", Level.CONTENT),
-            jobs=values.get("jobs", 0),
-            require=values.get("require", ()),
-            trust_global=values.get("trust-global", ()),
-            settle=values.get("settle", 120.0),
-            key_file=values.get("key-file"),
+            **found.named(READING),
             trust=found.trust,
             layouts=found.layouts,
             explain=explain_bytes,
-            cache=not values.get("no-cache", False),
-            max_age=values.get("max-age", 0.0),
-            note=output.noted(to),
+            cache=not found.values.get("no-cache", False),
+            note=output.cache_notes(to),
             progress=meter,
-            io=values.get("io", "auto"),
-            limit_rate=values.get("limit-rate"),
-            sample=values.get("sample"),
-            max_duration=values.get("max-duration"),
             engine=workers,
         )
     if to.format == "table":
@@ -93,7 +94,7 @@ def verify(
         from ckpt_tools.output import jsonl
 
         console.out(jsonl.render(result))
-    return exit_code(result, values.get("strict", False))
+    return exit_code(result, found.values.get("strict", False))
 
 
 def exit_code(result: Verification, strict: bool) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +48,14 @@ class Settings:
         root: str = self.values.get("root", ".")
         return root
 
+    def named(self, names: Container[str]) -> dict[str, Any]:
+        """The values among ``names``, as parameters are named; only those that were given."""
+        by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
+        return {name: value for name, value in by_name.items() if name in names}
+
     def selection(self) -> Selection:
-        """The question to ask; what was not given is as Selection has it."""
-        given = {
-            name: value
-            for key, value in self.values.items()
-            if (name := key.replace("-", "_")) in Selection.__dataclass_fields__
-        }
+        """Which checkpoint to choose; what was not given is as Selection has it."""
+        given = self.named(Selection.__dataclass_fields__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(

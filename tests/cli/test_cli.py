@@ -537,7 +537,7 @@ def test_colour_of_a_command(answer, capfd):
 
 
 @pytest.mark.parametrize(
-    ("argv", "asked"),
+    ("argv", "requested"),
     [
         (["plan", "--json"], "json"),
         (["plan", "--format", "shell"], "shell"),
@@ -547,8 +547,8 @@ def test_colour_of_a_command(answer, capfd):
         ([], ""),
     ],
 )
-def test_asked_format(argv, asked):
-    assert console.asked_format(argv) == asked
+def test_requested_format(argv, requested):
+    assert console.requested_format(argv) == requested
 
 
 def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
