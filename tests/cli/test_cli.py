@@ -152,17 +152,10 @@ def test_verify_asks_what_it_was_told(answer, capfd):
     )
     assert calls == [
         (
-            (["a", "b"], Level.STRUCTURE),
-            {
-                "jobs": 3,
-                "require": ("epoch_num",),
-                "settle": 60.0,
-                "progress": None,
-                "key_file": None,
-                "explain": False,
-            }
-            | {"cache": True, "max_age": 0.0, "note": None, "io": "auto", "limit_rate": None, "sample": None}
-            | {"max_duration": None, "engine": None, "trust": Trust(), "trust_global": (), "layouts": None},
+            (["a", "b"],),
+            {"level": Level.STRUCTURE, "jobs": 3, "require": ("epoch_num",), "settle": 60.0, "explain": False}
+            | {"cache": True, "progress": None, "note": None, "engine": None}
+            | {"trust": Trust(), "layouts": None},
         )
     ]
 
