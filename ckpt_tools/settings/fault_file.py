@@ -69,22 +69,28 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
         yield ranks(content["fault_ranks"], "fault_ranks")
     if "FaultRankIds" in content:
         yield ranks(list(_mindx(content["FaultRankIds"])), "FaultRankIds")
+    yield from _ranks_of_nodes(content)
+
+
+def _ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
+    """The ranks of each of ``fault_nodes``, as ``node_ranks`` says."""
     nodes, where = content.get("fault_nodes", []), content.get("node_ranks")
     if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
         raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
-    if where is None and not content.keys() & {"fault_ranks", "FaultRankIds"}:
+    if where is None:
+        if content.keys() & {"fault_ranks", "FaultRankIds"}:
+            return
         raise ValueError(
             'names fault_nodes but not their ranks: add "node_ranks": {"node-7": [56, 57]}, or fault_ranks'
             if nodes
             else "has no fault_ranks"
         )
-    if where is not None:
-        if not isinstance(where, dict):
-            raise ValueError('node_ranks is not an object such as {"node-7": [56, 57]}')
-        for node in nodes:
-            if node not in where:
-                raise ValueError(f"node_ranks does not know the fault node {node!r}")
-            yield ranks(where[node], f"node_ranks of {node!r}")
+    if not isinstance(where, dict):
+        raise ValueError('node_ranks is not an object such as {"node-7": [56, 57]}')  # noqa: TRY004
+    for node in nodes:
+        if node not in where:
+            raise ValueError(f"node_ranks does not know the fault node {node!r}")
+        yield ranks(where[node], f"node_ranks of {node!r}")
 
 
 def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:

@@ -1,5 +1,5 @@
 """Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared
-once, in settings.ENV.
+once, in settings.declarations.
 """
 
 from __future__ import annotations
@@ -264,51 +264,65 @@ def resolve(
     trees beside ROOT.
     """
     env = os.environ if env is None else env
+    cwd = cwd or _current_directory()
+    believed = trusted(flags, env)
+    given = _Given(believed)
+    given.take_flags(flags, env)
+    scanned = [*roots, *([given.values.get("root", ".")] if "root" in flags else [])]
+    search = _Search(cwd, scanned, believed)
+    if "config" in given.values:
+        search.file = os.path.join(cwd, given.values["config"])
+        search.table = _named(search.file, given.origins["config"], believed)
+    else:
+        search.run()
+    _check_keys(search.file, search.table)
+    own = search.table.pop("layout") if isinstance(search.table.get("layout"), list) else None
+    from_file = given.take_file(search.file, search.table, flags)
+    if "root" in from_file and "config" not in given.values and _within(search.file, given.values["root"]):
+        raise UsageError(
+            f"{search.file}: root = {given.values['root']!r} contains the file itself, and no configuration"
+            " is read from a scanned tree",
+            "move the file above it, or name it with --config",
+        )
+    return Settings(
+        given.values, given.origins, search.file or None, search.notes, own, search.refused, believed
+    )
+
+
+@dataclass(slots=True)
+class _Given:
+    """The values that were given so far, each parsed, and where each comes from."""
+
+    believed: Trust
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def take_flags(self, flags: Mapping[str, object], env: Mapping[str, str]) -> None:
+        for key, raw in flags.items():
+            variable = BY_KEY[key]
+            if not (raw is None or raw is False or raw == []):
+                self._take(key, raw, variable.flag)
+            elif env.get(variable.name):
+                self._take(key, env[variable.name], variable.name)
+
+    def take_file(self, file: str, table: Mapping[str, object], flags: Container[str]) -> list[str]:
+        """Take what nothing before the file has given, and return the keys of it."""
+        taken = [key for key in table if key in flags and key not in self.values]
+        for key in taken:
+            self._take(key, table[key], f"{file}: {key}", os.path.dirname(file))
+        return taken
+
+    def _take(self, key: str, raw: object, origin: str, base: str = "") -> None:
+        self.values[key], self.origins[key] = BY_KEY[key].value(raw, origin, base, self.believed), origin
+
+
+def _current_directory() -> str:
     try:
-        cwd = cwd or os.getcwd()
+        return os.getcwd()
     except OSError as e:
         raise UsageError(
             "the current directory does not exist any more", "change to another directory"
         ) from e
-    believed = trusted(flags, env)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-
-    def take(key: str, raw: object, origin: str, base: str = "") -> None:
-        values[key], origins[key] = BY_KEY[key].value(raw, origin, base, believed), origin
-
-    for key, raw in flags.items():
-        variable = BY_KEY[key]
-        if not (raw is None or raw is False or raw == []):
-            take(key, raw, variable.flag)
-        elif env.get(variable.name):
-            take(key, env[variable.name], variable.name)
-
-    scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
-    search = _Search(cwd, scanned, believed)
-    if "config" in values:
-        search.file = os.path.join(cwd, values["config"])
-        search.table = _named(search.file, origins["config"], believed)
-    else:
-        search.run()
-    file, table = search.file, search.table
-    _check_keys(file, table)
-    own = table.pop("layout") if isinstance(table.get("layout"), list) else None
-    for key, raw in table.items():
-        if key in flags and key not in values:
-            take(key, raw, f"{file}: {key}", os.path.dirname(file))
-    if (
-        origins.get("root", "").startswith(file)
-        and file
-        and "config" not in values
-        and _within(file, values["root"])
-    ):
-        raise UsageError(
-            f"{file}: root = {values['root']!r} contains the file itself, and no configuration is read from a"
-            " scanned tree",
-            "move the file above it, or name it with --config",
-        )
-    return Settings(values, origins, file or None, search.notes, own, search.refused, believed)
 
 
 def _named(file: str, origin: str, believed: Trust) -> dict[str, Any]:
