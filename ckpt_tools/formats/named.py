@@ -23,24 +23,43 @@ class Named(NamedTuple):
     state: bool = True
 
 
-_TORCH = (
-    ".pt",
-    ".pth",
-    ".pth.tar",
-    ".ckpt",
-    ".pkl",
-    "optimizer.bin",
-    "scheduler.bin",
-    "training_args.bin",
-    "pytorch_model.bin",
-    "adapter_model.bin",
+TORCH_SUFFIXES = (
+    *(".pt", ".pth", ".pth.tar", ".ckpt", ".pkl"),
+    *("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin"),
     "scaler.bin",
 )
+"""Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
+_STATES = (
+    "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|"
+    "rng_state"
+)
+_MODELS = (
+    "training_info|config|generation_config|adapter_config|adapter_model_config|quantize_config|"
+    "quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|"
+    "ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
+)
+_TOKENS = (
+    "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|"
+    "video_preprocessor_config|feature_extractor|chat_template|config_sentence_transformers|"
+    "sentence_bert_config"
+)
+_RECORDS = (
+    "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|"
+    "global_process_metadata|mesh_metadata|checkpoint"
+)
+_SAVES = "_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
+JSON_MEMBERS = (
+    rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|{_SAVES}|"
+    r"_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
+)
+"""Whole names of JSON files. Indexes of shards (*.index.json), integrity.json, Orbax's _METADATA and zarr's
+array metadata are formats of their own.
+"""
 NAMED = (
-    Named("torch_zip", "torch", _TORCH),
+    Named("torch_zip", "torch", TORCH_SUFFIXES),
     Named("zip_archive", "archives", (".keras",)),
-    Named("torch_legacy", "torch", _TORCH),
-    Named("torch_tar", "torch", _TORCH),
+    Named("torch_legacy", "torch", TORCH_SUFFIXES),
+    Named("torch_tar", "torch", TORCH_SUFFIXES),
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
     Named("pickle_plain", "pickles", (".pkl",)),
@@ -59,21 +78,13 @@ NAMED = (
     Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
     Named("orbax_tree", "tensorstore", (), "_METADATA", True),
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
-    Named(
-        "json_member",
-        "json_files",
-        (),
-        r"(?:trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|rng_state|training_info|config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config|metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|global_process_metadata|mesh_metadata|checkpoint)\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata",
-        state=False,
-    ),
+    Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
 )
 """In the order in which magics are tried, most specific first."""
 
 
-_STATE = re.compile(
-    r"(?:trainer|train|sampler|scheduler|dataloader|data|optimizer|rng)_state\.json|pygrain_states\.json|_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
-)
+_STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}")
 """JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as
 well.
 """

@@ -14,9 +14,10 @@ from ckpt_tools.storage import Source
 _LOOKED_AT = 16
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}
 _MOST = 1 << 53
-_STATE = re.compile(
-    r"(^|[./])(exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state)([./]|$)"
+_WORDS = (
+    r"exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state"
 )
+_STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)")
 """What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a
 parameter.
 """

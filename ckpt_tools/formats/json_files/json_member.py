@@ -14,33 +14,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.common.tensors import remember
+from ckpt_tools.formats.named import JSON_MEMBERS
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-_STATES = (
-    "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|"
-    "rng_state|training_info"
-)
-_MODELS = (
-    "config|generation_config|adapter_config|adapter_model_config|quantize_config|quantization_config|quant_config|hf_quant_config|training_args|"
-    "model_index|modules|model_args|params|ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
-)
-_TOKENS = (
-    "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|video_preprocessor_config|"
-    "feature_extractor|chat_template|config_sentence_transformers|sentence_bert_config"
-)
-_RECORDS = (
-    "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|"
-    "global_process_metadata|mesh_metadata|checkpoint"
-)
-_NAMES = (
-    rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|"
-    r"_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding|_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
-)
-"""Whole names. Indexes of shards (*.index.json), integrity.json Orbax's _METADATA and zarr's array metadata
-are formats of their own.
-"""
 _SCALARS = (
     "global_step",
     "epoch",
@@ -99,7 +77,7 @@ def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:
 FORMAT = Format(
     name="json_member",
     suffixes=(),
-    names=_NAMES,
+    names=JSON_MEMBERS,
     state=False,
     magic=_magic,
     distinct=False,

@@ -24,7 +24,8 @@ from ckpt_tools.storage import Source
 
 _KEYS = (
     "chunks|compressor|dimension_separator|dtype|fill_value|filters|order|shape|zarr_format|"
-    "attributes|chunk_grid|chunk_key_encoding|codecs|consolidated_metadata|data_type|dimension_names|node_type|storage_transformers"
+    "attributes|chunk_grid|chunk_key_encoding|codecs|consolidated_metadata|data_type|dimension_names|"
+    "node_type|storage_transformers"
 )
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % _KEYS.encode())
 

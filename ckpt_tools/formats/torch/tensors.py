@@ -30,20 +30,8 @@ _SIZES = {
     16: "complex128",
 }
 ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for name in names.split()}
-_BIN = (
-    "optimizer.bin",
-    "scheduler.bin",
-    "training_args.bin",
-    "pytorch_model.bin",
-    "adapter_model.bin",
-    "scaler.bin",
-)
-SUFFIXES = (".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", *_BIN)
-"""Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
-_PACKED = {
-    "quint4x2": 2,
-    "quint2x4": 4,
-}  # elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)
+_PACKED = {"quint4x2": 2, "quint2x4": 4}
+"""Elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)."""
 STORAGES: dict[str, str] = {
     "Byte": "uint8",
     "Char": "int8",

@@ -9,12 +9,13 @@ from collections.abc import Generator, Iterator
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.canonical import compared, encoded
 from ckpt_tools.formats.torch.legacy_magic import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
-from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -202,7 +203,7 @@ def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
 
 FORMAT = Format(
     name="torch_legacy",
-    suffixes=SUFFIXES,
+    suffixes=TORCH_SUFFIXES,
     magic=legacy_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(

@@ -16,11 +16,12 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import named
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, SUFFIXES, Place, extent
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, Place, extent
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
@@ -266,7 +267,7 @@ def _tensors(
 
 FORMAT = Format(
     name="torch_tar",
-    suffixes=SUFFIXES,
+    suffixes=TORCH_SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: _structure},
     protects="a sum over each tar header; the members' items must fill them exactly",

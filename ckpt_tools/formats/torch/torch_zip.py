@@ -11,11 +11,12 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import STORED, Record, protect, read_record, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside, structure
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
-from ckpt_tools.formats.torch.tensors import SUFFIXES, Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
@@ -263,7 +264,7 @@ def _places(
 
 FORMAT = Format(
     name="torch_zip",
-    suffixes=SUFFIXES,
+    suffixes=TORCH_SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: limited(_check)},
     protects=(
