@@ -21,64 +21,66 @@ from ckpt_tools.storage import Source
 _BATCH, _FRAME = 1000, 64 * 1024
 
 
-def encoded(value: Any, protocol: int) -> bytes | None:
-    """What pickle.dump writes for dicts, lists, strings, bools and ints in protocol 2 to 5; None where this
-    is not known (several frames).
-    """
-    out, memo = bytearray(), 0
+class _Encoder:
+    """Writes dicts, lists, strings, bools and ints as the pickler of one protocol does."""
 
-    def put() -> None:
-        nonlocal memo
-        out.extend(
-            b"\x94" if protocol > 3 else b"q%c" % memo if memo < 256 else b"r" + struct.pack("<I", memo)
-        )
-        memo += 1
+    def __init__(self, protocol: int) -> None:
+        self.out, self.memo, self.framed = bytearray(), 0, protocol > 3
 
-    def save(v: Any) -> None:
-        if type(v) is bool:
-            out.append(0x88 if v else 0x89)
-        elif type(v) is int:
-            width = (v.bit_length() + 8) // 8  # signed
-            short = b"K%c" % v if 0 <= v < 256 else b"M" + struct.pack("<H", v) if 0 <= v < 65536 else None
-            out.extend(
-                short
-                or (
-                    b"J" + struct.pack("<i", v)
-                    if width <= 4
-                    else b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
-                )
-            )
-        elif type(v) is str:
-            raw = v.encode("utf-8", "surrogatepass")
-            out.extend(
-                (
-                    b"\x8c%c" % len(raw)
-                    if protocol > 3 and len(raw) < 256
-                    else b"X" + struct.pack("<I", len(raw))
-                )
-                + raw
-            )
-            put()
+    def put(self) -> None:
+        if self.framed:
+            self.out += b"\x94"
         else:
-            flat = [x for pair in v.items() for x in pair] if isinstance(v, dict) else list(v)
-            one, many, n = (b"s", b"u", 2) if isinstance(v, dict) else (b"a", b"e", 1)
-            out.extend(b"}" if isinstance(v, dict) else b"]")
-            put()
-            for at in range(0, len(flat), n * _BATCH):
-                out.extend(b"" if len(flat) == n else b"(")
-                for x in flat[at : at + n * _BATCH]:
-                    save(x)
-                out.extend(one if len(flat) == n else many)
+            self.out += b"q%c" % self.memo if self.memo < 256 else b"r" + struct.pack("<I", self.memo)
+        self.memo += 1
 
-    save(value)
-    out += b"."
+    def save(self, v: Any) -> None:
+        if type(v) is bool:
+            self.out.append(0x88 if v else 0x89)
+        elif type(v) is int:
+            self.integer(v)
+        elif type(v) is str:
+            self.text(v.encode("utf-8", "surrogatepass"))
+        elif isinstance(v, dict):
+            self.items([x for pair in v.items() for x in pair], 2, b"}su")
+        else:
+            self.items(list(v), 1, b"]ae")
+
+    def integer(self, v: int) -> None:
+        width = (v.bit_length() + 8) // 8  # signed
+        if 0 <= v < 65536:
+            self.out += b"K%c" % v if v < 256 else b"M" + struct.pack("<H", v)
+        elif width <= 4:
+            self.out += b"J" + struct.pack("<i", v)
+        else:
+            self.out += b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
+
+    def text(self, raw: bytes) -> None:
+        short = self.framed and len(raw) < 256
+        self.out += (b"\x8c%c" % len(raw) if short else b"X" + struct.pack("<I", len(raw))) + raw
+        self.put()
+
+    def items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
+        """A container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch of them."""
+        empty, one, many = opcodes
+        self.out.append(empty)
+        self.put()
+        for at in range(0, len(flat), n * _BATCH):
+            self.out += b"" if len(flat) == n else b"("
+            for x in flat[at : at + n * _BATCH]:
+                self.save(x)
+            self.out.append(one if len(flat) == n else many)
+
+
+def encoded(value: Any, protocol: int) -> bytes | None:
+    """What pickle.dump writes in protocol 2 to 5; None where this is not known (several frames)."""
+    encoder = _Encoder(protocol)
+    encoder.save(value)
+    out = bytes(encoder.out) + b"."
     if len(out) >= _FRAME and protocol > 3:
         return None
-    return (
-        b"\x80%c" % protocol
-        + (b"\x95" + struct.pack("<Q", len(out)) if protocol > 3 and len(out) >= 4 else b"")
-        + bytes(out)
-    )
+    frame = b"\x95" + struct.pack("<Q", len(out)) if protocol > 3 and len(out) >= 4 else b""
+    return b"\x80%c" % protocol + frame + out
 
 
 def compared(
@@ -92,12 +94,10 @@ def compared(
     for u in usual:
         if u == data:
             guard = Guard.STRUCTURE
-        elif (
-            u is not None
-            and len(u) == len(data)
-            and (int.from_bytes(u, "big") ^ int.from_bytes(data, "big")).bit_count() == 1
-        ):
-            at = next(i for i, (a, b) in enumerate(zip(u, data, strict=True)) if a != b)
-            yield finding("odd-header", f"{what}: one bit differs from what torch writes", offset=start + at)
-            break
+        elif u is not None and len(u) == len(data):
+            off = int.from_bytes(u, "big") ^ int.from_bytes(data, "big")
+            if off.bit_count() == 1:
+                at = start + len(data) - (off.bit_length() + 7) // 8
+                yield finding("odd-header", f"{what}: one bit differs from what torch writes", offset=at)
+                break
     anatomy.explain(start, stop - start, what, guard)

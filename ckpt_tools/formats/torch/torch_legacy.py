@@ -5,6 +5,8 @@ byte. No checksum.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import product
+from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
@@ -12,6 +14,7 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.canonical import compared, encoded
 from ckpt_tools.formats.torch.legacy_magic import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
@@ -26,28 +29,12 @@ _PROTOCOL = 1001
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding(
-        "not-checksummed",
-        "torch's old format has no checksum: only lengths and the pickles' own structure were checked",
-    )
+    why = "torch's old format has no checksum: only lengths and the pickles' own structure were checked"
+    yield finding("not-checksummed", why)
     yield from also_tar(source)
     at = yield from _preamble(source, anatomy)
-    pickled = yield from read_judged(source, at, source.size, anatomy)
     own = source.read(0, 2)
-    if source.read(at, 2) != own and own[:1] == b"\x80":
-        yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
-    anatomy.explain(
-        at,
-        2,
-        "the protocol of the object's pickle",
-        Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED,
-    )
-    why = (
-        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
-        " checked, not its names and numbers"
-    )
-    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
-    scalars(pickled.value, anatomy)
+    pickled = yield from _object(source, at, own, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
     for s in storages(pickled):
@@ -60,25 +47,32 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
-    yield from compared(
-        source,
-        pickled.end,
-        keys.end,
-        [encoded(order, own[1])] if own[1] in range(2, 6) else (),
-        "the list of storage keys",
-        anatomy,
-    )
-    unknown = keys_of(pickled) - known.keys()
+    usual = [encoded(order, own[1])] if own[1] in range(2, 6) else ()
+    yield from compared(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy)
     for key in known.keys() - set(order):
-        yield finding(
-            "missing-storage",
-            f"storage {key[:80]!r} is used by tensors but is not in the file",
-            offset=known[key].offset,
-        )
+        why = f"storage {key[:80]!r} is used by tensors but is not in the file"
+        yield finding("missing-storage", why, offset=known[key].offset)
+    unknown = keys_of(pickled) - known.keys()
     places = yield from _storages(source, order, known, unknown, keys.end, anatomy)
     if order and order[-1] in places:
         yield from _tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
+
+
+def _object(source: Source, at: int, own: bytes, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+    """The pickle of what was saved; ``own`` are the first two bytes of the file."""
+    pickled = yield from read_judged(source, at, source.size, anatomy)
+    if source.read(at, 2) != own and own[:1] == b"\x80":
+        yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
+    guard = Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED
+    anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
+    why = (
+        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
+        " checked, not its names and numbers"
+    )
+    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
+    scalars(pickled.value, anatomy)
+    return pickled
 
 
 def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
@@ -86,27 +80,31 @@ def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
-    if (
-        type(number.value) is not int
-        or number.value != _NUMBER
-        or type(protocol.value) is not int
-        or protocol.value != _PROTOCOL
-    ):
+    if not _is_int(number.value, _NUMBER) or not _is_int(protocol.value, _PROTOCOL):
         yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
-    info = system.value if isinstance(system.value, dict) else {}
-    sizes = info.get("type_sizes")
-    sizes = sizes if isinstance(sizes, dict) else {}
-    good = info.get("protocol_version") == _PROTOCOL and type(info.get("little_endian")) is bool
-    if (
-        not good
-        or (sizes.get("short"), sizes.get("int")) != (2, 4)
-        or sizes.get("long") not in (4, 8)
-        or len(sizes) != 3
-        or len(info) != 3
-    ):
+    if not _is_system(system.value):
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
     yield from _usual(source, system.end, anatomy)
     return system.end
+
+
+def _is_int(value: Any, wanted: int) -> bool:
+    return type(value) is int and value == wanted
+
+
+def _is_system(info: Any) -> bool:
+    """Whether a value is torch's record of the writer's protocol, byte order and sizes of types."""
+    if not isinstance(info, dict) or len(info) != 3:
+        return False
+    sizes = info.get("type_sizes")
+    return (
+        info.get("protocol_version") == _PROTOCOL
+        and type(info.get("little_endian")) is bool
+        and isinstance(sizes, dict)
+        and len(sizes) == 3
+        and (sizes.get("short"), sizes.get("int")) == (2, 4)
+        and sizes.get("long") in (4, 8)
+    )
 
 
 def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
@@ -114,23 +112,18 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
     right, and loaders ignore it.
     """
     what, usual = "the magic number, the protocol and the sizes of the system's types", list[bytes]()
-    for p in range(2, 6):
-        for long in (8, 4):
-            info = {
-                "protocol_version": _PROTOCOL,
-                "little_endian": True,
-                "type_sizes": {"short": 2, "int": 4, "long": long},
-            }
-            usual.append(b"".join(encoded(v, p) or b"" for v in (_NUMBER, _PROTOCOL, info)))
+    for protocol, long in product(range(2, 6), (8, 4)):
+        sizes = {"short": 2, "int": 4, "long": long}
+        info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": sizes}
+        usual.append(b"".join(encoded(v, protocol) or b"" for v in (_NUMBER, _PROTOCOL, info)))
     usual = [u for u in usual if len(u) == end]
     if not usual:  # of a protocol that torch does not use itself
         anatomy.explain(0, end, what, Guard.UNPROTECTED)
         return
     order = usual[0].index(b"\x88")
     yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy)
-    anatomy.explain(
-        order, min(1, end - order), "the byte order of the writer, which loaders ignore", Guard.UNPROTECTED
-    )
+    loose = "the byte order of the writer, which loaders ignore"
+    anatomy.explain(order, min(1, end - order), loose, Guard.UNPROTECTED)
     yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy)
 
 
@@ -142,44 +135,30 @@ def _storages(
     """
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
+    short = f"the file has {source.size:,} bytes; its pickles describe"
     if end > source.size and known.keys() >= set(order):
-        raise Damage(
-            "truncated", f"the file has {source.size:,} bytes; its pickles describe {end:,}", source.size
-        )
+        raise Damage("truncated", f"{short} {end:,}", source.size)
     for key in order:
-        s = known.get(key)
-        if (
-            s is None and key in unknown
-        ):  # said already; without its element size nothing behind it can be found
-            return places
-        if s is None:  # torch.load stops here, too
-            raise Damage(
-                "extra-storage",
-                f"storage {key[:80]!r} is in the file, but no tensor refers to it",
-                at,
-                Severity.ERROR,
-            )
+        s, title = known.get(key), f"storage {key[:80]!r}"
+        if s is None:
+            if key in unknown:  # reported already; without its element size nothing behind it can be found
+                return places
+            why = f"{title} is in the file, but no tensor refers to it"  # torch.load stops here, too
+            raise Damage("extra-storage", why, at, Severity.ERROR)
         if at + 8 > source.size:
             raise Damage("truncated", "the file ends before its storages do", source.size)
         count = int.from_bytes(source.read(at, 8), "little")
         if count != s.numel:
-            yield finding(
-                "storage-size",
-                f"storage {key[:80]!r} says it has {count:,} elements, its tensors say {s.numel:,}",
-                offset=at,
-            )
+            why = f"{title} says it has {count:,} elements, its tensors say {s.numel:,}"
+            yield finding("storage-size", why, offset=at)
         places[key] = Place(at + 8, s.nbytes)
-        anatomy.explain(at, 8, f"storage {key[:80]!r}: its number of elements, which its tensors repeat")
-        anatomy.explain(
-            at + 8, s.nbytes, f"storage {key[:80]!r}: the format has no checksum", Guard.UNPROTECTED
-        )
+        anatomy.explain(at, 8, f"{title}: its number of elements, which its tensors repeat")
+        anatomy.explain(at + 8, s.nbytes, f"{title}: the format has no checksum", Guard.UNPROTECTED)
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
     elif at > source.size:
-        raise Damage(
-            "truncated", f"the file has {source.size:,} bytes; its pickles describe {at:,}", source.size
-        )
+        raise Damage("truncated", f"{short} {at:,}", source.size)
     return places
 
 
@@ -191,14 +170,10 @@ def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))
     start = source.size - run
-    if (
-        512 <= run < window and -start % _PAGE < 16
-    ):  # a value may itself end in zero bytes just before the page
-        yield finding(
-            "zero-tail",
-            f"the last {run:,} bytes are zero, from a page boundary inside the last storage on",
-            offset=start,
-        )
+    at_page = -start % _PAGE < 16  # a value may itself end in zero bytes just before the page
+    if 512 <= run < window and at_page:
+        why = f"the last {run:,} bytes are zero, from a page boundary inside the last storage on"
+        yield finding("zero-tail", why, offset=start)
 
 
 FORMAT = Format(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
@@ -21,7 +22,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import named
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, Place, extent
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
@@ -102,19 +103,16 @@ def _unused(
             why = f"nothing refers to tensor {key[:80]!r}"
             yield finding("extra-storage", why, offset=found["tensors"][0])
     used = referred | {t.storage for t in made.values()}
-    for key, (_, _, root) in places.items():
-        if key not in used and not root:
+    for key, storage in places.items():
+        if key not in used and not storage.root:
             why = f"nothing refers to storage {key[:80]!r}"
             yield finding("extra-storage", why, offset=found["storages"][0])
 
 
 def _end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
     if pickled.end != stop:
-        yield finding(
-            "trailing-data",
-            f"member {name!r} has {stop - pickled.end:,} bytes after its pickle",
-            offset=pickled.end,
-        )
+        why = f"member {name!r} has {stop - pickled.end:,} bytes after its pickle"
+        yield finding("trailing-data", why, offset=pickled.end)
 
 
 def _count(
@@ -135,24 +133,31 @@ def _is_key(value: Any) -> bool:
 def _item(
     source: Source, at: int, stop: int, name: str, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
+    """A tuple of a key, a location or the key of a storage, and a class; and where it ends."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     v = pickled.value
     good = type(v) is tuple and len(v) == 3 and _is_key(v[0]) and type(v[2]) is Global
-    if not good or not (
-        v[1] is None or type(v[1]) is str or _is_key(v[1])
-    ):  # a location, or the key of a storage
+    if not good or not (v[1] is None or type(v[1]) is str or _is_key(v[1])):
         raise Damage("bad-pickle", f"an item of member {name!r} is not the tuple that torch writes", at)
     return v, pickled.end
 
 
-Places = dict[str, tuple[str, Place, bool]]
+class _Storage(NamedTuple):
+    """A storage of the archive; a ``root`` is one that others are views of."""
+
+    dtype: str
+    offset: int
+    nbytes: int
+    root: bool = False
+
+
+Places = dict[str, _Storage]
+"""Key -> its storage."""
 """Key of a storage -> its element type, its place, and whether others are views of it."""
 
 
 def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
-    """A count; per storage (key, location, class), an int64 count and the elements; then a list of views
-    (key, key of the root, start, elements).
-    """
+    """A count; per storage (key, location, class), an int64 count and the elements; then a list of views."""
     places: Places = {}
     n, end = yield from _count(source, at, stop, 20, "storages", anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
@@ -161,51 +166,42 @@ def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator
         dtype = STORAGES.get(cls.name.removesuffix("Storage"))
         if dtype is None:  # nothing behind it can be found
             raise Damage("unknown-dtype", f"storage {key} has the unknown class {str(cls)[:120]}", end)
-        anatomy.explain(
-            end, data - end, f"storage {key}: a pickle of its key, location and class", Guard.UNPROTECTED
-        )
+        what = f"storage {key}: a pickle of its key, location and class"
+        anatomy.explain(end, data - end, what, Guard.UNPROTECTED)
         count = int.from_bytes(source.read(data, 8), "little") if data + 8 <= stop else _HUGE
-        nbytes, end = count * ITEMSIZE[dtype], data + 8 + count * ITEMSIZE[dtype]
+        nbytes = count * ITEMSIZE[dtype]
+        end = data + 8 + nbytes
         if end > stop:
-            raise Damage(
-                "storage-size",
-                f"storage {key} says it has {count:,} elements; its member has no room for them",
-                data,
-            )
+            why = f"storage {key} says it has {count:,} elements; its member has no room for them"
+            raise Damage("storage-size", why, data)
         if str(key) in places:
             yield finding("bad-header", f"storage {key} is there twice", offset=data)
-        places[str(key)] = (dtype, Place(data + 8, nbytes), False)
-        anatomy.explain(
-            data, 8, f"storage {key}: its number of elements, from which the next one's place follows"
-        )
+        places[str(key)] = _Storage(dtype, data + 8, nbytes)
+        what = f"storage {key}: its number of elements, from which the next one's place follows"
+        anatomy.explain(data, 8, what)
         anatomy.explain(data + 8, nbytes, f"storage {key}: the format has no checksum", Guard.UNPROTECTED)
     views = yield from read_judged(source, end, stop, anatomy, first=_SMALL)
-    anatomy.explain(
-        end,
-        stop - end,
-        "member 'storages': a pickle of the storages that are views of others",
-        Guard.UNPROTECTED,
-    )
-    for view in views.value if type(views.value) is list else (None,):
-        if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
-            raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
-        key, root, start, count = view
-        dtype, place, _ = places.get(str(root), ("", Place(None, 0), False))
-        if not dtype or (start + count) * ITEMSIZE[dtype] > place.nbytes:
-            yield finding(
-                "tensor-out-of-bounds",
-                f"storage {key} is a view of storage {root}, which is not there or too small",
-                offset=end,
-            )
-            continue
-        places[str(root)] = (dtype, place, True)
-        places[str(key)] = (
-            dtype,
-            Place((place.offset or 0) + start * ITEMSIZE[dtype], count * ITEMSIZE[dtype]),
-            False,
-        )
+    what = "member 'storages': a pickle of the storages that are views of others"
+    anatomy.explain(end, stop - end, what, Guard.UNPROTECTED)
+    yield from _views(views.value, places, end)
     yield from _end("storages", views, stop)
     return places
+
+
+def _views(views: Any, places: Places, at: int) -> Iterator[Finding]:
+    """Add the storages that are views of others: (key, key of the root, start, elements) each."""
+    for view in views if type(views) is list else (None,):
+        if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
+            raise Damage("bad-pickle", "the list of storages that are views is damaged", at)
+        key, root, start, count = view
+        whole = places.get(str(root))
+        if whole is None or (start + count) * ITEMSIZE[whole.dtype] > whole.nbytes:
+            why = f"storage {key} is a view of storage {root}, which is not there or too small"
+            yield finding("tensor-out-of-bounds", why, offset=at)
+            continue
+        item = ITEMSIZE[whole.dtype]
+        places[str(root)] = whole._replace(root=True)
+        places[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
 
 
 def _tensors(
@@ -216,53 +212,47 @@ def _tensors(
     """
     made: dict[str, Tensor] = {}
     n, end = yield from _count(source, at, stop, 32, "tensors", anatomy)
-    anatomy.explain(
-        at,
-        stop - at,
-        "member 'tensors': keys, sizes and strides, checked against the storages' sizes only",
-        Guard.UNPROTECTED,
-    )
+    what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"
+    anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     for _ in range(n):
         (key, storage, _), here = yield from _item(source, end, stop, "tensors", anatomy)
-        dims = (
-            struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
-        )  # the other four bytes are whatever lay there
+        # the other four bytes are whatever lay there
+        dims = struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
         end = here + 16 + 16 * dims
         if not 0 <= dims <= 64 or end > stop:
             raise Damage("bad-header", f"tensor {key} says it has {dims} dimensions", here)
         numbers = struct.unpack(f"<{2 * dims + 1}q", source.read(here + 8, end - here - 8))
         if str(key) in made or str(key) in places:
             yield finding("duplicate-tensor", f"tensor {key} is there twice", offset=here)
-        dtype, place, _ = places.get(str(storage), ("", Place(None, 0), False))
         if storage is None:  # a tensor that never had elements
             made[str(key)] = Tensor("", "", (), 0)
-        elif not dtype:
-            yield finding(
-                "missing-storage",
-                f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there",
-                offset=here,
-            )
-        else:
-            shape, stride, first = numbers[:dims], numbers[dims:-1], numbers[-1]
-            need = extent(shape, stride, first) * ITEMSIZE[dtype] if min(numbers) >= 0 else _HUGE
-            if not dims:  # before 0.4, a tensor without dimensions had no elements
-                shape, need = (0,), 0
-            nbytes = ITEMSIZE[dtype] * math.prod(shape)
-            if need > place.nbytes or nbytes > _HUGE:
-                yield finding(
-                    "tensor-out-of-bounds",
-                    f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}",
-                    offset=here,
-                )
-                continue
-            made[str(key)] = Tensor(
-                "", dtype, shape, nbytes, (place.offset or 0) + first * ITEMSIZE[dtype], str(storage)
-            )
+            continue
+        try:
+            made[str(key)] = _tensor(key, storage, numbers, places)
+        except Damage as e:
+            yield replace(e.finding, offset=here)
     if end != stop:
-        yield finding(
-            "trailing-data", f"member 'tensors' has {stop - end:,} bytes after its last tensor", offset=end
-        )
+        why = f"member 'tensors' has {stop - end:,} bytes after its last tensor"
+        yield finding("trailing-data", why, offset=end)
     return made
+
+
+def _tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
+    """A tensor by its sizes, its strides and its first element. Raises Damage when its storage lacks it."""
+    place = places.get(str(storage))
+    if place is None:
+        why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
+        raise Damage("missing-storage", why)
+    dims, item = len(numbers) // 2, ITEMSIZE[place.dtype]
+    shape, stride, first = numbers[:dims], numbers[dims:-1], numbers[-1]
+    need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
+    if not dims:  # before 0.4, a tensor without dimensions had no elements
+        shape, need = (0,), 0
+    nbytes = item * math.prod(shape)
+    if need > place.nbytes or nbytes > _HUGE:
+        why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
+        raise Damage("tensor-out-of-bounds", why)
+    return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
 
 
 FORMAT = Format(
