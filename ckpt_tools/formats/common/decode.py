@@ -80,12 +80,10 @@ class _Decoding:
 
     def digest(self) -> bytes:
         open_ended = self.size is None and self.out.count > self.limit
-        good = (
-            not open_ended
-            if self.short
-            else open_ended or (self.good and self.ended() and self.size in (None, self.out.count))
-        )
-        return _GOOD if good else b""
+        if self.short:
+            return b"" if open_ended else _GOOD
+        whole = self.good and self.ended() and self.size in (None, self.out.count)
+        return _GOOD if open_ended or whole else b""
 
 
 class _Sink:
@@ -141,18 +139,18 @@ def decoding(
     anatomy: Anatomy,
     codec: str,
     what: str,
-    offset: int,
-    length: int,
+    extent: Extent,
     size: int | None,
     ceiling: int | None = None,
 ) -> Iterator[Finding]:
-    """The content level's part: ``length`` bytes at ``offset`` must decode, to ``size`` bytes if that is
-    known and no more than ``ceiling`` if that is.
+    """The content level's part: the bytes of ``extent`` must decode, to ``size`` bytes if that is known and
+    no more than ``ceiling`` if that is.
 
     That is a Sum, so that every byte is read once and in bounded memory, but no checksum: its second reading
     covers nothing, so it counts for no coverage.
     Yields ``too-complex`` once the file has used up what may come out of it.
     """
+    offset, length = extent.offset, extent.length
     weight, total = _SLOW.get(codec, 1), most(source)
     if codec in ("zlib", "gzip"):
         ceiling = RATIO * length
@@ -160,27 +158,15 @@ def decoding(
     limit = max(RATIO // weight * length, _GUESS) if sure is None else sure
     if anatomy.decoded + weight * limit > total:
         if anatomy.decoded <= total:
-            why = (
-                f"{what}: {codec} data that may decode into {limit} bytes; from here on none in this file is"
-                " decoded"
-            )
-            yield finding("too-complex", why, offset=offset)
+            why = f"{what}: {codec} data that may decode into {limit} bytes"
+            yield finding("too-complex", f"{why}; from here on none in this file is decoded", offset=offset)
         anatomy.decoded = total + 1
         return
     anatomy.decoded += weight * limit
-    made, goal = (
-        partial(_Decoding, size, limit, _FEEDS[codec]),
-        f" into {size} bytes" if size is not None else "",
-    )
-    one = Sum(
-        f"{what}: {codec} data that must decode{goal}",
-        _GOOD,
-        (Extent(offset, length),),
-        offset,
-        otherwise=(),
-        hash=made,
-        code="bad-compression",
-    )
+    made = partial(_Decoding, size, limit, _FEEDS[codec])
+    goal = f" into {size} bytes" if size is not None else ""
+    why = f"{what}: {codec} data that must decode{goal}"
+    one = Sum(why, _GOOD, (extent,), offset, otherwise=(), hash=made, code="bad-compression")
     anatomy.sums.append(one)
     if sure is None:  # decoded once more, as a Sum leads to one code only
         why = f"{what}: {codec} data within the {limit} bytes that are decoded of it"

@@ -80,25 +80,19 @@ def _integer(digits: str) -> int:
 def _refused(e: JSONDecodeError, text: str) -> Damage:
     """The reader's complaint as damage: cut short, continued with something else, or neither."""
     rest = text[e.pos :].strip(" \t\r\n")
-    at = len(text[: e.pos].encode())
-    cut = (
-        not rest
-        or rest == "-"
-        or e.msg.startswith("Unterminated string")
-        or any(w.startswith(rest) for w in _LITERALS)
-    )
-    if cut or (e.msg.startswith("Invalid \\") and len(text) - e.pos < 8):
-        size = at if not rest else len(text.encode())
+    at, size = len(text[: e.pos].encode()), len(text.encode())
+    unfinished = rest in ("", "-") or any(word.startswith(rest) for word in _LITERALS)
+    escape = e.msg.startswith("Invalid \\") and len(text) - e.pos < 8
+    if unfinished or escape or e.msg.startswith("Unterminated string"):
+        size = size if rest else at
         return Damage("truncated", f"the JSON text ends at byte {size} in the middle ({e.msg[:80]})", size)
+    only_zeros = not rest.strip("\0")
     if e.msg == "Extra data":
-        what = "zero bytes" if not rest.strip("\0") else "bytes"
-        return Damage(
-            "trailing-data", f"{len(text.encode()) - at} {what} follow the end of the JSON value", at
-        )
-    if not rest.strip("\0"):
-        return Damage(
-            "bad-header", f"zero bytes from byte {at} to the end, in the middle of the JSON text", at
-        )
+        what = "zero bytes" if only_zeros else "bytes"
+        return Damage("trailing-data", f"{size - at} {what} follow the end of the JSON value", at)
+    if only_zeros:
+        why = f"zero bytes from byte {at} to the end, in the middle of the JSON text"
+        return Damage("bad-header", why, at)
     return Damage("bad-header", f"not JSON: {e.msg[:80]} ({rest[:20]!r})", at)
 
 
@@ -107,24 +101,15 @@ def read_json(source: Source, found: list[Finding]) -> Text:
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
-        raise Damage(
-            "too-complex", f"{source.size} bytes of JSON: files of more than {MAX_SIZE} are not read", 0
-        )
+        why = f"{source.size} bytes of JSON: files of more than {MAX_SIZE} are not read"
+        raise Damage("too-complex", why, 0)
     data = source.read(0, source.size)
     return Text(parse(data, found), data)
 
 
 def parse(data: bytes, found: list[Finding]) -> object:
     """JSON text as a value. Raises Damage, whose offsets count from the beginning of ``data``."""
-    if not data.strip(b"\0"):
-        raise Damage("zero-filled", f"all {len(data)} bytes are zero", 0)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as e:
-        cut = e.end == len(data) and e.reason == "unexpected end of data"
-        raise Damage("truncated" if cut else "bad-header", "the text is not UTF-8", e.start) from None
-    if text[0] == "\ufeff":
-        raise Damage("bad-header", "the text begins with a byte order mark, which Python's json refuses", 0)
+    text = _decoded(data)
     _bound(data)
     twice: list[str] = []
 
@@ -142,19 +127,26 @@ def parse(data: bytes, found: list[Finding]) -> object:
     except json.JSONDecodeError as e:
         raise _refused(e, text) from None
     except (RecursionError, MemoryError):
-        raise Damage(
-            "too-complex", "nested too deep, or too large, for this Python", 0, Severity.ERROR
-        ) from None
+        why = "nested too deep, or too large, for this Python"
+        raise Damage("too-complex", why, 0, Severity.ERROR) from None
     if twice:
         at = max(0, data.rfind(json.dumps(twice[0], ensure_ascii=False).encode("utf-8", "surrogatepass")))
-        found.append(
-            finding(
-                "duplicate-key",
-                f"{twice[0][:200]!r} occurs twice in one object; readers take the last one",
-                offset=at,
-            )
-        )
+        why = f"{twice[0][:200]!r} occurs twice in one object; readers take the last one"
+        found.append(finding("duplicate-key", why, offset=at))
     return value
+
+
+def _decoded(data: bytes) -> str:
+    if not data.strip(b"\0"):
+        raise Damage("zero-filled", f"all {len(data)} bytes are zero", 0)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        cut = e.end == len(data) and e.reason == "unexpected end of data"
+        raise Damage("truncated" if cut else "bad-header", "the text is not UTF-8", e.start) from None
+    if text[0] == "\ufeff":
+        raise Damage("bad-header", "the text begins with a byte order mark, which Python's json refuses", 0)
+    return text
 
 
 def mapping(value: object) -> Mapping[str, object]:

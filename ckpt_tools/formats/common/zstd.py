@@ -1,4 +1,4 @@
-"""Zstandard frames, walked block by block without decoding them (_decode.py does that), and the package that
+"""Zstandard frames, walked block by block without decoding them (decode.py does that), and the package that
 decodes them.
 
 Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
@@ -45,15 +45,22 @@ def stream(sink: Any, piece: int) -> Callable[[Any], object]:
     return write
 
 
-def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
-    """(length of the frame header, size of the content if it says, window size, whether a checksum follows
-    the last block).
+class _Header(NamedTuple):
+    """A frame header of ``length`` bytes: size of the content (None: it does not say), bytes of history, and
+    whether a checksum follows the last block.
     """
+
+    length: int
+    size: int | None
+    window: int
+    summed: bool
+
+
+def _header(source: Source, offset: int, length: int) -> _Header:
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
-        raise Damage(
-            "bad-header", f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}", offset
-        )
+        why = f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}"
+        raise Damage("bad-header", why, offset)
     if len(head) < 6:
         raise Damage("truncated", f"a zstd frame of {length} bytes", offset + length)
     flags = head[4]
@@ -69,7 +76,8 @@ def _header(source: Source, offset: int, length: int) -> tuple[int, int | None, 
         raise Damage("bad-header", "a zstd frame that needs a dictionary", offset + 5)
     size = int.from_bytes(head[end - width : end], "little") + (256 if width == 2 else 0) if width else None
     base = 1 << 10 + (head[5] >> 3)
-    return end, size, (size or 0) if single else base + (base >> 3) * (head[5] & 7), bool(flags & 4)
+    window = (size or 0) if single else base + (base >> 3) * (head[5] & 7)
+    return _Header(end, size, window, bool(flags & 4))
 
 
 def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:

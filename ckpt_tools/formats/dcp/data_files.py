@@ -160,6 +160,7 @@ def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
     planner.
     """
     anatomy.keys.add(p.fqn)
+    title = f"the object {p.fqn[:200]!r}"
     head = source.read(p.start, min(64, p.length))
     tail = source.read(p.start + p.length - 22, 22) if p.length >= 22 else b""
     if head.startswith(b"PK\3\4") or tail.startswith(_END):
@@ -167,35 +168,19 @@ def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
         anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in held)
         _remember(source, anatomy, p, head)
         return
-    anatomy.explain(
-        p.start,
-        p.length,
-        f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked",
-        Guard.UNPROTECTED,
-    )
+    what = f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked"
+    anatomy.explain(p.start, p.length, what, Guard.UNPROTECTED)
     if not head.strip(b"\0"):
-        yield finding(
-            "zero-filled",
-            f"the object {p.fqn[:200]!r} begins with {len(head)} zero bytes instead of an archive",
-            offset=p.start,
-        )
+        why = f"{title} begins with {len(head)} zero bytes instead of an archive"
+        yield finding("zero-filled", why, offset=p.start)
     elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        yield finding(
-            "not-checksummed",
-            f"the object {p.fqn[:200]!r} is a plain pickle, which has no checksum",
-            offset=p.start,
-        )
+        why = f"{title} is a plain pickle, which has no checksum"
+        yield finding("not-checksummed", why, offset=p.start)
         yield from pickles(source, anatomy, p.start, p.length)
-    else:
-        yield from unlikely_pickles(
-            source, anatomy, p.start, p.length
-        )  # those of protocols 0 and 1 have no mark
-        yield finding(
-            "wrong-format",
-            f"the object {p.fqn[:200]!r} is no torch.save archive",
-            offset=p.start,
-            severity=Severity.WARNING,
-        )
+    else:  # pickles of protocols 0 and 1 have no mark
+        yield from unlikely_pickles(source, anatomy, p.start, p.length)
+        why = f"{title} is no torch.save archive"
+        yield finding("wrong-format", why, offset=p.start, severity=Severity.WARNING)
 
 
 def _remember(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:

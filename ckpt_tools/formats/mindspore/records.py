@@ -105,48 +105,35 @@ class Content:
         """Content size against dims and type; the loader itself does not compare them (too long corrupts its
         heap).
         """
+        title = f"tensor {self.name[:200]!r}"
         if self.type in OPAQUE:
-            if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
-                yield finding(
-                    "tensor-size",
-                    f"text {self.name[:200]!r} has dims {list(self.dims)} and {self.nbytes} bytes",
-                    offset=self.offset,
-                )
-            elif (
-                self.type == "str"
-                and (
-                    unit := _bad_character(
-                        self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
-                    )
-                )
-                is not None
-            ):
-                yield finding(
-                    "bad-header", f"text {self.name[:200]!r} is not UTF-32", offset=self.offset + unit
-                )
+            yield from self._check_text(reader)
         elif self.type not in self.types:
             if meant := near_miss(self.type, self.types | OPAQUE):
-                yield finding(
-                    "bad-header",
-                    f"tensor {self.name[:200]!r} has type {self.type!r}, one bit away from {meant!r}",
-                    offset=self.offset,
-                )
+                why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
+                yield finding("bad-header", why, offset=self.offset)
             else:
                 yield finding(
-                    "unknown-dtype",
-                    f"tensor {self.name[:200]!r} has the unknown type {self.type!r}",
-                    offset=self.offset,
+                    "unknown-dtype", f"{title} has the unknown type {self.type!r}", offset=self.offset
                 )
         elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
-            text = (
-                f"tensor {self.name[:200]!r}: {self.type} {list(self.shape)} takes {wanted} bytes, the file"
-                f" holds {self.nbytes}"
-            )
+            shape = f"{self.type} {list(self.shape)}"
+            why = f"{title}: {shape} takes {wanted} bytes, the file holds {self.nbytes}"
             # the pieces of a split tensor that were never written look like this: the file is cut at the
             # border of two records
-            yield finding(
-                "truncated" if last and self.nbytes < wanted else "tensor-size", text, offset=self.offset
-            )
+            code = "truncated" if last and self.nbytes < wanted else "tensor-size"
+            yield finding(code, why, offset=self.offset)
+
+    def _check_text(self, reader: Reader) -> Iterator[Finding]:
+        title = f"text {self.name[:200]!r}"
+        if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+            why = f"{title} has dims {list(self.dims)} and {self.nbytes} bytes"
+            yield finding("tensor-size", why, offset=self.offset)
+        elif self.type == "str":
+            raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
+            bad = _bad_character(raw)
+            if bad is not None:
+                yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + bad)
 
 
 class Record(NamedTuple):

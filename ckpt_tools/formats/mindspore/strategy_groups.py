@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -135,10 +136,8 @@ def uneven(strategy: Strategy) -> str:
     for layouts in strategy.by_stage().values():
         counts = {prod(e.devices) for e in layouts}
         if len(counts) > 1:
-            return (
-                f"the parameters of a stage lie on grids of {' and '.join(map(str, sorted(counts)[:4]))}"
-                " devices"
-            )
+            grids = " and ".join(map(str, sorted(counts)[:4]))
+            return f"the parameters of a stage lie on grids of {grids} devices"
     return ""
 
 
@@ -179,26 +178,24 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
     all_layouts = list(layouts)
     counts = {prod(layout.devices) for layout in all_layouts}
     if len(counts) != 1:
-        raise ValueError(
-            f"its parameters lie on grids of {' and '.join(map(str, sorted(counts)[:4]))} devices"
-        )
+        grids = " and ".join(map(str, sorted(counts)[:4]))
+        raise ValueError(f"its parameters lie on grids of {grids} devices")
     count = counts.pop()
-    splits = [
-        _groups(layout)
-        for layout in {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}
-    ]
-    inside: dict[tuple[int, int], bool] = {}
+    distinct = {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}
+    splits = [_groups(layout) for layout in distinct]
+
+    @cache
+    def lies_inside(small: int, first: int, large: int) -> bool:
+        """Whether one group of a split, known by its first rank, lies in a single one of another split."""
+        return len({splits[large][member][0] for member in splits[small][first]}) == 1
+
     placed, out = bytearray(count), list[tuple[int, ...]]()
     for rank in range(count):
         if placed[rank]:
             continue
-        mine = sorted(splits, key=lambda groups: len(groups[rank]))
-        for small, large in pairwise(mine):
-            pair = id(small[rank]), id(large[rank])
-            if pair not in inside:
-                inside[pair] = all(large[member] is large[rank] for member in small[rank])
-        nested = mine and all(inside[id(small[rank]), id(large[rank])] for small, large in pairwise(mine))
-        group = mine[0][rank] if nested else (rank,)
+        mine = sorted(range(len(splits)), key=lambda i: len(splits[i][rank]))
+        nested = mine and all(lies_inside(s, splits[s][rank][0], large) for s, large in pairwise(mine))
+        group = splits[mine[0]][rank] if nested else (rank,)
         for member in group:
             placed[member] = True
         out.append(group)

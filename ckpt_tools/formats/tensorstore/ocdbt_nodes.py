@@ -57,13 +57,20 @@ class Manifest(NamedTuple):
     versions: list[Versions]
 
 
+class Far(NamedTuple):
+    """A value in a file, with its whole key."""
+
+    key: bytes
+    file: File
+    offset: int
+    length: int
+
+
 class Leaves(NamedTuple):
-    """Values with their whole keys: those that lie in the node, and (key, file, offset, length) of the
-    others.
-    """
+    """Values with their whole keys: those that lie in the node, and those in files."""
 
     inline: list[tuple[bytes, bytes]]
-    far: list[tuple[bytes, File, int, int]]
+    far: list[Far]
 
 
 def _inline_versions(r: Reader, known: Sequence[File], arity: int) -> tuple[list[Root], int]:
@@ -163,25 +170,27 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         raise r.bad(f"height {height}, where {root.height} is expected")
     known = files(r, root.place.file.base)
     n = r.count(MAX_ENTRIES, 1)
-    if (
-        n > FEW_ENTRIES + root.place.length // 3
-    ):  # real entries cost some five bytes even when compressed: what costs none is a bomb
+    # real entries cost some five bytes even when compressed: what costs none is a bomb
+    if n > FEW_ENTRIES + root.place.length // 3:
         raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
     keys, common = _keys(r, n, height > 0, len(root.prefix))
     if keys[0] < root.least[len(root.prefix) :]:
         raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
-    if height:
-        found = places(r, known, n)
-        statistics(r, n)
-        end(r)
-        prefix = root.prefix
-        below = [
-            Root(p, height - 1, prefix + k[:c], prefix + k)
-            for p, k, c in zip(found, keys, common, strict=True)
-            if p is not None
-        ]
-        return below, Leaves([], [])
-    lengths, kinds = r.varints(n), r.take(n)
+    if not height:
+        return [], _values(r, keys, known, root.prefix)
+    found = places(r, known, n)
+    statistics(r, n)
+    end(r)
+    prefix = root.prefix
+    below = zip(found, keys, common, strict=True)
+    return [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in below if p is not None], Leaves(
+        [], []
+    )
+
+
+def _values(r: Reader, keys: Sequence[bytes], known: Sequence[File], prefix: bytes) -> Leaves:
+    """The rest of a leaf: its values. Raises Damage."""
+    lengths, kinds = r.varints(len(keys)), r.take(len(keys))
     if kinds.strip(b"\0\1"):
         raise r.bad("a value that is neither inline nor in a file")
     far = sum(kinds)
@@ -192,11 +201,11 @@ def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
     for key, length, kind in zip(keys, lengths, kinds, strict=True):
         if kind:
             file, offset = next(spots)
-            out.far.append((root.prefix + key, known[file], offset, length))
+            out.far.append(Far(prefix + key, known[file], offset, length))
         else:
-            out.inline.append((root.prefix + key, r.take(length)))
+            out.inline.append((prefix + key, r.take(length)))
     end(r)
-    return [], out
+    return out
 
 
 def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:

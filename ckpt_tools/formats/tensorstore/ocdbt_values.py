@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.json_text import mapping, parse
-from ckpt_tools.formats.tensorstore.ocdbt_record import File
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import Far
 from ckpt_tools.formats.tensorstore.zarr_array import Array, Coding, array_of
 from ckpt_tools.model.finding import Finding
 
@@ -50,9 +50,7 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
-def values_of(
-    far: Iterable[tuple[bytes, File, int, int]], arrays: dict[str, Array | None]
-) -> Iterator[tuple[str, Value]]:
+def values_of(far: Iterable[Far], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
     """Values in files, each with the coding of the nearest array above it."""
     codings: dict[str, Coding | None] = {}
     for key, file, offset, length in far:

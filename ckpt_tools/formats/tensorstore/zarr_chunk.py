@@ -83,7 +83,7 @@ def _compressed(
         )
         size, most = walk(source, offset, length, size)
         if have_zstd():
-            yield from decoding(source, anatomy, codec, what, offset, length, size, most)
+            yield from decoding(source, anatomy, codec, what, Extent(offset, length), size, most)
         else:
             yield needs_zstd(offset, what)
     elif codec == "blosc":
@@ -99,7 +99,7 @@ def _compressed(
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
         kind = f"{codec} data of {what}, with a checksum over what it decodes into"
-        yield from decoding(source, anatomy, codec, what, offset, length, size)
+        yield from decoding(source, anatomy, codec, what, Extent(offset, length), size)
     anatomy.explain(offset, length, kind, Guard.UNPROTECTED)
 
 
