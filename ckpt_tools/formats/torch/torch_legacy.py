@@ -33,8 +33,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", why)
     yield from also_tar(source)
     at = yield from _preamble(source, anatomy)
+    pickled = yield from read_judged(source, at, source.size, anatomy)
     own = source.read(0, 2)
-    pickled = yield from _object(source, at, own, anatomy)
+    yield from _object(source, at, pickled, own, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
     for s in storages(pickled):
@@ -59,9 +60,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from tensors(pickled, places, anatomy)
 
 
-def _object(source: Source, at: int, own: bytes, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+def _object(source: Source, at: int, pickled: Pickled, own: bytes, anatomy: Anatomy) -> Iterator[Finding]:
     """The pickle of what was saved; ``own`` are the first two bytes of the file."""
-    pickled = yield from read_judged(source, at, source.size, anatomy)
     if source.read(at, 2) != own and own[:1] == b"\x80":
         yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
     guard = Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED
@@ -72,7 +72,6 @@ def _object(source: Source, at: int, own: bytes, anatomy: Anatomy) -> Generator[
     )
     anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
-    return pickled
 
 
 def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
