@@ -274,11 +274,11 @@ def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
         elif key not in in_b:
             if b.legible:
                 yield MetadataDifference(key, Change.REMOVED, x, None)
-        elif not _equal(x, y):
+        elif not same_value(x, y):
             yield MetadataDifference(key, Change.CHANGED, x, y)
 
 
-def _equal(x: Scalar, y: Scalar) -> bool:
+def same_value(x: Scalar, y: Scalar) -> bool:
     """Whether two values are the same; True is not 1, and NaN is NaN."""
     if isinstance(x, bool) != isinstance(y, bool):
         return False

@@ -45,7 +45,7 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
     Raises CannotLook when it is not.
     """
     files = {f.path: f for f in planned}
-    for path, now in _stats(list(files)):
+    for path, now in stats(list(files)):
         if isinstance(now, OSError):
             raise CannotLook(
                 f"{path}, which was chosen, cannot be looked at any more: {now.strerror}", _hint(path)
@@ -95,7 +95,7 @@ def _written(
     """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
     young = (p for c in checkpoints for p in c.parts if look.young(p.mtime_ns))
     written = dict(_young(((p.path, p.mtime_ns) for p in young), look))
-    temporary = list(_stats(look.temporary[-STATS:]))
+    temporary = list(stats(look.temporary[-STATS:]))
     written.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
     changed, unknown = _changed(_newest(checkpoints))
     written.update(changed)
@@ -113,7 +113,7 @@ def _changed(front: Sequence[Part]) -> tuple[dict[str, str], dict[str, OSError]]
     """(files that are not as they were listed: path -> how; those that nobody can ask about: path -> why)."""
     before = {p.path: (p.size, p.mtime_ns) for p in front}
     changed, unknown = dict[str, str](), dict[str, OSError]()
-    for path, now in _stats(list(before)):
+    for path, now in stats(list(before)):
         if isinstance(now, FileNotFoundError):
             changed[path] = "it has vanished while ckpt looked"
         elif isinstance(now, OSError):
@@ -178,7 +178,7 @@ def _entered(directory: str, look: Inspection) -> dict[str, str]:
     }
 
 
-def _stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
+def stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
     """Each path with its size and time, or why it has none: one after the other where the file system answers
     at once, else many at a time.
     """

@@ -21,12 +21,12 @@ def suits(source: LocalSource, worth: int = WORTH) -> bool:
     return (
         source.size >= worth
         and sys.platform == "linux"
-        and _kind(source.stat.st_dev) in LOCAL
+        and file_system(source.stat.st_dev) in LOCAL
         and cached(source)
     )
 
 
-def _kind(device: int) -> str:
+def file_system(device: int) -> str:
     """The type of the file system with this device number, "" when it is not among the mounts."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

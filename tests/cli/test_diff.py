@@ -30,7 +30,7 @@ from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
 from ckpt_tools.checksum import BUFFER, digests
 from ckpt_tools.comparison import compare
-from ckpt_tools.comparison.difference import _equal
+from ckpt_tools.comparison.difference import same_value
 from ckpt_tools.comparison.pairs import File, match
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection import digests as digest
@@ -526,13 +526,13 @@ def test_json(tmp_path, capfd):
 
 def test_metadata_values_that_compare_oddly():
     nan = float("nan")
-    assert _equal(nan, nan)
-    assert _equal(1, 1.0)
-    assert _equal(None, None)
-    assert not _equal(True, 1)
-    assert not _equal(0, False)
-    assert not _equal("1", 1)
-    assert not _equal(nan, 1.0)
+    assert same_value(nan, nan)
+    assert same_value(1, 1.0)
+    assert same_value(None, None)
+    assert not same_value(True, 1)
+    assert not same_value(0, False)
+    assert not same_value("1", 1)
+    assert not same_value(nan, 1.0)
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, capfd):

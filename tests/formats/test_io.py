@@ -289,13 +289,13 @@ def test_no_helper_can_be_started(path: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @linux
 def test_the_rule(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mapping._kind(os.makedev(0, 0)) == ""
-    assert mapping._kind(os.stat("/proc/self/mountinfo").st_dev) == "proc"
+    assert mapping.file_system(os.makedev(0, 0)) == ""
+    assert mapping.file_system(os.stat("/proc/self/mountinfo").st_dev) == "proc"
     with LocalSource(path) as source:
         assert not mapping.suits(source)  # too small
-        monkeypatch.setattr(mapping, "_kind", lambda device: "ext4")
+        monkeypatch.setattr(mapping, "file_system", lambda device: "ext4")
         assert mapping.suits(source, worth=MIB) == mapping.cached(source)
-        monkeypatch.setattr(mapping, "_kind", lambda device: "nfs4")
+        monkeypatch.setattr(mapping, "file_system", lambda device: "nfs4")
         assert not mapping.suits(source, worth=MIB)
 
 

@@ -27,7 +27,7 @@ from places import FORMAT_FILES
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip import Record
 from ckpt_tools.formats.torch.canonical import encoded
-from ckpt_tools.formats.torch.serialization_id import _hash, in_order, serialization_id
+from ckpt_tools.formats.torch.serialization_id import in_order, name_hash, serialization_id
 from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
@@ -79,7 +79,7 @@ def sparse_archive(
         raw, data = b"f/" + name.encode(), content
         if name == ".data/serialization_id":
             names = 0
-            for h in in_order([_hash(r[0].encode()) for r in records]):
+            for h in in_order([name_hash(r[0].encode()) for r in records]):
                 names ^= (h + 0x9E3779B9 + (names << 6) + (names >> 2)) & MASK
             data = b"%020d%020d" % (names, digest)
         size = data if isinstance(data, int) else len(data)
@@ -337,7 +337,7 @@ def test_ids_of_real_archives() -> None:
             crcs = [z.getinfo("archive/" + i).CRC for i in names]
         digits = own_digits(data)[1]
         half = 0
-        for h in in_order([_hash(name.encode()) for name in names]):
+        for h in in_order([name_hash(name.encode()) for name in names]):
             half ^= (h + 0x9E3779B9 + (half << 6) + (half >> 2)) & MASK
         assert b"%020d" % half == digits[:20], n
         assert len(crcs) == len(names)

@@ -23,6 +23,7 @@ from run_helpers import CLEAN, megatron, one_file_per_rank
 from ckpt_tools import api, cli, job
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.job import schema
 from ckpt_tools.job.command import EXPORTED, environment, substituted
 from ckpt_tools.job.decision import body_of, failed, read
@@ -315,7 +316,7 @@ def checked_finding() -> Any:
 
 def usable(report: Report) -> None:
     """What later stages do with one."""
-    as_json.dump(as_json._report(report))
+    as_json.shown(report, Anatomy(), {})
     assert (
         report.size + report.bytes_read + report.mtime_ns + report.tensors + report.mode is not None
         and sorted(report.metadata) is not None

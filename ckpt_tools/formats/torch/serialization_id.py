@@ -85,7 +85,7 @@ def _digest_of_names(names: tuple[str, ...]) -> int:
 
 
 def _digest_in_order(names: Iterable[str]) -> int:
-    return _digest(in_order([_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
+    return _digest(in_order([name_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
 
 
 _remembered_digest = lru_cache(8)(_digest_in_order)
@@ -111,7 +111,7 @@ def _folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
             yield r.crc
 
 
-def _hash(data: bytes) -> int:
+def name_hash(data: bytes) -> int:
     """MurmurHash64A with the seed of libstdc++ (hash_bytes.cc)."""
     out, whole = _SEED ^ (len(data) * _MULTIPLIER & _MASK), len(data) & ~7
     for i in range(0, whole, 8):
