@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from os.path import basename, relpath
+from os.path import basename, relpath, split
 from typing import TYPE_CHECKING
 
 from ckpt_tools import formats
@@ -56,8 +56,9 @@ def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]
     ``_same`` does.
     """
     below = len(root if found.tree else root.rpartition("/")[0])
-    files = chain((p.path for p in found.parts), (file.path for file in found.bare), found.copies)
-    if not _any_suspected(files, below):
+    parts = ((p.folder.directory, p.name) for p in found.parts)
+    others = (split(path) for path in chain((file.path for file in found.bare), found.copies))
+    if not _any_suspected(chain(parts, others), below):
         return []
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     sizes = _sizes(found)
@@ -67,19 +68,18 @@ def _named(found: Discovery, root: str, layouts: Layouts, unread: dict[str, str]
     return [rows for rows in by_top.values() if _believed(rows, sizes, unread)]
 
 
-def _any_suspected(files: Iterable[str], below: int) -> bool:
-    """Whether any name in a path may be that of a copy, from its character ``below`` on; a directory is asked
-    about once.
+def _any_suspected(files: Iterable[tuple[str, str]], below: int) -> bool:
+    """Whether any name in a path may be that of a copy, from its character ``below`` on; ``files`` are
+    (directory, name), and a directory is asked about once.
     """
     directories = set[str]()
-    for path in files:
-        above, _, name = path.rpartition("/")
+    for directory, name in files:
         if suspected(name):
             return True
-        if above not in directories:
-            if suspected(above[below:]):
+        if directory not in directories:
+            if suspected(directory[below:]):
                 return True
-            directories.add(above)
+            directories.add(directory)
     return False
 
 
