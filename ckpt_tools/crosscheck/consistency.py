@@ -126,7 +126,7 @@ def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, C
 
 def trackers(
     checkpoints: Sequence[Checkpoint],
-    said: int | str | None,
+    target: int | str | None,
     path: str,
     incomplete: set[str],
     layout: Layout,
@@ -135,20 +135,20 @@ def trackers(
 
     ``incomplete`` are paths of checkpoints that lack parts.
     """
-    if said is None:
+    if target is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         return
-    named = [c for c in checkpoints if layout.tracked(c) == said]
+    named = [c for c in checkpoints if layout.tracked(c) == target]
     if not named:
-        text = f"the tracker names {said}, which is not there{_overwritten(checkpoints, said, layout)}"
+        text = f"the tracker names {target}, which is not there{_overwritten(checkpoints, target, layout)}"
         yield finding("dangling-tracker", text, path=path)
         return
     if all(c.path in incomplete for c in named):
-        text = f"the tracker names {said}, which is damaged or not complete"
+        text = f"the tracker names {target}, which is damaged or not complete"
         yield finding("dangling-tracker", text, path=path)
     newest = _newer([c for c in checkpoints if c.path not in incomplete], named)
     if newest is not None:
-        text = f"the tracker names {said}, but {label(newest)} is there and complete"
+        text = f"the tracker names {target}, but {label(newest)} is there and complete"
         yield finding("stale-tracker", text, path=path)
 
 
@@ -163,15 +163,15 @@ def _newer(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoi
     return max(newer, key=lambda c: c.order, default=None)
 
 
-def _overwritten(checkpoints: Sequence[Checkpoint], said: int | str, layout: Layout) -> str:
+def _overwritten(checkpoints: Sequence[Checkpoint], target: int | str, layout: Layout) -> str:
     """What explains a number that names nothing: 500 over 10000 leaves 50000 where the file is not cut off.
 
     MindIO ACP writes like that.
     """
-    if not isinstance(said, int):
+    if not isinstance(target, int):
         return ""
     tracked = layout.tracked
-    begun = [c for c in checkpoints if (at := tracked(c)) is not None and str(said).startswith(str(at))]
+    begun = [c for c in checkpoints if (at := tracked(c)) is not None and str(target).startswith(str(at))]
     if not begun:
         return ""
     likely = tracked(max(begun, key=lambda c: c.order))

@@ -68,7 +68,7 @@ class _Run:
         self.reports[path] = with_findings(self.reports[path], [f])
 
 
-def across(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
+def crosscheck(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
     """Findings over several files, run by run; those about one file are added to its report."""
     out = [*_incomplete_tensors(s), *_beside_indexes(s)] if whole_tree else []
     judged = {f.path for f in out}

@@ -78,10 +78,10 @@ class _Duplicates:
         if p.size != older.size or self.files.judged.isdisjoint((p.path, older.path)):
             return []
         severity = self._severity(older, p)
-        told = [] if severity is None else list(self._told(self._which(older, p), severity))
-        if not told or not equal(older, p, self.files.session):  # last, because it reads both to the end
+        reported = [] if severity is None else list(self._reported(self._which(older, p), severity))
+        if not reported or not equal(older, p, self.files.session):  # last, because it reads both to the end
             return []
-        return told
+        return reported
 
     def _severity(self, older: Part, p: Part) -> Severity | None:
         """How bad it is that two files are equal; None where they may be."""
@@ -96,7 +96,7 @@ class _Duplicates:
             return Severity.WARNING  # random numbers and what only an index names may repeat
         return severity
 
-    def _told(self, found: _Copy, severity: Severity) -> Iterator[Copied]:
+    def _reported(self, found: _Copy, severity: Severity) -> Iterator[Copied]:
         """What is said of the copy, and of the other where that may as well be it."""
         copy, original, known = found
         same_step = order(copy) == order(original)

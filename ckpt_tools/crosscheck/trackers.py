@@ -35,11 +35,11 @@ def tracker_findings(
         if layout.always_tracked and f"{base}/".startswith(f"{s.root}/"):  # above ROOT nobody looked
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
         return
-    path, said = tracker
-    if isinstance(said, Finding):
-        yield said
+    path, target = tracker
+    if isinstance(target, Finding):
+        yield target
     else:
-        yield from consistency.trackers(checkpoints, said, path, incomplete(), layout)
+        yield from consistency.trackers(checkpoints, target, path, incomplete(), layout)
 
 
 def declared(session: Session, c: Checkpoint) -> str | None:
@@ -59,9 +59,9 @@ def declared(session: Session, c: Checkpoint) -> str | None:
     return None
 
 
-def _names(said: int | str | Finding | None, layout: Layout, c: Checkpoint) -> bool:
+def _names(target: int | str | Finding | None, layout: Layout, c: Checkpoint) -> bool:
     """Whether what a tracker of the layout says is this checkpoint."""
-    return said is not None and not isinstance(said, Finding) and _named(layout, c) == said
+    return target is not None and not isinstance(target, Finding) and _named(layout, c) == target
 
 
 def _named(layout: Layout, c: Checkpoint) -> int | str | None:
@@ -81,32 +81,32 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
         tracker = session.tracker(name, base)
         if tracker is None:
             continue
-        path, said = tracker
-        if said is None or isinstance(said, Finding) or said == "release":
+        path, target = tracker
+        if target is None or isinstance(target, Finding) or target == "release":
             continue
         here = [c for c in chosen if c.parts[0].base == base]
         layout = session.layouts[name]
-        if _found(said, here, layout) is None:
+        if _found(target, here, layout) is None:
             torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
-            yield _rejected(here[0], path, said, _found(said, torn, layout), layout)
+            yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def _found(said: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
+def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
     """The first checkpoint that a tracker of the layout names."""
-    return next((c for c in checkpoints if _named(layout, c) == said), None)
+    return next((c for c in checkpoints if _named(layout, c) == target), None)
 
 
 def _rejected(
-    sibling: Checkpoint, tracker: str, said: int | str, rest: Checkpoint | None, layout: Layout
+    sibling: Checkpoint, tracker: str, target: int | str, rest: Checkpoint | None, layout: Layout
 ) -> Rejected:
     base = sibling.parts[0].base
-    c = replace(rest, unfinished=False) if rest else _gone(sibling, said)
+    c = replace(rest, unfinished=False) if rest else _gone(sibling, target)
     what = missing(layout) if rest else "but nothing of it is there"
-    return Rejected(c, (_damage(tracker, said, what, c.path if rest else base),))
+    return Rejected(c, (_damage(tracker, target, what, c.path if rest else base),))
 
 
-def _damage(tracker: str, said: int | str, what: str, path: str) -> Finding:
-    text = f"{tracker.rpartition('/')[2]} names {said}, so it was finished, {what}"
+def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
+    text = f"{tracker.rpartition('/')[2]} names {target}, so it was finished, {what}"
     return finding("missing-part", text, severity=Severity.ERROR, path=path)
 
 
@@ -127,12 +127,12 @@ def missing(layout: Layout) -> str:
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 
-def _gone(sibling: Checkpoint, said: int | str) -> Checkpoint:
+def _gone(sibling: Checkpoint, target: int | str) -> Checkpoint:
     """A checkpoint of which nothing but its name is left.
 
     The name's last number is its step, or which save it is.
     """
-    digits = re.search(r"(\d{1,18})\D*$", str(said))
+    digits = re.search(r"(\d{1,18})\D*$", str(target))
     number = int(digits[1]) if digits else None
     base = sibling.parts[0].base
     return Checkpoint(
@@ -140,7 +140,7 @@ def _gone(sibling: Checkpoint, said: int | str) -> Checkpoint:
         run=sibling.run,
         kind=Kind.PERIODIC,
         parts=(),
-        path=f"{base}/{said}" if isinstance(said, str) else base,
+        path=f"{base}/{target}" if isinstance(target, str) else base,
         mtime_ns=0,
         step=None if sibling.counted else number,
         epoch_base=sibling.epoch_base,

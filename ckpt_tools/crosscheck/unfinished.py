@@ -87,7 +87,7 @@ def _tracker(s: Session, c: Checkpoint) -> str:
     tracker = s.tracker(layout.name, c.parts[0].base)
     if tracker is None:
         return f"; there is no {layout.tracker}" if layout.tracker and layout.always_tracked else ""
-    said = tracker[1]
-    if said is None or isinstance(said, Finding):
+    target = tracker[1]
+    if target is None or isinstance(target, Finding):
         return "; the tracker cannot be read"
-    return f"; the tracker names {said}"
+    return f"; the tracker names {target}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.crosscheck.crosscheck import across
+from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
@@ -71,7 +71,7 @@ class Verifier(NamedTuple):
             bare, unrecognised = _read_bare(s, self.level)
             # Of what is read in part, copies are compared to their ends all the same.
             deep = self.level if self.sample is None else Level.STRUCTURE
-            findings = [*_beside_the_files(s), *across(s, s.found.tree, deep)]
+            findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
         files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools import __version__
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import json as as_json
 from ckpt_tools.output.page import FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
 
@@ -24,12 +24,12 @@ WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 
 def json(result: Difference) -> str:
     """The JSON of ``ckpt diff``."""
-    return emit_json.dump(
+    return as_json.dump(
         {
             "schema": "ckpt-tools/diff/v1",
             "tool_version": __version__,
-            "a": emit_json.absolute(result.a),
-            "b": emit_json.absolute(result.b),
+            "a": as_json.absolute(result.a),
+            "b": as_json.absolute(result.b),
             "level": str(result.level),
             "same": not result.differs and result.complete,
             "summary": {
@@ -39,17 +39,17 @@ def json(result: Difference) -> str:
                 "seconds": round(result.seconds, 6),
             },
             "files": [_file(f) for f in result.files],
-            "findings": [emit_json.finding(f, across=True) for f in result.findings],
+            "findings": [as_json.finding(f, across=True) for f in result.findings],
         }
     )
 
 
-def _counts(changes: Iterable[object]) -> emit_json.Object:
+def _counts(changes: Iterable[object]) -> as_json.Object:
     found = Counter(map(str, changes))
     return {word.replace("-", "_"): found[word] for word in WORDS}
 
 
-def _file(f: FileDifference) -> emit_json.Object:
+def _file(f: FileDifference) -> as_json.Object:
     return {
         "name": f.name,
         "change": str(f.change),
@@ -60,20 +60,20 @@ def _file(f: FileDifference) -> emit_json.Object:
             {"name": t.name, "change": str(t.change), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
         ],
         "metadata": [
-            {"key": m.key, "change": str(m.change), "a": emit_json.scalar(m.a), "b": emit_json.scalar(m.b)}
+            {"key": m.key, "change": str(m.change), "a": as_json.scalar(m.a), "b": as_json.scalar(m.b)}
             for m in f.metadata
         ],
     }
 
 
-def _report(r: Report | None) -> emit_json.Object | None:
+def _report(r: Report | None) -> as_json.Object | None:
     if r is None:
         return None
-    told = emit_json.fields(r, "path", "format", "size", "verdict")
-    return {**told, "findings": [emit_json.finding(f) for f in r.findings]}
+    told = as_json.fields(r, "path", "format", "size", "verdict")
+    return {**told, "findings": [as_json.finding(f) for f in r.findings]}
 
 
-def _tensor(t: TensorSide | None) -> emit_json.Object | None:
+def _tensor(t: TensorSide | None) -> as_json.Object | None:
     if t is None:
         return None
     return {"dtype": t.dtype, "shape": list(t.shape), "nbytes": t.nbytes, "digest": t.digest}

@@ -58,10 +58,10 @@ class Contradictions:
         parts = c.parts if self.layouts.of(c).committed else planned
         mine = {p.path for p in parts}
         compared = self._compared(candidate, parts)
-        told = self._told(parts, compared)
-        yield from (Contradiction(path, f) for path, f in told if path in mine)
+        reported = self._reported(parts, compared)
+        yield from (Contradiction(path, f) for path, f in reported if path in mine)
         if self.selection.level > Level.STRUCTURE:
-            wrong = {path for path, f in told if f.severity is Severity.ERROR}
+            wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
             yield from (Contradiction(*copied) for copied in copies if copied.path in mine)
         unlike = consistency.signatures(compared, self.session.reports, self.layouts)
@@ -77,7 +77,7 @@ class Contradictions:
         reports = self.session.reports
         return [*parts, *(p for p in neighbours if reports[p.path].verdict is not Verdict.BROKEN)]
 
-    def _told(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
+    def _reported(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
         """(path, finding) where steps, writers or counters in files contradict names or other files."""
         reports = self.session.reports
         return [
