@@ -1,0 +1,239 @@
+"""Which file every rank would load, over parts, groups and evidence built in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Assignment, Resume
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.substitutes import Evidence, Tensors
+
+TOY = Layout(
+    name="toy",
+    title="",
+    pieces=(
+        Piece("model", "model", "{step}/{rank}.pt", replicated_over=("dp",)),
+        Piece("copy", "model", "{step}/copy_{rank}.pt", replicated_over=("dp",)),
+        Piece("optim", "optimizer", "{step}/optim_{rank}.pt", sharded=True),
+        Piece("rng", "rng", "{step}/rng_{rank}.pt", required=False),
+        Piece("log", "log", "{step}/log_{rank}.pt", loaded=False),
+        Piece("index", "metadata", "{step}/index", shared=True),
+        Piece("notes", "notes", "{step}/notes", shared=True, loaded=False),
+        Piece("config", "config", "{step}/config", shared=True, single=True),
+        Piece("backup", "config", "{step}/backup", shared=True, single=True),
+    ),
+    resume=lambda _c, _root: Resume(None),
+    reference="",
+    limits=(),
+)
+NOTHING_KNOWN = Evidence(lambda _part: Tensors("ab"), lambda _rank, _part: ())
+CRC = finding("crc-mismatch", "flipped", offset=3)
+
+
+def part(name: str, rank: int | None = None, **more: object) -> Part:
+    """The file of that name; its piece is what stands before a ``_``."""
+    piece = TOY.piece(name.partition("_")[0])
+    made = Part(f"/run/10/{name}", "toy", piece.name, piece.role, "/run", "/run", "/run/10", step=10, size=1)
+    return made._replace(**{"rank": rank, **more})
+
+
+def models(*ranks: int, name: str = "model") -> list[Part]:
+    return [part(f"{name}_{rank}", rank) for rank in ranks]
+
+
+def assigned(
+    parts: Sequence[Part],
+    world: int,
+    *bad: str,
+    kind: Kind = Kind.PERIODIC,
+    layout: Layout = TOY,
+    sizes: Mapping[str, int] | None = None,
+    why: Finding = CRC,
+    **asked: object,
+) -> Assignment:
+    selection = Selection(layouts=Layouts((layout,)), **asked)  # type: ignore[arg-type]
+    checkpoint = Checkpoint("toy", "/run", kind, tuple(parts), "/run/10", 1, 10)
+    groups = Groups(Topology(world, sizes or {}), selection)
+    return assign(checkpoint, groups, {f"/run/10/{name}": (why,) for name in bad}, NOTHING_KNOWN)
+
+
+def loads(made: Assignment) -> dict[int, list[str]]:
+    return {rank: [load.part.path.rpartition("/")[2] for load in some] for rank, some in made.loads.items()}
+
+
+def codes(made: Assignment) -> list[str]:
+    return [f.code for f in made.findings]
+
+
+def test_every_rank_loads_its_own_files_in_the_order_of_the_layout() -> None:
+    made = assigned([*models(0, 1, name="optim"), *models(1, 0), *models(0, 1, name="log")], 2)
+    assert loads(made) == {0: ["model_0", "optim_0"], 1: ["model_1", "optim_1"]}
+    assert not made.findings and not made.shared
+    assert not any(load.substituted for some in made.loads.values() for load in some)
+
+
+def test_only_ranks_that_are_asked_for_are_assigned() -> None:
+    made = assigned(models(0, 1, 2), 3, ranks=frozenset({1}))
+    assert loads(made) == {1: ["model_1"]} and not made.findings
+
+
+def test_a_damaged_file_is_replaced_by_the_nearest_good_one() -> None:
+    made = assigned(models(0, 1, 2, 3, 4), 5, "model_3", "model_2")
+    assert loads(made) == {n: [f"model_{n if n < 2 else {2: 1, 3: 4, 4: 4}[n]}"] for n in range(5)}
+    assert [load.substituted for rank in range(5) for load in made.loads[rank]] == [False] * 2 + [
+        True,
+        True,
+        False,
+    ]
+    assert loads(assigned(models(0, 1, 2), 3, "model_1"))[1] == ["model_0"]  # of two as near the lower
+
+
+def test_an_own_second_copy_goes_before_another_rank() -> None:
+    parts = [*models(0, 1), part("copy_1", 1)]
+    assert loads(assigned(parts, 2, "model_1"))[1] == ["copy_1"]
+    assert loads(assigned(parts, 2))[1] == ["model_1"]
+    assert loads(assigned(parts, 2, "copy_1"))[1] == ["model_1"]
+
+
+def test_of_two_own_files_that_of_this_node_and_then_the_newer_goes_first() -> None:
+    here, there = (part(f"model_{n}", 1, coords=(("node", n),)) for n in (1, 0))
+    assert loads(assigned([there, here], 2, ranks=frozenset({1})))[1] == ["model_1"]
+    old, new = (part(f"model_{t}", 0, coords=(("world", t),), mtime_ns=t) for t in (4, 8))
+    assert loads(assigned([old, new], 1))[0] == ["model_8"]
+    old, new = (part(f"model_{t}", 0, coords=(("tp", 0),), mtime_ns=t) for t in (4, 8))
+    assert loads(assigned([old, new], 1))[0] == ["model_4"]  # elsewhere time tells nothing
+
+
+def test_what_no_rank_may_stand_in_for() -> None:
+    made = assigned([*models(0, 1), *models(0, 1, name="optim")], 2, "optim_1")
+    assert loads(made) == {0: ["model_0", "optim_0"], 1: ["model_1"]}
+    assert codes(made) == ["crc-mismatch", "missing-rank"]
+    assert made.findings[0].path == "/run/10/optim_1" and made.findings[0].offset == 3
+    assert made.findings[1].ranks == ((1, 1),) and made.findings[1].follows
+    assert made.findings[1].message == "rank 1 has no usable optimizer file"
+    lost = assigned(models(0, name="optim"), 2)
+    assert codes(lost) == ["missing-rank"] and not lost.findings[0].follows
+
+
+def test_a_finding_that_has_a_path_keeps_it() -> None:
+    made = assigned(models(0), 1, "model_0", why=replace(CRC, path="/run/10/other"))
+    assert made.findings[0].path == "/run/10/other"
+
+
+def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
+    parts = [*models(0, 1, 2, 3), *models(0, 1, name="optim")]
+    made = assigned(parts, 4, "model_0", "model_1", "model_2", "model_3")
+    assert not any("model_0" in names for names in loads(made).values())
+    assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
+    last = [(f.ranks, f.follows) for f in made.findings[-2:]]
+    assert last == [(((2, 3),), False), (((0, 3),), True)]
+    assert "nor in their replica groups (the layout replicates it over dp)" in made.findings[-1].message
+
+
+def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:
+    parts = [*models(0, 1), *models(0, name="rng")]
+    assert not assigned(parts, 2).findings
+    assert codes(assigned(parts, 2, "rng_0")) == ["crc-mismatch", "missing-rank"]
+
+
+def test_nobody_knows_of_a_group() -> None:
+    """Where every file was saved that was meant to be, a rank without one needs a replica."""
+    made = assigned(models(0, name="optim"), 3, layout=replace(TOY, committed=True))
+    assert made.groupless == (1, 2) and codes(made) == ["replica-groups-needed"]
+    assert made.findings[0].ranks == ((1, 2),)
+    text = "there is no file in this checkpoint, and no known replica group, for 2 of 3 ranks: 1, 2"
+    assert made.findings[0].message == text
+    (one,) = assigned(models(0, name="optim"), 2, layout=replace(TOY, committed=True)).findings
+    assert one.message == "rank 1 has no file in this checkpoint, and no replica group is known for it"
+    broken = assigned(models(0, 1, name="optim"), 2, "optim_1", layout=replace(TOY, committed=True))
+    assert not broken.groupless and codes(broken) == ["crc-mismatch", "missing-rank"]
+    known = assigned(models(0), 2, "model_0", layout=replace(TOY, committed=True))
+    assert not known.groupless and codes(known) == ["crc-mismatch", "missing-rank", "missing-rank"]
+
+
+def test_members_of_another_group_do_not_stand_in() -> None:
+    made = assigned(models(0, 1, 2, 3), 4, "model_0", sizes={"tp": 2})
+    assert loads(made)[0] == ["model_2"]
+    made = assigned(models(0, 1, 3), 4, sizes={"tp": 2})
+    assert 2 not in loads(assigned(models(1, 3), 4, sizes={"tp": 2}))
+    assert loads(made)[2] == ["model_0"]
+    large = assigned(models(1, 7), 64, ranks=frozenset({0, 6}))  # more ranks than files
+    assert loads(large) == {0: ["model_1"], 6: ["model_7"]}
+
+
+def test_a_rank_that_failed_prefers_a_replica_but_keeps_its_own_file() -> None:
+    failed = {"fault_ranks": frozenset({0, 1})}
+    assert loads(assigned(models(0, 1, 2), 3, **failed)) == {0: ["model_2"], 1: ["model_2"], 2: ["model_2"]}
+    assert loads(assigned(models(0, 1), 2, **failed)) == {0: ["model_0"], 1: ["model_1"]}
+    assert loads(assigned(models(0, 1), 2, "model_0", **failed)) == {0: ["model_1"], 1: ["model_1"]}
+    shard = assigned(models(0, 1, name="optim"), 2, **failed)
+    assert loads(shard) == {0: ["optim_0"], 1: ["optim_1"]}
+    last = assigned(models(0, 1, 2, 3), 4, "model_3", fault_ranks=frozenset({2}))
+    assert loads(last)[3] == ["model_1"]  # farther, but it did not fail
+
+
+def test_what_a_rank_saved_while_it_failed_is_never_loaded() -> None:
+    dying = {"kind": Kind.DYING_GASP, "fault_ranks": frozenset({1})}
+    made = assigned(models(0, 1, 2), 3, **dying)  # type: ignore[arg-type]
+    assert loads(made) == {0: ["model_0"], 1: ["model_0"], 2: ["model_2"]}
+    other = assigned(models(0, 1, 2), 3, "model_2", **dying)  # type: ignore[arg-type]
+    assert loads(other)[2] == ["model_0"]
+    lost = assigned(models(0, 1, name="optim"), 2, **dying)  # type: ignore[arg-type]
+    assert loads(lost) == {0: ["optim_0"]} and codes(lost) == ["fault-rank", "missing-rank"]
+    healthy = assigned(models(0, 1, name="optim"), 2, "optim_0", **dying)  # type: ignore[arg-type]
+    assert codes(healthy)[:2] == ["crc-mismatch", "fault-rank"]
+
+
+def test_files_at_places_of_the_grid() -> None:
+    parts = [part(f"model_{tp}", coords=(("tp", tp),)) for tp in (0, 1)]
+    assert loads(assigned(parts, 4, sizes={"tp": 2})) == {n: [f"model_{n % 2}"] for n in range(4)}
+    first, second = parts[0], part("copy_0", coords=(("tp", 0),))
+    assert loads(assigned([second, first, parts[1]], 2, sizes={"tp": 2}))[0] == ["model_0"]
+
+
+def test_a_file_without_a_place_belongs_to_the_first_rank_and_serves_all() -> None:
+    made = assigned([part("model")], 3)
+    assert loads(made) == {rank: ["model"] for rank in range(3)}
+    assert [made.loads[rank][0].substituted for rank in range(3)] == [False, True, True]
+
+
+def test_what_all_ranks_load() -> None:
+    parts = [*models(0), part("index"), part("notes")]
+    made = assigned(parts, 1)
+    assert [load.part.path for load in made.shared] == ["/run/10/index"] and not made.findings
+    broken = assigned(parts, 1, "index")
+    assert not broken.shared and codes(broken) == ["crc-mismatch"]
+    assert broken.findings[0].path == "/run/10/index"
+    assert not assigned(parts, 1, "notes").findings
+    assert not assigned([part("index")], 2).findings
+
+
+@pytest.mark.parametrize("names", [["config", "backup"], ["backup", "config"]])
+def test_of_copies_one_is_enough(names: list[str]) -> None:
+    parts = [*models(0), *map(part, names)]
+    made = assigned(parts, 1)
+    assert [(load.part.path, load.reason) for load in made.shared] == [("/run/10/config", "")]
+    second = assigned(parts, 1, "config")
+    assert [load.part.path for load in second.shared] == ["/run/10/backup"] and not second.findings
+    assert second.shared[0].reason == "config is not usable; this is a copy"
+    none = assigned(parts, 1, "config", "backup")
+    assert not none.shared and codes(none) == ["crc-mismatch", "crc-mismatch"]
+    assert [f.path for f in none.findings] == ["/run/10/config", "/run/10/backup"]
+
+
+def test_nothing_to_load_is_no_start() -> None:
+    made = assigned(models(0, 1, name="log"), 2)
+    assert codes(made) == ["missing-part"] and made.findings[0].path == "/run/10"
+    assert not made.loads and not made.shared
