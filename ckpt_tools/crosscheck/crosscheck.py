@@ -23,7 +23,7 @@ from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats import names as format_names
-from ckpt_tools.layouts.common.saved_sizes import saved_sizes
+from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import COORDS, Layouts, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.layouts.common.saved_sizes import saved_sizes
-from ckpt_tools.layouts.common.writer import likely_rank, owner
+from ckpt_tools.layouts.common.saved_by import likely_rank, owner, saved_sizes
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report

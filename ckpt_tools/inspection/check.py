@@ -11,10 +11,9 @@ from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, structure
 from ckpt_tools.formats.common.counters import optimizer_step
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
-from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
 
@@ -304,10 +303,18 @@ def _report(
         source.bytes_read if source else 0,
         source.stat.st_mtime_ns if source else 0,
         source.stat.st_mode & 0o7777 if source else 0,
-        regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
+        _regions(anatomy, size),
         tuple(anatomy.stats),
         tuple(anatomy.unlisted),
     )
+
+
+def _regions(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
+    if anatomy.regions is None or size <= 0:
+        return ()
+    from ckpt_tools.inspection.byte_map import regions_of  # only where a map of the bytes was asked for
+
+    return regions_of(anatomy, size)
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:

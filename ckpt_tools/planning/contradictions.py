@@ -10,7 +10,6 @@ from typing import NamedTuple
 from ckpt_tools.crosscheck import attempts, consistency
 from ckpt_tools.crosscheck.duplicates import Copied, same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.crosscheck.unlike import changed
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -67,6 +66,8 @@ class Contradictions:
         unlike = consistency.signatures(compared, self.session.reports, self.layouts)
         for odd, typical in (*unlike, *self.evidence.unlike_replicas(c)):
             if odd.path in mine:
+                from ckpt_tools.crosscheck.unlike import changed  # rare, and a start is faster without it
+
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:

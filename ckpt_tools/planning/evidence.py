@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.layouts.common.redundancy import why_partial
+from ckpt_tools.layouts.common.saved_by import why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level

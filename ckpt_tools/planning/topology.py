@@ -14,7 +14,7 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common import saved_sizes as in_files
+from ckpt_tools.layouts.common import saved_by as in_files
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
@@ -68,7 +67,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     }
     blocking, warnings = list[Unseen](), list[Finding]()
     for row in _rows(s, answer):
-        step = step_in_path(row.path, s.root, s.layouts.names, stepped) if row.step is None else row.step
+        step = _step_of(row, s, stepped)
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):
@@ -76,6 +75,14 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
         else:
             blocking.append(row)
     return blocking, warnings
+
+
+def _step_of(row: Unseen, s: Session, stepped: Collection[str]) -> int | None:
+    if row.step is not None:
+        return row.step
+    from ckpt_tools.layouts.common.directories import step_in_path  # mostly everything was seen
+
+    return step_in_path(row.path, s.root, s.layouts.names, stepped)
 
 
 def _rows(s: Session, answer: Answer) -> Iterator[Unseen]:

@@ -1,4 +1,4 @@
-"""What files say about the job that saved them: how many ranks it had, and its parallel sizes."""
+"""What files say about the job that saved them: its ranks and parallel sizes, and which rank wrote each."""
 
 from __future__ import annotations
 
@@ -68,3 +68,40 @@ def _world(metadata: Metadata) -> int | None:
     if not n and (dp := whole(metadata.get("dp_world_size"))):
         n = dp * (whole(metadata.get("mp_world_size")) or 1)
     return n if n and 0 < n <= _RANKS else None
+
+
+_SURE = {
+    "rank": ("args.rank", "cur_rank"),
+    "tp": ("args.tensor_model_parallel_rank", "args.tp_rank", "tensor_model_parallel_rank", "tp_rank"),
+    "pp": ("args.pipeline_model_parallel_rank", "args.pp_rank", "pipeline_model_parallel_rank", "pp_rank"),
+    "ep": ("args.expert_model_parallel_rank", "expert_model_parallel_rank", "ep_rank"),
+    "dp": ("args.data_parallel_rank", "data_parallel_rank", "dp_rank"),
+}
+"""Rank and coordinates of the writer: Megatron-LM's ``args``, MindIO's ``cur_rank``, and other trainers'."""
+_LIKELY = ("global_rank", "rank_id", "rank")
+"""Also what other things are called (the rank of an adapter's matrices):
+they count where they agree with most names.
+"""
+
+
+def owner(metadata: Metadata) -> dict[str, int]:
+    """The rank and the parallel coordinates of the writer, as far as they are told."""
+    told = {
+        axis: next((n for k in keys if (n := whole(metadata.get(k))) is not None), None)
+        for axis, keys in _SURE.items()
+    }
+    return {axis: n for axis, n in told.items() if n is not None and n >= 0}
+
+
+def likely_rank(metadata: Metadata) -> int | None:
+    """What may be the writer's rank."""
+    return next((n for k in _LIKELY if (n := whole(metadata.get(k))) is not None and n >= 0), None)
+
+
+def why_partial(metadata: Metadata) -> str:
+    """Why a file is no replica of any other, as its own metadata tell; "" where they do not. Files of
+    MindSpore may hold only a part of what their rank had, because other ranks hold the rest.
+    """
+    if metadata.get("remove_redundancy") == "True":
+        return "it was saved with remove_redundancy and lacks what other ranks hold"
+    return ""
