@@ -29,7 +29,7 @@ from _race import arguments, ckpt, once
 from verify_file import MAKE
 
 from ckpt_tools.checksum.compare import default_jobs
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
@@ -55,7 +55,7 @@ def alone(path: str, step: int) -> None:
 
 
 def ours(path: str, io: str) -> None:
-    report = look(path, Level.CONTENT, io=io)[0]
+    report = inspect(path, Level.CONTENT, io=io)[0]
     if report.verdict is not Verdict.OK or report.level is not Level.CONTENT:
         raise SystemExit(f"{path}: {report.verdict}")
 

@@ -167,12 +167,12 @@ def load(payload: Payload, directory: Path) -> None:
 
 def real_files(roots: Iterable[Path], home: Path) -> dict[str, Path]:
     """Copies of all different files that hold pickles, by the path that they have."""
-    from ckpt_tools.inspection.check import look
+    from ckpt_tools.inspection.check import inspect
     from ckpt_tools.model.report import Level
 
     found, seen = dict[str, Path](), set[bytes]()
     for path in sorted(p for root in roots for p in root.rglob("*") if p.is_file() and "bad" not in p.parts):
-        report = look(str(path), Level.STRUCTURE)[0]
+        report = inspect(str(path), Level.STRUCTURE)[0]
         digest = hashlib.sha256(path.read_bytes()).digest()
         if report.format in PICKLED and report.verdict != "broken" and digest not in seen:
             seen.add(digest)
@@ -205,10 +205,10 @@ def ours(payloads: Sequence[Payload], real: dict[str, Path]) -> Row:
 
 def alarm(path: str) -> str:
     """What ckpt-tools says about the pickles of a real file."""
-    from ckpt_tools.inspection.check import look
+    from ckpt_tools.inspection.check import inspect
     from ckpt_tools.model.report import Level
 
-    codes = {f.code for f in look(path, Level.STRUCTURE)[0].findings}
+    codes = {f.code for f in inspect(path, Level.STRUCTURE)[0].findings}
     if codes & {"unsafe-pickle", "unread-pickle"}:
         return "caught"
     return "asked" if "suspect-call" in codes else "missed"

@@ -39,9 +39,9 @@ OURS = """
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import LocalSource
 from ckpt_tools.inspection.tensor_values import values
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 import numpy
-_, anatomy = look(path, Level.STRUCTURE)
+_, anatomy = inspect(path, Level.STRUCTURE)
 with LocalSource(path) as source:
     began, cpu = time.perf_counter(), time.process_time()
     assert not list(values(source, anatomy))

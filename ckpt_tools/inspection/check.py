@@ -55,7 +55,7 @@ checksum covers are to be added.
 Told = Iterator[tuple[Sum, Outcome]]
 
 
-def look(
+def inspect(
     path: str,
     level: Level,
     *,
@@ -78,7 +78,7 @@ def look(
     found.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
-    steps = looking(
+    steps = inspecting(
         path,
         level,
         expect=expect,
@@ -99,7 +99,7 @@ def look(
     raise AssertionError("the content of a file is asked for once")
 
 
-def looking(
+def inspecting(
     path: str,
     level: Level,
     *,
@@ -112,7 +112,7 @@ def looking(
     io: str = "pread",
     hold: bool = False,
 ) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-    """``look``, but for who reads the content: it is asked for with a yield, at most once, and what is sent
+    """``inspect``, but for who reads the content: a yield asks for it, at most once, and what is sent
     back are its mismatches, which may raise as reading does.
 
     With ``hold`` a small file whose content will be asked for is read at once.
@@ -319,4 +319,4 @@ def _regions(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
     """The signature of a file's first ``tensors`` tensors: equal to that of a copy cut at a record border."""
-    return signature(look(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
+    return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])

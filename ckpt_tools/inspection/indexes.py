@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Verdict
@@ -172,7 +172,7 @@ class Indexes:
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Read one file of an index: what it holds, and the files that its claims rest on."""
         opened = time.time_ns()
-        report, anatomy = look(part.path, Level.STRUCTURE, claims=part.claims)
+        report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
         known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
         self.bytes_read += report.bytes_read
         if report.verdict is Verdict.UNKNOWN:

@@ -83,8 +83,8 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     )
     if why := _mixed(env, started):
         return replace(blank(started, why, _TASKS), node=None, nodes=None)
-    if doubt := _doubt(env, started):
-        return settled(blank(started, *doubt))
+    if unclear := _unclear(env, started):
+        return settled(blank(started, *unclear))
     return settled(started)
 
 
@@ -117,7 +117,7 @@ def _mixed(env: Mapping[str, str], s: Started) -> str:
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
-def _doubt(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
+def _unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
     if s.rank is None or s.world_size is None:
         what = seen(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")

@@ -42,7 +42,7 @@ from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
-from ckpt_tools.reading.unseen import HINT, Answer, told, weigh
+from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
@@ -114,7 +114,7 @@ class Planner(Candidates):
             first.path + (f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else "") + f": {first.why}"
         )
         text += f"; without it: {otherwise}" if otherwise else ""
-        unseen = (told(row, self.root) for row in blocking)
+        unseen = (as_finding(row, self.root) for row in blocking)
         plan = replace(
             made or self.nothing(),
             warnings=(*(made.warnings if made else ()), *unseen),

@@ -14,7 +14,7 @@ from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
-from ckpt_tools.inspection.check import look, unreadable
+from ckpt_tools.inspection.check import inspect, unreadable
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report
@@ -83,7 +83,7 @@ class Reader:
         self.stopped = False
         try:
             report, anatomy = away(
-                look,
+                inspect,
                 path,
                 level,
                 expect=expect,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt_tools.cache.codec import pack
 from ckpt_tools.formats import Claim
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import counted
 
@@ -53,7 +53,7 @@ def inspect_file(
     """The report on a file by one thread: many files are read at once."""
     opened_ns = time.time_ns()
     with counted() as read:
-        report, anatomy = look(
+        report, anatomy = inspect(
             request.path,
             request.level,
             expect=request.expect,

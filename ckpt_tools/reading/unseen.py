@@ -34,10 +34,10 @@ class Answer(NamedTuple):
 
 def not_seen(s: Session) -> list[Finding]:
     """Directories that could not be listed, and entries of which nobody can say what they are."""
-    return [told(row, s.root) for row in s.found.unseen]
+    return [as_finding(row, s.root) for row in s.found.unseen]
 
 
-def told(row: Unseen, root: str) -> Finding:
+def as_finding(row: Unseen, root: str) -> Finding:
     """A row as a finding; what belongs to the file system is worth a note."""
     return finding(
         "unreadable", row.why, path=row.path, severity=Severity.NOTE if _of_system(row.path, root) else None
@@ -71,7 +71,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):
-            warnings.append(told(row, s.root))
+            warnings.append(as_finding(row, s.root))
         else:
             blocking.append(row)
     return blocking, warnings

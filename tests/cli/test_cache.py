@@ -348,7 +348,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when the change shows in neither size nor modification time."""
-    root, real = megatron(tmp_path / "run", steps=(20,)), reader.look
+    root, real = megatron(tmp_path / "run", steps=(20,)), reader.inspect
 
     def meddling(path: str, level: Level, **more: Any) -> Any:
         def progress(n: int) -> None:
@@ -359,10 +359,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
         told = more.pop("progress")
         return real(path, level, progress=progress, **more)
 
-    monkeypatch.setattr(reader, "look", meddling)
+    monkeypatch.setattr(reader, "inspect", meddling)
     asked(root)
     assert asked(root).bytes_read > 2 * BIG
-    monkeypatch.setattr(reader, "look", real)
+    monkeypatch.setattr(reader, "inspect", real)
     assert asked(root).bytes_read > 2 * BIG
     assert asked(root).bytes_read <= 10
 

@@ -18,7 +18,7 @@ from run_helpers import megatron
 
 from ckpt_tools import Level, Selection, plan
 from ckpt_tools.checksum import mapped_child
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.storage import stalls
 from ckpt_tools.storage.retry import patiently
 
@@ -210,11 +210,11 @@ def test_a_mapping_helper_that_hangs_is_replaced_by_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = safetensors(tmp_path / "model.safetensors", 4 << 20)
-    sound = look(str(path), Level.CONTENT, io="mmap")[0]
+    sound = inspect(str(path), Level.CONTENT, io="mmap")[0]
     monkeypatch.setattr(mapped_child, "serve", lambda *_: signal.pause())
     monkeypatch.setattr(stalls, "GRACE", 0.0)
     with stalls.limited(0):
-        assert look(str(path), Level.CONTENT, jobs=2, io="mmap")[0] == sound
+        assert inspect(str(path), Level.CONTENT, jobs=2, io="mmap")[0] == sound
 
 
 def test_the_shim_is_what_makes_it_hang(made: Path, root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import warm
 from places import FORMAT_FILES
 
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
@@ -111,5 +111,5 @@ def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_into_is_not_said_to_have_been(tmp_path: Path) -> None:
     path = next((KEYED / "good").glob("aes-gcm.ckpt"))
     shutil.copy(path, tmp_path)
-    report, _ = look(str(tmp_path / path.name), Level.LOAD)
+    report, _ = inspect(str(tmp_path / path.name), Level.LOAD)
     assert (report.verdict, report.level) == (Verdict.OK, Level.CONTENT)

@@ -149,14 +149,14 @@ def test_what_a_dead_copy_leaves_is_read_here(
 ) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
-    here, real = os.getpid(), request.look
+    here, real = os.getpid(), request.inspect
 
     def deadly(path: str, *rest: object, **more: object) -> object:
         if os.getpid() != here and "rank_5/" in path:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(request, "look", deadly)
+    monkeypatch.setattr(request, "inspect", deadly)
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
@@ -93,7 +93,7 @@ def torch_legacy(path: Path) -> None:
 def test_structure_reads_kilobytes(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     path = tmp_path / name
     write(path)
-    report, anatomy = look(str(path), Level.STRUCTURE)
+    report, anatomy = inspect(str(path), Level.STRUCTURE)
     assert report.size >= 2 * GIB
     assert report.verdict is Verdict.OK, report.findings
     assert sum(t.nbytes for t in anatomy.tensors) >= 2 * GIB

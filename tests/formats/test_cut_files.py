@@ -10,7 +10,7 @@ import pytest
 from places import FORMAT_FILES, LAYOUT_TREES
 
 from ckpt_tools import Selection, Verdict, errors, plan, verify
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Level
 
@@ -29,7 +29,7 @@ def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
         size, name = path.stat().st_size, path.relative_to(FORMAT_FILES).parts[0]
         for left in (size - 1, size - 300, size * 3 // 4, size // 2):
             whole = cut(path, left, tmp_path / path.name)
-            shallow, deep = look(str(whole), Level.STRUCTURE)[0], look(str(whole), Level.CONTENT)[0]
+            shallow, deep = inspect(str(whole), Level.STRUCTURE)[0], inspect(str(whole), Level.CONTENT)[0]
             if any(
                 f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or left) >= left
                 for f in shallow.findings
@@ -71,5 +71,5 @@ def test_a_plan_reads_none_of_it(tmp_path: Path) -> None:
         plan(tmp_path / "run", Selection(settle=0))
     assert (
         caught.value.plan is not None
-        and caught.value.plan.bytes_read <= 2 * look(str(path), Level.STRUCTURE)[0].bytes_read
+        and caught.value.plan.bytes_read <= 2 * inspect(str(path), Level.STRUCTURE)[0].bytes_read
     )

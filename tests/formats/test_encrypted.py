@@ -24,7 +24,7 @@ from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decr
 from ckpt_tools.formats.common.format import HEAD, Anatomy
 from ckpt_tools.formats.mindspore import mindspore_encrypted
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.inspection.check import look as verify_look
+from ckpt_tools.inspection.check import inspect as verify_look
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source

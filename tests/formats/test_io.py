@@ -24,7 +24,7 @@ from ckpt_tools.api import verify
 from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mapped, mismatches
 from ckpt_tools.checksum import work as _work
 from ckpt_tools.checksum.sums import xxh3
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
@@ -67,7 +67,7 @@ def codes(report: Report) -> list[str]:
 @linux
 @pytest.mark.parametrize("io", IO)
 def test_all_ways_see_the_same(path: str, io: str) -> None:
-    good, base = look(path, Level.CONTENT, io=io)[0], look(path, Level.CONTENT)[0]
+    good, base = inspect(path, Level.CONTENT, io=io)[0], inspect(path, Level.CONTENT)[0]
     assert good == base
     assert good.verdict is Verdict.OK
     with Path(path).open("r+b") as f:
@@ -75,9 +75,11 @@ def test_all_ways_see_the_same(path: str, io: str) -> None:
         byte = f.read(1)[0]
         f.seek(30 * MIB)
         f.write(bytes([byte ^ 4]))
-    bad = look(path, Level.CONTENT, io=io)[0]
+    bad = inspect(path, Level.CONTENT, io=io)[0]
     assert codes(bad) == ["crc-mismatch"]
-    assert bad == look(path, Level.CONTENT)[0]  # the same numbers, although ranges came back in another order
+    assert (
+        bad == inspect(path, Level.CONTENT)[0]
+    )  # the same numbers, although ranges came back in another order
 
 
 SCRIPT = """
@@ -85,7 +87,7 @@ import os, sys
 from ckpt_tools.storage import worker_processes
 from ckpt_tools.checksum import mapped
 from ckpt_tools.model.report import Level
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 forked, spawned = [], []
 fork, spawn = mapped._forked, mapped._spawned
 mapped._forked = lambda *a: forked.append(1) or fork(*a)
@@ -93,7 +95,7 @@ mapped._spawned = lambda *a: spawned.append(1) or spawn(*a)
 if sys.argv[2:]:
     import threading
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-report, _ = look(sys.argv[1], Level.CONTENT, jobs=3, io="mmap")
+report, _ = inspect(sys.argv[1], Level.CONTENT, jobs=3, io="mmap")
 print(report.verdict, report.bytes_read, len(forked), len(spawned))
 try:
     os.waitpid(-1, 0)
@@ -113,7 +115,7 @@ def test_helpers_are_forked_only_from_a_lone_thread(path: str, threads: bool) ->
     )
     verdict, read, forked, spawned = done.stdout.split("\n")[0].split()
     assert (verdict, int(forked), int(spawned)) == ("ok", 0 if threads else 3, 3 if threads else 0)
-    assert int(read) == look(path, Level.CONTENT)[0].bytes_read
+    assert int(read) == inspect(path, Level.CONTENT)[0].bytes_read
     assert "no child is left" in done.stdout
     assert done.stderr == ""
 
@@ -141,10 +143,10 @@ def test_a_helper_that_dies_is_replaced_by_reading(
             killed.append(pid)
             os.kill(pid, kill)
 
-    report = look(path, Level.CONTENT, jobs=2, io="mmap", progress=progress)[0]
+    report = inspect(path, Level.CONTENT, jobs=2, io="mmap", progress=progress)[0]
     assert len(killed) == (2 if every else 1)
     assert (report.verdict, codes(report)) == (Verdict.OK, [])
-    assert report.bytes_read == look(path, Level.CONTENT)[0].bytes_read  # every byte counts once
+    assert report.bytes_read == inspect(path, Level.CONTENT)[0].bytes_read  # every byte counts once
 
 
 PULLED_AWAY = """
@@ -152,7 +154,7 @@ import os, signal, sys
 from ckpt_tools.storage import worker_processes
 from ckpt_tools.checksum import mapped_child
 from ckpt_tools.model.report import Level
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 update, wait, ends = mapped_child._Crc.update, os.waitpid, []
 def slow(self, view):  # in the helper, which has the range mapped already
     os.truncate(sys.argv[1], 0)
@@ -163,7 +165,7 @@ def waited(pid, options):
     ends.append(done[1])
     return done
 os.waitpid = waited
-report, _ = look(sys.argv[1], Level.CONTENT, jobs=1 + (len(sys.argv) > 2), io="mmap")
+report, _ = inspect(sys.argv[1], Level.CONTENT, jobs=1 + (len(sys.argv) > 2), io="mmap")
 print(report.verdict, *(f.code for f in report.findings), signal.SIGBUS in map(os.WTERMSIG, ends))
 """
 
@@ -194,7 +196,7 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, io: str, to: int) -> Non
             once.append(n)
             subprocess.run([sys.executable, "-c", TRUNCATE, path, str(to)], check=True)
 
-    report = look(path, Level.CONTENT, io=io, progress=progress, jobs=2)[0]
+    report = inspect(path, Level.CONTENT, io=io, progress=progress, jobs=2)[0]
     assert once
     assert (report.verdict, codes(report)) == (Verdict.UNKNOWN, ["in-use"])
 
@@ -211,7 +213,7 @@ def test_a_file_that_is_written_while_it_is_read(path: str, io: str) -> None:
                 f.seek(45 * MIB)
                 f.write(b"other")
 
-    assert codes(look(path, Level.CONTENT, io=io, progress=progress)[0]) == ["in-use"]
+    assert codes(inspect(path, Level.CONTENT, io=io, progress=progress)[0]) == ["in-use"]
 
 
 @linux
@@ -284,7 +286,7 @@ def test_a_helper_without_its_package_leaves_its_ranges_to_us(
 def test_no_helper_can_be_started(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_processes, "alone", lambda: False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert look(path, Level.CONTENT, io="mmap")[0].verdict is Verdict.OK
+    assert inspect(path, Level.CONTENT, io="mmap")[0].verdict is Verdict.OK
 
 
 @linux
@@ -334,11 +336,11 @@ def test_direct_leaves_the_cache_as_it_was(path: str, refused: bool, monkeypatch
     if refused:
         monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY)  # which is refused for a file
     on_disk = cold(path)  # a file system in memory keeps all of it
-    assert look(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
+    assert inspect(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
     assert resident(path) * mmap.PAGESIZE < MIB or not on_disk  # a few at most, which reading ahead may bring
     Path(path).read_bytes()
     full = resident(path)
-    assert look(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
+    assert inspect(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
     assert resident(path) > 0.9 * full  # what others had there stays; a machine short of memory takes some
 
 

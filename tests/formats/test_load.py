@@ -11,7 +11,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
 from ckpt_tools.inspection import loadability as loading
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.loadability import load
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -35,7 +35,7 @@ def test_safetensors_are_loaded_by_their_own_reader() -> None:
 
 
 def test_a_refused_class_is_no_damage() -> None:
-    report, _ = look(str(FORMAT_FILES / "torch_zip/good/namespace.pt"), Level.LOAD)
+    report, _ = inspect(str(FORMAT_FILES / "torch_zip/good/namespace.pt"), Level.LOAD)
     assert (report.verdict, report.level) == (Verdict.UNKNOWN, Level.VALUES)
     said = next(f for f in report.findings if f.code == "not-loaded")
     assert "argparse.Namespace" in said.message and "\x1b" not in said.message

@@ -18,7 +18,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.formats.common.format import Anatomy, Claim, structure
 from ckpt_tools.formats.safetensors import safetensors, safetensors_index
-from ckpt_tools.inspection.check import look
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Finding, Severity
@@ -187,7 +187,7 @@ def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
         found = [
             f
             for name, claim in anatomy.members.items()
-            for f in look(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings
+            for f in inspect(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings
         ]
         assert ("odd-header" not in {f.code for f in found}) is fine
 
@@ -200,7 +200,7 @@ def verified(directory: Path) -> dict[str, set[str]]:
     indexes = Indexes(str(p) for p in directory.glob("*.json"))
     out = {}
     for path in sorted(directory.iterdir()):
-        report, _ = look(str(path), Level.CONTENT, claims=indexes.claims(str(path)))
+        report, _ = inspect(str(path), Level.CONTENT, claims=indexes.claims(str(path)))
         out[path.name] = codes([*report.findings, *indexes.findings.get(str(path), [])])
     return out
 

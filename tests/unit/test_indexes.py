@@ -130,8 +130,8 @@ def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     read = []
     monkeypatch.setattr(
         indexes,
-        "look",
-        lambda path, level, claims: read.append(path) or looking.look(path, level, claims=claims),
+        "inspect",
+        lambda path, level, claims: read.append(path) or looking.inspect(path, level, claims=claims),
     )
     known = Indexes([str(tmp_path / "all.idx")])
     assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))
