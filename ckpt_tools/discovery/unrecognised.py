@@ -74,7 +74,7 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
             if writer := layouts.trace(os.path.relpath(e.path, root)):
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
                 continue
-            if formats.names.known(e.name) or (_OTHERS.fullmatch(e.name) and not _ARCHIVES.fullmatch(e.name)):
+            if _is_other(e.name):
                 continue
             size = _size(e)
             left -= size > 0
@@ -83,6 +83,12 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
                 continue
             if s := _suspect(e, size):
                 yield s
+
+
+def _is_other(name: str) -> bool:
+    """Whether a name says what the file is: it has a format, or is of something else."""
+    other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
+    return formats.names.known(name) or bool(other)
 
 
 def _is_corpus(index: str | None) -> bool:
