@@ -43,6 +43,7 @@ class _Settling:
         sure = [file.place for file in files if file.place.sure]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}
+        self._claimed = {place.home for place in sure if place.home}
         self.explained: set[str] = set()
         self.kept: list[NamedFile] = []
         self.others: list[NamedFile] = []
@@ -67,7 +68,12 @@ class _Settling:
             return place.base not in self.explained
         if place.piece.described:
             return (place.layout.name, place.home) in self._homes
-        return not place.piece.companion or (place.layout.name, place.base) in self._bases
+        if not place.piece.companion:
+            return True
+        # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N
+        if place.home in self._claimed:
+            return (place.layout.name, place.home) in self._homes
+        return (place.layout.name, place.base) in self._bases
 
 
 class _RankDirectory(NamedTuple):

@@ -1,10 +1,11 @@
 """Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves,
-or the user's ``step_N`` and ``epoch_N``; ``random_states_R.pkl`` is written last.
+or the user's ``step_N``, ``checkpoint-N`` and ``epoch_N``; ``random_states_R.pkl`` is written last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -14,6 +15,9 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
+
+DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
+"""Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
 
 
 def _steps(part: Part, _metadata: Metadata) -> Steps:
@@ -78,6 +82,19 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         yield Piece(
             f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer"
         )
+    for name in DIFFUSERS:
+        weights = Piece(f"{name}{mark}", name, "", ST, shared=True, companion=True)
+        at = f"{home}/{name}/diffusion_pytorch_model"
+        index = f"{at}.<safetensors|bin>.index.json"
+        shard = f"{at}-{{shard:05d}}-of-{{of:05d}}"
+        yield replace(weights, template=f"{at}.safetensors")
+        yield replace(weights, template=f"{at}.bin", name=f"{name}_bin{mark}", formats=TORCH)
+        yield replace(weights, template=f"{shard}.safetensors", name=f"{name}_shard{mark}")
+        yield replace(weights, template=index, name=f"{name}_index{mark}", formats=("safetensors_index",))
+        config = replace(weights, template=f"{home}/{name}/config.json", formats=("json_member",))
+        yield replace(config, name=f"{name}_config{mark}", loaded=False)
+    lora = f"{home}/pytorch_lora_weights.safetensors"
+    yield Piece(f"lora{mark}", "model", lora, ST, shared=True, companion=True)
 
 
 LAYOUT = Layout(
@@ -85,8 +102,8 @@ LAYOUT = Layout(
     title="Accelerate save_state",
     pieces=(
         *_pieces("checkpoint_{generation}", ""),
-        *_pieces("step_{step}", "_step"),
-        *_pieces("epoch_{epoch}", "_epoch"),
+        *_pieces("<checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}", "_step"),
+        *_pieces("<epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}", "_epoch"),
     ),
     resume=_resume,
     steps=_steps,
@@ -95,7 +112,7 @@ LAYOUT = Layout(
     reshardable=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "
-        "ProjectConfiguration(automatic_checkpoint_naming) counts saves"
+        "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py"
     ),
     limits=(
         "the number in checkpoint_N counts saves: no step is told",

@@ -63,9 +63,11 @@ def _own_pieces() -> Iterator[Piece]:
     torch, described = partial(Piece, formats=TORCH, shared=True), partial(Piece, shared=True, companion=True)
     yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",), shared=True)
     yield from model_pieces(HOME)
-    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.<pt|bin>")
+    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt")
+    # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
+    yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)
     yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt")
-    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False)
+    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, companion=True)
     yield torch("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
     yield torch("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
     yield torch("args", "args", f"{HOME}/training_args.bin", loaded=False)

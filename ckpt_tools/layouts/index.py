@@ -51,9 +51,9 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     adapter_index:adapter_model.safetensors.index.json bin:pytorch_model.bin
     bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin bin_index:pytorch_model.bin.index.json
     adapter_bin:adapter_model.bin adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
-    adapter_bin_index:adapter_model.bin.index.json optimizer:optimizer.<pt|bin> scheduler:scheduler.pt
-    scaler:scaler.pt rng:rng_state.pth rng_rank:rng_state_{rank}.pth args:training_args.bin
-    config:<config|adapter_config>.json
+    adapter_bin_index:adapter_model.bin.index.json optimizer:optimizer.pt optimizer_bin:optimizer.bin
+    scheduler:scheduler.pt scaler:scaler.pt rng:rng_state.pth rng_rank:rng_state_{rank}.pth
+    args:training_args.bin config:<config|adapter_config>.json
     tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
   tmp-checkpoint-{step}/
     tmp:{name}
@@ -104,7 +104,38 @@ accelerate accelerate
     index:<model.safetensors|pytorch_model.bin>.index.json optimizer:optimizer[_{shard}].bin
     scheduler:scheduler[_{shard}].bin sampler:sampler[_{shard}].bin dataloader:dl_state_dict[_{shard}].bin
     scaler:scaler.pt custom:custom_checkpoint_{shard}.pkl
-  step_{step}/
+  checkpoint_{generation}/unet/
+    unet:diffusion_pytorch_model.safetensors unet_bin:diffusion_pytorch_model.bin
+    unet_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index:diffusion_pytorch_model.<safetensors|bin>.index.json unet_config:config.json
+  checkpoint_{generation}/unet_ema/
+    unet_ema:diffusion_pytorch_model.safetensors unet_ema_bin:diffusion_pytorch_model.bin
+    unet_ema_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index:diffusion_pytorch_model.<safetensors|bin>.index.json unet_ema_config:config.json
+  checkpoint_{generation}/transformer/
+    transformer:diffusion_pytorch_model.safetensors transformer_bin:diffusion_pytorch_model.bin
+    transformer_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index:diffusion_pytorch_model.<safetensors|bin>.index.json transformer_config:config.json
+  checkpoint_{generation}/transformer_ema/
+    transformer_ema:diffusion_pytorch_model.safetensors transformer_ema_bin:diffusion_pytorch_model.bin
+    transformer_ema_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config:config.json
+  checkpoint_{generation}/controlnet/
+    controlnet:diffusion_pytorch_model.safetensors controlnet_bin:diffusion_pytorch_model.bin
+    controlnet_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index:diffusion_pytorch_model.<safetensors|bin>.index.json controlnet_config:config.json
+  checkpoint_{generation}/prior/
+    prior:diffusion_pytorch_model.safetensors prior_bin:diffusion_pytorch_model.bin
+    prior_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index:diffusion_pytorch_model.<safetensors|bin>.index.json prior_config:config.json
+  checkpoint_{generation}/prior_ema/
+    prior_ema:diffusion_pytorch_model.safetensors prior_ema_bin:diffusion_pytorch_model.bin
+    prior_ema_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index:diffusion_pytorch_model.<safetensors|bin>.index.json prior_ema_config:config.json
+  checkpoint_{generation}/
+    lora:pytorch_lora_weights.safetensors
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
     rng_step:random_states_{rank}.pkl model_step:model[_{shard}].safetensors
     model_shard_step:model-{shard:05d}-of-{of:05d}.safetensors bin_step:pytorch_model[_{shard}].bin
     bin_shard_step:pytorch_model-{shard:05d}-of-{of:05d}.bin
@@ -112,7 +143,43 @@ accelerate accelerate
     scheduler_step:scheduler[_{shard}].bin sampler_step:sampler[_{shard}].bin
     dataloader_step:dl_state_dict[_{shard}].bin scaler_step:scaler.pt
     custom_step:custom_checkpoint_{shard}.pkl
-  epoch_{epoch}/
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/unet/
+    unet_step:diffusion_pytorch_model.safetensors unet_bin_step:diffusion_pytorch_model.bin
+    unet_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json unet_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/unet_ema/
+    unet_ema_step:diffusion_pytorch_model.safetensors unet_ema_bin_step:diffusion_pytorch_model.bin
+    unet_ema_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_ema_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/transformer/
+    transformer_step:diffusion_pytorch_model.safetensors transformer_bin_step:diffusion_pytorch_model.bin
+    transformer_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/transformer_ema/
+    transformer_ema_step:diffusion_pytorch_model.safetensors
+    transformer_ema_bin_step:diffusion_pytorch_model.bin
+    transformer_ema_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/controlnet/
+    controlnet_step:diffusion_pytorch_model.safetensors controlnet_bin_step:diffusion_pytorch_model.bin
+    controlnet_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    controlnet_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/prior/
+    prior_step:diffusion_pytorch_model.safetensors prior_bin_step:diffusion_pytorch_model.bin
+    prior_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json prior_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/prior_ema/
+    prior_ema_step:diffusion_pytorch_model.safetensors prior_ema_bin_step:diffusion_pytorch_model.bin
+    prior_ema_shard_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_ema_config_step:config.json
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
+    lora_step:pytorch_lora_weights.safetensors
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
     rng_epoch:random_states_{rank}.pkl model_epoch:model[_{shard}].safetensors
     model_shard_epoch:model-{shard:05d}-of-{of:05d}.safetensors bin_epoch:pytorch_model[_{shard}].bin
     bin_shard_epoch:pytorch_model-{shard:05d}-of-{of:05d}.bin
@@ -120,6 +187,43 @@ accelerate accelerate
     scheduler_epoch:scheduler[_{shard}].bin sampler_epoch:sampler[_{shard}].bin
     dataloader_epoch:dl_state_dict[_{shard}].bin scaler_epoch:scaler.pt
     custom_epoch:custom_checkpoint_{shard}.pkl
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/unet/
+    unet_epoch:diffusion_pytorch_model.safetensors unet_bin_epoch:diffusion_pytorch_model.bin
+    unet_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json unet_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/unet_ema/
+    unet_ema_epoch:diffusion_pytorch_model.safetensors unet_ema_bin_epoch:diffusion_pytorch_model.bin
+    unet_ema_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_ema_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/transformer/
+    transformer_epoch:diffusion_pytorch_model.safetensors
+    transformer_bin_epoch:diffusion_pytorch_model.bin
+    transformer_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/transformer_ema/
+    transformer_ema_epoch:diffusion_pytorch_model.safetensors
+    transformer_ema_bin_epoch:diffusion_pytorch_model.bin
+    transformer_ema_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/controlnet/
+    controlnet_epoch:diffusion_pytorch_model.safetensors controlnet_bin_epoch:diffusion_pytorch_model.bin
+    controlnet_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    controlnet_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/prior/
+    prior_epoch:diffusion_pytorch_model.safetensors prior_bin_epoch:diffusion_pytorch_model.bin
+    prior_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json prior_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/prior_ema/
+    prior_ema_epoch:diffusion_pytorch_model.safetensors prior_ema_bin_epoch:diffusion_pytorch_model.bin
+    prior_ema_shard_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_ema_config_epoch:config.json
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
+    lora_epoch:pytorch_lora_weights.safetensors
 
 dlrover dlrover note:dlrover_latest.txt
   checkpoint-{step}/

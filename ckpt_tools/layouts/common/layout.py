@@ -131,7 +131,8 @@ class Piece(Template):
     ``step_from`` "content" gives the piece a structure pass before grouping. A ``weak`` name (any ``x.ckpt``)
     makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and
     nothing else explains its directory.
-    A ``companion`` is such a piece only beside other pieces of its layout. ``unfinished``: the name is that
+    A ``companion`` is such a piece only beside other pieces of its layout: in its own directory, or in a
+    sibling where no other layout claims its own. ``unfinished``: the name is that
     of a save under way.
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
