@@ -92,7 +92,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         yield replace(weights, template=f"{shard}.safetensors", name=f"{name}_shard{mark}")
         yield replace(weights, template=index, name=f"{name}_index{mark}", formats=("safetensors_index",))
         config = replace(weights, template=f"{home}/{name}/config.json", formats=("json_member",))
-        yield replace(config, name=f"{name}_config{mark}", loaded=False)
+        yield replace(config, name=f"{name}_config{mark}", role="config", loaded=False)
     lora = f"{home}/pytorch_lora_weights.safetensors"
     yield Piece(f"lora{mark}", "model", lora, ST, shared=True, companion=True)
 

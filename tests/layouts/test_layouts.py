@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from fixture_trees import CASES, damage, files_of, materialise, questions, selection
+from places import LAYOUT_TREES
 
 from ckpt_tools import errors
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.layouts.common.layout import compile_template
@@ -205,3 +206,18 @@ def test_templates(template: str, text: str, fields: dict[str, str | None] | Non
 
     m = re.fullmatch(compile_template(template), text)
     assert (m.groupdict() if m else None) == fields
+
+
+def test_each_checkpoint_is_of_the_framework_whose_files_lie_in_it(tmp_path: Path) -> None:
+    """Trainer and Accelerate may both call it checkpoint-N; a model alone does not tell them apart."""
+    shutil.copytree(LAYOUT_TREES / "hf-trainer/trainer/tree", tmp_path / "run")
+    newest = tmp_path / "run/checkpoint-40"
+    shutil.copytree(LAYOUT_TREES / "accelerate/steps/tree/checkpoint-10", newest)
+    found = {Path(c.path).name: (c.layout, c.unfinished) for c in scan(str(tmp_path)).checkpoints}
+    assert found.pop("checkpoint-40") == ("accelerate", False)
+    assert set(found.values()) == {("hf-trainer", False)}
+    for path in newest.iterdir():
+        if path.name != "model.safetensors":
+            path.unlink()
+    found = {Path(c.path).name: (c.layout, c.unfinished) for c in scan(str(tmp_path)).checkpoints}
+    assert found["checkpoint-40"] == ("hf-trainer", True)  # as the Trainer's others: it was cut off

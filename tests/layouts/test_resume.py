@@ -97,8 +97,9 @@ def test_the_real_loaders_load_what_the_plan_says(
     states, ours = loaded(made, {path: report.format for path, report in seen.items()})
     assert {seen[path].verdict for path in ours} <= {Verdict.OK, Verdict.SUSPECT}
     for path, state in states.items():
-        # whose script made up the tag
-        if made.resume_step is not None and case.parent.parts[-2:] != ("deepspeed", "cut"):
+        # the first one's script made up the tag; Accelerate counts batches there
+        counts = case.parent.parts[-2:] != ("deepspeed", "cut") and "random_states" not in path
+        if made.resume_step is not None and counts:
             assert told_steps(state) <= {made.resume_step}, path
         if path.endswith(".safetensors") or os.path.isdir(path):
             assert any(t.numel() for t in tensors(state)), path
