@@ -29,7 +29,7 @@ from many import Workers
 from verify_file import MAKE
 
 from ckpt_tools.checksum.remote import Content
-from ckpt_tools.inspection.check import inspecting
+from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading import scheduler, work_units
 from ckpt_tools.reading.engines import engine
@@ -47,7 +47,7 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
     best = []
     for _ in range(7):
         started = time.perf_counter()
-        steps = inspecting(path, Level.CONTENT)
+        steps = Inspection(path, Level.CONTENT).steps()
         source, sums, _ = next(steps)
         list(work_units.portions(Content(source.size, sums), work_units.UNIT, work_units.UNIT))
         best.append(time.perf_counter() - started)

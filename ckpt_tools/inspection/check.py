@@ -45,7 +45,7 @@ def _os_finding(e: OSError) -> Finding:
 
 def unreadable(path: str, error: OSError) -> Report:
     """The report on a file of which nothing could be seen."""
-    return _report(path, None, -1, [_os_finding(error)], Anatomy(), Level.PRESENCE, None)
+    return _report(Inspection(path, Level.PRESENCE), -1, [_os_finding(error)], None)
 
 
 Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
@@ -68,17 +68,8 @@ def inspect(
     explain: bool = False,
     io: str = "pread",
 ) -> tuple[Report, Anatomy]:
-    """Read one file to ``level`` and report. ``expect`` names the formats its layout allows, ``require``
-    entries that must be in it.
-
-    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report
-    has a map of the file's bytes. ``io`` is one of ``storage.IO``.
-    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
-    When ``progress`` raises Stopped, the report has the level that was reached until then, and what was
-    found.
-    A file of no known format whose name says nothing gets ``format`` None and no findings.
-    """
-    steps = inspecting(
+    """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole."""
+    inspection = Inspection(
         path,
         level,
         expect=expect,
@@ -88,8 +79,8 @@ def inspect(
         key=key,
         explain=explain,
         io=io,
-        hold=True,
     )
+    steps = inspection.steps(hold=True)
     try:
         source, sums, empty = next(steps)
         steps.send(mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty)))
@@ -99,60 +90,128 @@ def inspect(
     raise AssertionError("the content of a file is asked for once")
 
 
-def inspecting(
-    path: str,
-    level: Level,
-    *,
-    expect: Sequence[str] = (),
-    claims: Sequence[Claim] = (),
-    progress: Progress | None = None,
-    require: Sequence[str] = (),
-    key: bytes | None = None,
-    explain: bool = False,
-    io: str = "pread",
-    hold: bool = False,
-) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-    """``inspect``, but for who reads the content: a yield asks for it, at most once, and what is sent
-    back are its mismatches, which may raise as reading does.
+class Inspection:
+    """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``require``
+    entries that must be in it.
 
-    With ``hold`` a small file whose content will be asked for is read at once.
+    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report
+    has a map of the file's bytes. ``io`` is one of ``storage.IO``.
+    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
+    When ``progress`` raises Stopped, the report has the level that was reached until then, and what was
+    found: that is kept one by one.
+    A file of no known format whose name says nothing gets ``format`` None and no findings.
     """
-    name, found, anatomy = (
-        path.rpartition("/")[2],
-        list[Finding](),
-        Anatomy(key=key, regions=[] if explain else None),
-    )
-    fmt: Format | None = None
-    reached = Level.PRESENCE
-    try:
-        source = opened(path, io, hold=hold and level >= Level.CONTENT)
-    except OSError as e:
-        return unreadable(path, e), anatomy
-    with source:
+
+    def __init__(
+        self,
+        path: str,
+        level: Level,
+        *,
+        expect: Sequence[str] = (),
+        claims: Sequence[Claim] = (),
+        progress: Progress | None = None,
+        require: Sequence[str] = (),
+        key: bytes | None = None,
+        explain: bool = False,
+        io: str = "pread",
+    ) -> None:
+        self.path, self.level, self.io, self.progress = path, level, io, progress
+        self.expect, self.claims, self.require = expect, claims, require
+        self.whole = any(c.whole for c in claims)
+        self.anatomy = Anatomy(key=key, regions=[] if explain else None)
+        self.format: Format | None = None
+        self.reached = Level.PRESENCE
+        self.found: list[Finding] = []
+
+    def steps(self, *, hold: bool = False) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
+        """Read the file. Its content is asked for with a yield, at most once, and what is sent back are its
+        mismatches, which may raise as reading does.
+
+        With ``hold`` a small file whose content will be asked for is read at once.
+        """
         try:
-            fmt = recognise(source, name, expect, claims, found)
-            if fmt is not None and level >= Level.STRUCTURE:
-                _structure(source, fmt, name, claims, require, anatomy, found)
-                reached = Level.STRUCTURE
-            if fmt is not None and level >= Level.CONTENT and not cut_short(found, source.size):
-                yield from _content(source, anatomy, found)
-                reached = Level.CONTENT
-            if fmt is not None and level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
-                reached = _deeper(source, fmt, level, claims, anatomy, found, progress)
-        except ShortRead as e:
-            found.append(
-                finding(
-                    "truncated",
-                    f"the file ends at byte {e.offset + e.got}, where {e.wanted - e.got} more bytes belong",
-                    offset=e.offset + e.got,
-                )
-            )
+            source = opened(self.path, self.io, hold=hold and self.level >= Level.CONTENT)
         except OSError as e:
-            found.append(_os_finding(e))
-        except Stopped:
-            pass
-        found = _held_still(source, anatomy, found)
-        return _report(path, fmt, source.size, found, anatomy, reached, source), anatomy
+            return unreadable(self.path, e), self.anatomy
+        with source:
+            try:
+                yield from self._levels(source)
+            except ShortRead as e:
+                at, more = e.offset + e.got, e.wanted - e.got
+                why = f"the file ends at byte {at}, where {more} more bytes belong"
+                self.found.append(finding("truncated", why, offset=at))
+            except OSError as e:
+                self.found.append(_os_finding(e))
+            except Stopped:
+                pass
+            found = _held_still(source, self.anatomy, self.found)
+            return _report(self, source.size, found, source), self.anatomy
+
+    def _levels(self, source: LocalSource) -> Generator[Ask, Told, None]:
+        """One level after the other, as far as is asked for and as makes sense."""
+        name, found = self.path.rpartition("/")[2], self.found
+        self.format, wrong = recognise(source, name, self.expect, self.claims)
+        found += wrong
+        if self.format is None:
+            return
+        if self.level >= Level.STRUCTURE:
+            self._structure(source, self.format, name)
+            self.reached = Level.STRUCTURE
+        if self.level >= Level.CONTENT and not cut_short(found, source.size):
+            yield from self._content(source)
+            self.reached = Level.CONTENT
+        if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
+            self.reached = self._deeper(source, self.format)
+
+    def _structure(self, source: LocalSource, fmt: Format, name: str) -> None:
+        """The format's own check, unless a claim describes the file whole or alone; then every claim."""
+        anatomy, found = self.anatomy, self.found
+        if not self.whole and (
+            fmt.magic(source.read(0, min(HEAD, source.size)))
+            or fmt.name not in {c.format for c in self.claims}
+        ):
+            found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+        for claim in self.claims:  # two indexes may say the same about a file
+            found += (f for f in structure(source, anatomy, claim.check) if f not in found)
+        if 0 <= anatomy.end < source.size:
+            what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
+            found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
+        if (count := optimizer_step(source, anatomy.tensors)) is not None:
+            anatomy.metadata.setdefault("optimizer_step", count)
+        if not self.whole and fmt.loader is not None:
+            found += _missing_keys(anatomy, self.require)
+        found += _other_role(name, anatomy)
+
+    def _content(self, source: LocalSource) -> Generator[Ask, Told, None]:
+        empty = list[tuple[int, int]]()
+        for s, actual in (yield source, self.anatomy.sums, empty):
+            self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
+        if len(empty) < MOST:  # more are a pattern
+            self.found += lost_pages(source, self.anatomy.tensors, empty)
+
+    def _deeper(self, source: LocalSource, fmt: Format) -> Level:
+        """The levels values and load; returns the one reached."""
+        from ckpt_tools.inspection.tensor_values import values
+
+        anatomy, found = self.anatomy, self.found
+        found += _numbers(values(source, anatomy, self.progress), anatomy)
+        if (not fmt.index and any(map(_hidden, anatomy.tensors))) or any(f.code in _SHALLOW for f in found):
+            return Level.CONTENT
+        if self.level < Level.LOAD:
+            return Level.VALUES
+        # A file that only its index explains is loaded in its parts, or with the index.
+        loader = "torch" if anatomy.windows else None if self.whole else fmt.loader
+        if loader is None:  # nothing in it is for a loader
+            return Level.LOAD
+        if not loader:
+            return Level.VALUES
+        from ckpt_tools.inspection.loadability import load
+
+        if self.progress:
+            self.progress(0)  # the last moment to stop: the loader itself is not watched
+        done, wrong = load(loader, source.path, source.size, anatomy.windows)
+        found += wrong
+        return Level.LOAD if done else Level.VALUES
 
 
 def _held_still(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
@@ -173,76 +232,6 @@ def cut_short(found: Sequence[Finding], size: int) -> bool:
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
     )
-
-
-def _structure(
-    source: LocalSource,
-    fmt: Format,
-    name: str,
-    claims: Sequence[Claim],
-    require: Sequence[str],
-    anatomy: Anatomy,
-    found: list[Finding],
-) -> None:
-    """The format's own check, unless a claim describes the file whole or alone; then every claim."""
-    whole = any(c.whole for c in claims)
-    if not whole and (
-        fmt.magic(source.read(0, min(HEAD, source.size))) or fmt.name not in {c.format for c in claims}
-    ):
-        found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
-    for claim in claims:
-        found += (
-            f for f in structure(source, anatomy, claim.check) if f not in found
-        )  # two indexes may say the same about a file
-    if 0 <= anatomy.end < source.size:
-        what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
-        found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
-    if (count := optimizer_step(source, anatomy.tensors)) is not None:
-        anatomy.metadata.setdefault("optimizer_step", count)
-    if not whole and fmt.loader is not None:
-        found += _missing_keys(anatomy, require)
-    found += _other_role(name, anatomy)
-
-
-def _deeper(
-    source: LocalSource,
-    fmt: Format,
-    level: Level,
-    claims: Sequence[Claim],
-    anatomy: Anatomy,
-    found: list[Finding],
-    progress: Progress | None,
-) -> Level:
-    """The levels values and load; returns the one reached."""
-    from ckpt_tools.inspection.tensor_values import values
-
-    found += _numbers(values(source, anatomy, progress), anatomy)
-    if (not fmt.index and any(map(_hidden, anatomy.tensors))) or any(f.code in _SHALLOW for f in found):
-        return Level.CONTENT
-    if level < Level.LOAD:
-        return Level.VALUES
-    # A file that only its index explains is loaded in its parts, or with the index.
-    loader = "torch" if anatomy.windows else None if any(c.whole for c in claims) else fmt.loader
-    if loader is None:  # nothing in it is for a loader
-        return Level.LOAD
-    if not loader:
-        return Level.VALUES
-    from ckpt_tools.inspection.loadability import load
-
-    if progress:
-        progress(0)  # the last moment to stop: the loader itself is not watched
-    done, said = load(loader, source.path, source.size, anatomy.windows)
-    found += said
-    return Level.LOAD if done else Level.VALUES
-
-
-def _content(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> Generator[Ask, Told, None]:
-    """Adds to ``found`` one by one, so that what was found before a stop is kept."""
-    empty = list[tuple[int, int]]()
-    for s, actual in (yield source, anatomy.sums, empty):
-        found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
-    if len(empty) < MOST:  # more are a pattern
-        found += lost_pages(source, anatomy.tensors, empty)
 
 
 def _hidden(t: Tensor) -> bool:
@@ -278,34 +267,26 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
             yield finding("missing-key", f"there is no entry {key!r}")
 
 
-def _report(
-    path: str,
-    fmt: Format | None,
-    size: int,
-    found: list[Finding],
-    anatomy: Anatomy,
-    level: Level,
-    source: LocalSource | None,
-) -> Report:
-    verdict = Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found)
+def _report(of: Inspection, size: int, found: list[Finding], source: LocalSource | None) -> Report:
+    anatomy = of.anatomy
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     return Report(
-        path,
-        fmt.name if fmt else None,
-        size,
-        verdict,
-        level,
-        min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
-        anatomy.metadata,
-        tuple(found),
-        signature(anatomy.tensors),
-        len(anatomy.tensors),
-        source.bytes_read if source else 0,
-        source.stat.st_mtime_ns if source else 0,
-        source.stat.st_mode & 0o7777 if source else 0,
-        _regions(anatomy, size),
-        tuple(anatomy.stats),
-        tuple(anatomy.unlisted),
+        path=of.path,
+        format=of.format.name if of.format else None,
+        size=size,
+        verdict=Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found),
+        level=of.reached,
+        coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
+        metadata=anatomy.metadata,
+        findings=tuple(found),
+        signature=signature(anatomy.tensors),
+        tensors=len(anatomy.tensors),
+        bytes_read=source.bytes_read if source else 0,
+        mtime_ns=source.stat.st_mtime_ns if source else 0,
+        mode=source.stat.st_mode & 0o7777 if source else 0,
+        regions=_regions(anatomy, size),
+        stats=tuple(anatomy.stats),
+        unlisted=tuple(anatomy.unlisted),
     )
 
 

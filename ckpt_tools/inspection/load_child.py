@@ -71,10 +71,10 @@ def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
         zipped = file.read(2) == b"PK"
         for start, length in windows:
             file.seek(start)
-            if (
-                file.read(2) == b"PK"
-            ):  # DCP's segments may be safetensors, which are whole when their header is
-                torch.load(_Part(file, start, length), map_location="cpu", weights_only=True)  # type: ignore[arg-type]  # as much of a file as torch uses
+            # DCP's segments may be safetensors, which are whole when their header is.
+            if file.read(2) == b"PK":
+                part: Any = _Part(file, start, length)  # as much of a file as torch uses
+                torch.load(part, map_location="cpu", weights_only=True)
     if not windows:
         torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
@@ -130,15 +130,13 @@ def main(loader: str, path: str, windows: str) -> dict[str, str]:
     except Exception as e:
         text = f"{type(e).__name__}: {e}"
         refused = any(word in text.lower() for word in _REFUSALS)
-        text = (
-            text.rpartition("WeightsUnpickler error: ")[2]
-            .partition(" Please use")[0]
-            .partition(" Check the doc")[0]
-        )  # torch's advice is not for us
+        reason = text.rpartition("WeightsUnpickler error: ")[2]
+        for advice in (" Please use", " Check the doc"):  # torch's advice is not for us
+            reason = reason.partition(advice)[0]
         return {
             "outcome": "refused" if refused else "failed",
             "version": version,
-            "message": " ".join(text.split())[:400],
+            "message": " ".join(reason.split())[:400],
         }
     return {"outcome": "loaded", "version": version, "message": ""}
 

@@ -26,6 +26,12 @@ ckpt-tools.
 """
 _MEMORY = 8 << 30  # bytes beyond twice the file's size: what importing a framework takes
 _SECONDS, _PER_GIB = 120, 30
+_ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GLOG_v": "4",
+}
 
 
 def _limits(memory: int, seconds: int) -> None:  # pragma: no cover - runs in the child, before it starts
@@ -49,24 +55,17 @@ def _text() -> str:
 def load(
     loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()
 ) -> tuple[bool, list[Finding]]:
-    """Whether the loader had its say, and what it said. ``windows`` are (offset, length) in bytes of files
-    inside the file.
+    """Whether the loader came to an answer, and what is wrong. ``windows`` are (offset, length) in bytes of
+    files inside the file.
 
     The child may use twice the file's size and 8 GiB, two minutes and 30 s per GiB; it can write no file.
     """
     seconds = _SECONDS + _PER_GIB * (size >> 30)
-    environ = {
-        **os.environ,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "GLOG_v": "4",
-    }
     try:
         done = subprocess.run(  # noqa: S603  # our own interpreter with our own text
             [sys.executable, "-c", _text(), loader, os.path.abspath(path), json.dumps(list(windows))],
             cwd="/",  # python -c looks for modules where it starts: not among somebody's files
-            env=environ,
+            env={**os.environ, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=seconds,
@@ -76,22 +75,10 @@ def load(
     except subprocess.TimeoutExpired:
         return False, [finding("not-loaded", f"{loader} did not finish within {seconds} s")]
     if done.returncode < 0:
-        name = (
-            signal.Signals(-done.returncode).name
-            if -done.returncode in signal.valid_signals()
-            else str(-done.returncode)
-        )
-        if -done.returncode in (signal.SIGXCPU, signal.SIGKILL):
-            return False, [
-                finding(
-                    "not-loaded",
-                    f"{loader} was ended by {name}: it took more time or memory than it was given",
-                )
-            ]
-        return True, [finding("load-failed", f"{loader} died of {name} while it loaded the file")]
+        return _killed(loader, -done.returncode)
     try:
-        said = json.loads(done.stdout.splitlines()[-1])
-        outcome, message, version = said["outcome"], said["message"], said.get("version", loader)
+        answer = json.loads(done.stdout.splitlines()[-1])
+        outcome, message, version = answer["outcome"], answer["message"], answer.get("version", loader)
     except (ValueError, IndexError, KeyError, TypeError):
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
         return False, [finding("not-loaded", f"{loader} could not be run: {last[0][:300]}")]
@@ -100,12 +87,15 @@ def load(
     if outcome == "failed":
         return True, [finding("load-failed", f"{version}: {message}")]
     if outcome == "missing":
-        return False, [
-            finding(
-                "needs-extra",
-                f"{loader} is not installed here: {message[:200]}",
-                hint=INSTALL[loader],
-                severity=Severity.NOTE,
-            )
-        ]
+        why = f"{loader} is not installed here: {message[:200]}"
+        return False, [finding("needs-extra", why, hint=INSTALL[loader], severity=Severity.NOTE)]
     return False, [finding("not-loaded", f"{version}: {message}")]
+
+
+def _killed(loader: str, number: int) -> tuple[bool, list[Finding]]:
+    """What a loader's end by a signal means: its limits, or the file."""
+    name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+    if number in (signal.SIGXCPU, signal.SIGKILL):
+        why = f"{loader} was ended by {name}: it took more time or memory than it was given"
+        return False, [finding("not-loaded", why)]
+    return True, [finding("load-failed", f"{loader} died of {name} while it loaded the file")]

@@ -70,19 +70,17 @@ def _other(actual: Format, told: str, *, error: bool) -> Finding:
 
 
 def recognise(
-    source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim], found: list[Finding]
-) -> Format | None:
+    source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim]
+) -> tuple[Format | None, list[Finding]]:
     """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims
-    alone.
+    alone; and what is wrong with it being that.
     """
     for claim in claims:
         if claim.whole:
-            return format_of(claim.format)
+            return format_of(claim.format), []
     if source.size == 0:
         named = () if expect else allowed_by_name(name)
-        if not named or any(f.ours(source) for f in named):
-            found.append(finding("empty-file", "the file has no bytes", offset=0))
-        return None
-    fmt, said = _recognise(source, name, expect, bool(claims))
-    found += said
-    return format_of(claims[0].format) if fmt is None and not said and claims else fmt
+        ours = not named or any(f.ours(source) for f in named)
+        return None, [finding("empty-file", "the file has no bytes", offset=0)] if ours else []
+    fmt, wrong = _recognise(source, name, expect, bool(claims))
+    return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong

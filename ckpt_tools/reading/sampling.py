@@ -20,7 +20,7 @@ from ckpt_tools.checksum import Picked, grid_of, mismatches
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.inspection.check import Ask, inspecting
+from ckpt_tools.inspection.check import Ask, Inspection
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
@@ -152,7 +152,7 @@ class Sampling:
     def _look(self, f: File, numbers: Sequence[int]) -> None:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
-        steps = inspecting(
+        steps = Inspection(
             f.request.path,
             f.request.level,
             expect=f.request.expect,
@@ -162,7 +162,7 @@ class Sampling:
             key=reader.key,
             explain=reader.options.explain,
             io=reader.io,
-        )
+        ).steps()
         try:
             ask = next(steps)
             picked = self._pick(f, ask, numbers)

@@ -24,7 +24,7 @@ from ckpt_tools.checksum.remote import Content, Result
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.check import Ask, inspecting
+from ckpt_tools.inspection.check import Ask, Inspection
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Level, Report
@@ -153,7 +153,7 @@ class Scheduler:
         """The structure of a file, here; its content goes into units."""
         opened_ns = time.time_ns()
         options = self.reader.options
-        steps = inspecting(
+        steps = Inspection(
             request.path,
             request.level,
             expect=request.expect,
@@ -162,7 +162,7 @@ class Scheduler:
             key=self.reader.key,
             explain=options.explain,
             progress=self.reader.progress,
-        )
+        ).steps()
         try:
             ask = next(steps)
         except StopIteration as done:
