@@ -46,12 +46,12 @@ def hook(request: options.Request) -> int:
             )
         taken = job.taken(read(path, request.selection.trust), request.selection.rank, needed=False)
     else:
-        terms = job.Terms(worker=request.given["worker"], **request.job)
+        job_options = job.Options(worker=request.given["worker"], **request.job)
         with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
             taken = job.decide(
                 request.root,
                 request.selection,
-                terms,
+                job_options,
                 say=reporter(request),
                 progress=meter,
                 note=output.cache_notes(request.output),

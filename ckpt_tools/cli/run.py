@@ -47,14 +47,14 @@ def run(request: options.Request) -> int:
         raise UsageError(
             "there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py"
         )
-    terms = job.Terms(
+    job_options = job.Options(
         words=["ckpt", "run", *_own(sys.argv[2:])], worker=request.given["worker"], **request.job
     )
     with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
         taken = job.decide(
             request.root,
             request.selection,
-            terms,
+            job_options,
             command,
             say=reporter(request),
             progress=meter,

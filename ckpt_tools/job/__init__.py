@@ -13,18 +13,18 @@ from ckpt_tools import launchers
 from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import torchrun_line
-from ckpt_tools.job.decider import Maker, Say, asked
+from ckpt_tools.job.decider import Decider, Say, asked
 from ckpt_tools.job.decision import Body, Decision
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.membership import Party, of_node, of_worker
-from ckpt_tools.job.options import Terms
+from ckpt_tools.job.membership import Membership, of_node, of_worker
+from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import directories
 
-__all__ = ["Taken", "Terms", "decide", "taken"]
+__all__ = ["Options", "Taken", "decide", "taken"]
 
 
 @frozen
@@ -97,7 +97,7 @@ def _within(decision: Decision, rank: int | None) -> None:
 def decide(
     root: str,
     selection: Selection,
-    terms: Terms,
+    options: Options,
     command: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     *,
@@ -109,34 +109,38 @@ def decide(
     subclasses, the same ones in every process.
     """
     env = os.environ if env is None else env
-    terms = replace(terms, trust=selection.trust)
+    options = replace(options, trust=selection.trust)
     line = torchrun_line.parse(command, env)
-    party = _party(selection, terms, line, env)
-    if line and not terms.worker and line.nodes and line.per_node and selection.world_size is None:
+    membership = _membership(selection, options, line, env)
+    if line and not options.worker and line.nodes and line.per_node and selection.world_size is None:
         selection = replace(
             selection, world_size=line.nodes * line.per_node, world_from="torchrun's command line"
         )
-    if party.nodes > 1 and not terms.agree and terms.plan_dir is None:
+    if membership.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
-            f"the job has {party.nodes} nodes, and each would decide alone",
+            f"the job has {membership.nodes} nodes, and each would decide alone",
             "say --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
-    selection = replace(selection, plan_dir=terms.plan_dir or directories.decisions(env))
-    about = {**(party.about or {}), "nodes": party.nodes, "asked": asked(selection)}
+    selection = replace(selection, plan_dir=options.plan_dir or directories.decisions(env))
+    about = {**(membership.about or {}), "nodes": membership.nodes, "asked": asked(selection)}
     # Of those who share a directory and a key the first decides for all; those who meet have a key each, or
     # one would wait for the lock of the other.
-    key = f"{party.key}.node-{party.node}" if terms.agree or not party.key else party.key
-    mine = [party.rank] if party.rank is not None else party.ranks if terms.agree else None
-    with Rendezvous(party, terms, line, env) as rendezvous:
+    key = (
+        f"{membership.key}.node-{membership.node}" if options.agree or not membership.key else membership.key
+    )
+    mine = [membership.rank] if membership.rank is not None else membership.ranks if options.agree else None
+    with Rendezvous(membership, options, line, env) as rendezvous:
         with rendezvous.told():
-            if terms.require_mount:
+            if options.require_mount:
                 _require_mount(root)
-            decisions = Decisions(terms.plan_dir or directories.decisions(env), root, trusted=selection.trust)
-        maker = Maker(
+            decisions = Decisions(
+                options.plan_dir or directories.decisions(env), root, trusted=selection.trust
+            )
+        decider = Decider(
             root,
             replace(selection, rank=None),
-            terms,
-            party,
+            options,
+            membership,
             decisions,
             rendezvous,
             say,
@@ -144,13 +148,13 @@ def decide(
             note,
             _world(env),
         )
-        unique = party.unique and bool(party.key)
+        unique = membership.unique and bool(membership.key)
         decision = decisions.once(
             key,
-            party.member,
+            membership.member,
             unique=unique,
-            timeout=terms.timeout,
-            make=maker.make,
+            timeout=options.timeout,
+            make=decider.make,
             about=about,
             peers=rendezvous,
         )
@@ -160,24 +164,24 @@ def decide(
             " other options",
             "start all with the same options",
         )
-    _within(decision, party.rank)
+    _within(decision, membership.rank)
     decision.check(mine)
-    return Taken(decision, party.rank)
+    return Taken(decision, membership.rank)
 
 
-def _party(
-    selection: Selection, terms: Terms, line: torchrun_line.TorchrunLine | None, env: Mapping[str, str]
-) -> Party:
+def _membership(
+    selection: Selection, options: Options, line: torchrun_line.TorchrunLine | None, env: Mapping[str, str]
+) -> Membership:
     started = launchers.detect(env)
-    if terms.worker:
-        return of_worker(started, env, job=terms.job, rank=selection.rank)
+    if options.worker:
+        return of_worker(started, env, job=options.job, rank=selection.rank)
     if line and (line.restarts or line.elastic):
         why = (
             f"restarts its workers up to {line.restarts} times"
             if line.restarts
             else "starts its workers again when nodes come and go"
         )
-        inside = shlex.join(line.inside([*terms.words, "--worker"]))
+        inside = shlex.join(line.inside([*options.words, "--worker"]))
         raise UsageError(
             f"torchrun {why} on its own, and they would all get today's decision",
             f"every restart decides anew with: {inside}",
@@ -189,7 +193,7 @@ def _party(
         if started and started.world_size
         else None
     )
-    return of_node(started, line, env, job=terms.job, node=terms.node, nodes=terms.nodes, world=world)
+    return of_node(started, line, env, job=options.job, node=options.node, nodes=options.nodes, world=world)
 
 
 def _world(env: Mapping[str, str]) -> int | None:

@@ -31,31 +31,31 @@ from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
 
 if TYPE_CHECKING:
-    from ckpt_tools.job.decider import Maker
+    from ckpt_tools.job.decider import Decider
 
 _T = TypeVar("_T")
 
 
-def agree(maker: Maker) -> LoadPlan:
+def agree(decider: Decider) -> LoadPlan:
     """The plan that all nodes have come to: the choice and the ranks are the same on each, paths and
     arguments are the node's own.
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
     """
-    ranks = maker.party.ranks
+    ranks = decider.membership.ranks
     if ranks is None:
         raise UsageError(
             "which ranks run on this node is unknown",
             "say --world-size N (--nodes and --node as well, where the launcher does not tell)",
         )
-    selection = maker.selection
-    meeting = maker.rendezvous.join()
+    selection = decider.selection
+    meeting = decider.rendezvous.join()
     with (
         limited(selection.budget),
-        remembering(maker.root, selection.cache, selection.max_age, maker.note, selection.trust) as cache,
+        remembering(decider.root, selection.cache, selection.max_age, decider.note, selection.trust) as cache,
         counted() as read,
     ):
-        return replace(_Node(maker, meeting, ranks, cache).plan(), bytes_read=read.bytes)
+        return replace(_Node(decider, meeting, ranks, cache).plan(), bytes_read=read.bytes)
 
 
 class _Common(NamedTuple):
@@ -73,11 +73,11 @@ class _Common(NamedTuple):
 class _Node:
     """This node's side of the agreement; every node goes through the same exchanges in the same order."""
 
-    def __init__(self, maker: Maker, meeting: Meeting, ranks: range, cache: Cache | None) -> None:
-        self.maker, self.meeting, self.ranks, self.cache = maker, meeting, ranks, cache
-        world = maker.selection.world_size or maker.world or len(ranks) * meeting.size
-        self.selection = replace(maker.selection, ranks=ranks, world_size=world, rank=None)
-        self.planner = Planner(maker.root, self.selection, maker.progress, cache)
+    def __init__(self, decider: Decider, meeting: Meeting, ranks: range, cache: Cache | None) -> None:
+        self.decider, self.meeting, self.ranks, self.cache = decider, meeting, ranks, cache
+        world = decider.selection.world_size or decider.world or len(ranks) * meeting.size
+        self.selection = replace(decider.selection, ranks=ranks, world_size=world, rank=None)
+        self.planner = Planner(decider.root, self.selection, decider.progress, cache)
         self.mine: dict[str, Checkpoint] = {}
         self.hosts: list[str] = []
         self.nodes_ranks: list[range] = []
@@ -122,7 +122,7 @@ class _Node:
         order = self.meeting.exchange(
             listing,
             lambda values: common_order.merged(
-                values, self.planner, transfer=bool(self.maker.terms.transfer)
+                values, self.planner, transfer=bool(self.decider.options.transfer)
             ),
             reported.LISTING,
         )
@@ -150,7 +150,7 @@ class _Node:
         ]
         return {
             "host": self._host(),
-            "asked": self.maker.asked,
+            "asked": self.decider.asked,
             "ranks": [self.ranks.start, self.ranks.stop],
             "candidates": rows,
             "more": len(ranked) > LISTED,
@@ -178,7 +178,7 @@ class _Node:
         name = socket.gethostname()
         if valid(name):
             return name
-        if self.maker.terms.transfer:
+        if self.decider.options.transfer:
             raise UsageError(
                 f"the name of this machine, {name!r}, is no host name",
                 "give it one of letters, digits, hyphens and dots",
@@ -207,7 +207,7 @@ class _Node:
     # ---- is it sound everywhere
 
     def _judge(self, c: Checkpoint) -> Judgement:
-        entry, carries = self.entries[c.key], self.maker.terms.transfer
+        entry, carries = self.entries[c.key], self.decider.options.transfer
         if entry["without"] and not carries:
             return Judgement(False, self._lacking(c, entry))
         common, here = self._judged_by_all(c, ()), c
@@ -303,17 +303,17 @@ class _Node:
         """The checkpoint with the files that --transfer brings from other nodes to this one, and findings
         about those that it did not bring.
         """
-        terms = self.maker.terms
-        to = os.path.join(self.maker.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
+        options = self.decider.options
+        to = os.path.join(self.decider.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
         ranks = transfer.wanted(self.planner, c, self.ranks, listed=bool(self.mine))
         theirs = [row for row in offered if row["node"] != self.meeting.me]
-        carrier = transfer.Transfer(shlex.split(terms.transfer), to, terms.timeout)
+        carrier = transfer.Transfer(shlex.split(options.transfer), to, options.timeout)
         new = carrier.missing(self.planner, c, theirs, ranks, self.hosts)
         if c.parts or not new:
             return replace(c, parts=(*c.parts, *new)), carrier.failures
         # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in
         # any other, without what an earlier start brought.
-        self.planner = Planner(to, self.selection, self.maker.progress, self.cache)
+        self.planner = Planner(to, self.selection, self.decider.progress, self.cache)
         found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
         if identity not in found:
             return c, carrier.failures

@@ -12,8 +12,8 @@ from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.job import derived, reported, schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.membership import Party
-from ckpt_tools.job.options import Terms
+from ckpt_tools.job.membership import Membership
+from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
@@ -50,13 +50,13 @@ def asked(selection: Selection) -> str:
 
 
 @frozen
-class Maker:
+class Decider:
     """Makes the decision where this process is the one to make it."""
 
     root: str
     selection: Selection
-    terms: Terms
-    party: Party
+    options: Options
+    membership: Membership
     decisions: Decisions
     rendezvous: Rendezvous
     say: Say | None
@@ -72,7 +72,7 @@ class Maker:
         """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes
         then all of them do.
         """
-        if self.terms.agree:
+        if self.options.agree:
             from ckpt_tools.job.consensus import agree
 
             return self._body(agree(self))
@@ -98,8 +98,8 @@ class Maker:
     def _body(self, plan: LoadPlan) -> Body:
         if self.say:
             self.say(plan)
-        if self.terms.view and plan.checkpoint:
+        if self.options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, self.terms.view, self.terms.trust)}
+            return {**body_of(plan), **build(plan, self.options.view, self.options.trust)}
         return body_of(plan)

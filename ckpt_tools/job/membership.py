@@ -19,7 +19,7 @@ _ONCE = frozenset({"slurm", "mpi"})
 
 
 @frozen
-class Party:
+class Membership:
     """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no
     other.
 
@@ -39,8 +39,8 @@ class Party:
     about: Mapping[str, object] | None = None
 
 
-def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Party:
-    """The party of one rank. Raises UsageError when nothing says which rank this is."""
+def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
+    """The membership of one rank. Raises UsageError when nothing says which rank this is."""
     if started is None or (started.rank is None and not started.skip and rank is None):
         seen = started.unclear if started and started.unclear else "no launcher's variables are set"
         hint = (
@@ -63,7 +63,7 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         else None
     )
     generation = str(_value(started.restart) or 0)
-    return _party(
+    return _membership(
         started,
         env,
         job,
@@ -85,9 +85,9 @@ def of_node(
     node: int | None,
     nodes: int | None,
     world: int | None,
-) -> Party:
-    """The party of one launcher: alone, or one of several nodes. Raises UsageError when it is not known how
-    many.
+) -> Membership:
+    """The membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not known
+    how many.
     """
     if nodes is None:
         nodes = line.nodes if line else None
@@ -103,7 +103,7 @@ def of_node(
                 )
     nodes = nodes or 1
     if nodes == 1 and not job:
-        return Party(
+        return Membership(
             f"{time.time_ns()}-{os.getpid()}",
             "launcher",
             True,
@@ -128,7 +128,7 @@ def of_node(
         job
     ):  # an id of this start alone is a key for all nodes; under any other each has its own, and they meet
         key = f"{job}.{generation}" if unique else f"{job}.{generation}.{member}"
-        return Party(
+        return Membership(
             safe(key),
             member,
             unique,
@@ -140,11 +140,11 @@ def of_node(
             {"job": job, "generation": int(generation)},
         )
     if started is None:
-        return Party("", member, False, None, node, nodes, ranks, "", {"job": "", "generation": 0})
-    return _party(started, env, job, generation, member, None, node, nodes, ranks)
+        return Membership("", member, False, None, node, nodes, ranks, "", {"job": "", "generation": 0})
+    return _membership(started, env, job, generation, member, None, node, nodes, ranks)
 
 
-def _party(
+def _membership(
     started: Started,
     env: Mapping[str, str],
     job: str,
@@ -154,7 +154,7 @@ def _party(
     node: int | None,
     nodes: int,
     ranks: range | None,
-) -> Party:
+) -> Membership:
     # torchrun's agents start their workers again under the same id, and may count that differently: --job
     # names the job there, and no single start
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
@@ -167,13 +167,13 @@ def _party(
         # The launcher is our parent: its pid and start time tell two launches of the same name apart.
         name = name or f"{started.launcher}-{here.parent}"
     elif not name:
-        return Party(
+        return Membership(
             "", member, False, rank, node, nodes, ranks, "", {"job": "", "generation": int(generation)}
         )
     key = ".".join(safe(w) for w in (started.launcher, name, step, generation) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
         key += f".{node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
-    return Party(
+    return Membership(
         key,
         member,
         unique and bool(name),

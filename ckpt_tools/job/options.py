@@ -9,7 +9,7 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 
 @frozen
-class Terms:
+class Options:
     """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds;
     ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages.
     """

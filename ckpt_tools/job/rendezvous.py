@@ -17,8 +17,8 @@ from ckpt_tools.job.boards import Board, Files, Store
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.exchange import Meeting, failure, meeting
 from ckpt_tools.job.hosts import loopback, valid
-from ckpt_tools.job.membership import Party
-from ckpt_tools.job.options import Terms
+from ckpt_tools.job.membership import Membership
+from ckpt_tools.job.options import Options
 from ckpt_tools.job.secret import FLAG, MAKE, Seal
 from ckpt_tools.job.torchrun_line import TorchrunLine
 from ckpt_tools.model.frozen import frozen
@@ -32,8 +32,8 @@ class Rendezvous:
     it; None where the job needs none, or another process of this node decides.
     """
 
-    party: Party
-    terms: Terms
+    membership: Membership
+    options: Options
     line: TorchrunLine | None
     env: Mapping[str, str]
     joined: Meeting | None = None
@@ -44,8 +44,8 @@ class Rendezvous:
         """Whether the nodes of this job come together: they look at disks of their own, or no id of this
         start alone lets them share one decision.
         """
-        party = self.party
-        return self.terms.agree or (party.nodes > 1 and not (party.unique and party.key))
+        membership = self.membership
+        return self.options.agree or (membership.nodes > 1 and not (membership.unique and membership.key))
 
     def __enter__(self) -> Rendezvous:  # noqa: PYI034 - Self is of Python 3.11
         return self
@@ -59,13 +59,15 @@ class Rendezvous:
         """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they
         meet.
         """
-        party, terms = self.party, self.terms
-        if party.node is None or party.node >= party.nodes:
+        membership, options = self.membership, self.options
+        if membership.node is None or membership.node >= membership.nodes:
             raise UsageError(
-                f"which of the {party.nodes} nodes this is is unknown",
+                f"which of the {membership.nodes} nodes this is is unknown",
                 "say --node N, from 0 (torchrun --node-rank tells it as well)",
             )
-        self.joined = self._open.enter_context(meeting(self._board(), party.node, party.nodes, terms.timeout))
+        self.joined = self._open.enter_context(
+            meeting(self._board(), membership.node, membership.nodes, options.timeout)
+        )
         return self.joined
 
     def ready(self, decision: Decision) -> None:
@@ -73,7 +75,7 @@ class Rendezvous:
         one of them.
         """
         if self.joined:
-            decision.check(self.party.ranks if self.terms.agree else None)
+            decision.check(self.membership.ranks if self.options.agree else None)
             self.joined.exchange({}, lambda _: {})
             self._open.close()
 
@@ -85,8 +87,8 @@ class Rendezvous:
         try:
             yield
         except CkptError as error:
-            first = self.party.rank is None or (
-                self.party.ranks is not None and self.party.rank == self.party.ranks.start
+            first = self.membership.rank is None or (
+                self.membership.ranks is not None and self.membership.rank == self.membership.ranks.start
             )
             if self.needed and first and self.joined is None:
                 with suppress(CkptError):  # the reason that counts is the one to be told
@@ -94,26 +96,26 @@ class Rendezvous:
             raise
 
     def _board(self) -> Board:
-        party, terms = self.party, self.terms
-        if terms.plan_dir is not None:
-            if not party.place:
+        membership, options = self.membership, self.options
+        if options.plan_dir is not None:
+            if not membership.place:
                 raise UsageError(
                     "nothing names this job, so its nodes cannot find each other",
                     "give torchrun --rdzv-id, or say --job ID, the same on every node",
                 )
             place = os.path.join(
-                terms.plan_dir, f"{party.place}.meeting"
+                options.plan_dir, f"{membership.place}.meeting"
             )  # not below the root's own: nodes may mount it elsewhere
-            return Files(place, terms.trust)
-        at, job = endpoint(party, terms, self.line, self.env), party.place or "job"
-        return Store(at.host, at.port, at.keeper, terms.timeout, job, Seal.of(self._secret(at), job))
+            return Files(place, options.trust)
+        at, job = endpoint(membership, options, self.line, self.env), membership.place or "job"
+        return Store(at.host, at.port, at.keeper, options.timeout, job, Seal.of(self._secret(at), job))
 
     def _secret(self, at: Endpoint) -> bytes:
         """What only the nodes of this job know. Raises UsageError where others can reach the place where they
         meet, and there is none.
         """
-        if self.terms.secret_file:
-            return secret.read(self.terms.secret_file, self.terms.trust)
+        if self.options.secret_file:
+            return secret.read(self.options.secret_file, self.options.trust)
         if loopback(at.host):
             return b""
         raise UsageError(
@@ -133,9 +135,11 @@ class Endpoint:
     keeper: bool
 
 
-def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
+def endpoint(
+    membership: Membership, options: Options, line: TorchrunLine | None, env: Mapping[str, str]
+) -> Endpoint:
     """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine"""
-    found = _endpoint(party.node == 0, terms, line, env)
+    found = _endpoint(membership.node == 0, options, line, env)
     host = found.host.removeprefix("[").removesuffix("]")
     if not valid(host):
         raise UsageError(
@@ -145,16 +149,16 @@ def endpoint(party: Party, terms: Terms, line: TorchrunLine | None, env: Mapping
     return Endpoint(host, found.port, found.keeper)
 
 
-def _endpoint(first: bool, terms: Terms, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
-    if terms.rendezvous:
-        host, _, number = terms.rendezvous.rpartition(":")
+def _endpoint(first: bool, options: Options, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
+    if options.rendezvous:
+        host, _, number = options.rendezvous.rpartition(":")
         if not host or not _is_port(number):
             raise UsageError(
-                f"--rendezvous {terms.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
+                f"--rendezvous {options.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
             )
         return Endpoint(host, int(number), first)
     address, number = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if terms.worker and address and _is_port(number) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if options.worker and address and _is_port(number) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return Endpoint(
             address, int(number), False
         )  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)

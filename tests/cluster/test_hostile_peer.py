@@ -45,12 +45,12 @@ class Two:
     def __init__(self, tmp: Path) -> None:
         self.nodes, self.tmp = Nodes(tmp), tmp
 
-    def decide(self, **terms: Any) -> list[Any]:
+    def decide(self, **options: Any) -> list[Any]:
         """What each of them came to: the decision, or its error."""
 
         def one(n: int) -> Any:
-            mine = job.Terms(
-                agree=True, plan_dir=str(self.nodes.shared), job="j", node=n, nodes=2, timeout=600, **terms
+            mine = job.Options(
+                agree=True, plan_dir=str(self.nodes.shared), job="j", node=n, nodes=2, timeout=600, **options
             )
             try:
                 return job.decide(str(self.nodes.disks[n]), Selection(world_size=WORLD), mine)
@@ -259,7 +259,7 @@ def test_a_decision_of_the_first_node_sets_no_variables(
             ]
             try:
                 return job.decide(
-                    str(root), Selection(), job.Terms(plan_dir=str(tmp_path / "plans"), timeout=600), line
+                    str(root), Selection(), job.Options(plan_dir=str(tmp_path / "plans"), timeout=600), line
                 )
             except CkptError as error:
                 return error

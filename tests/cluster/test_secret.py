@@ -23,8 +23,8 @@ from ckpt_tools.job import boards, hosts, lines, rendezvous, secret, torchrun_li
 from ckpt_tools.job.boards import Files, Store
 from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.lines import Lines
-from ckpt_tools.job.membership import Party
-from ckpt_tools.job.options import Terms
+from ckpt_tools.job.membership import Membership
+from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.job.reported import Round, only
 from ckpt_tools.job.secret import NotOurs, Seal
@@ -98,24 +98,24 @@ BEYOND = [
 HERE = ["127.0.0.1", "127.0.0.53", "::1", "localhost"]
 
 
-def place(host: str, how: str, **terms: Any) -> Rendezvous:
+def place(host: str, how: str, **options: Any) -> Rendezvous:
     """A rendezvous of two nodes at a host, as one of four places says it."""
     env: dict[str, str] = {}
     line = None
     said = f"[{host}]" if ":" in host else host
     if how == "flag":
-        terms["rendezvous"] = f"{said}:29500"
+        options["rendezvous"] = f"{said}:29500"
     elif how == "torchrun":
         line = torchrun_line.parse(
             ["torchrun", "--nnodes=2", f"--rdzv-endpoint={said}:29500", "train.py"], {}
         )
     elif how == "agent":
         env = {"MASTER_ADDR": host, "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        terms["worker"] = True
+        options["worker"] = True
     else:
         env = {"SLURM_JOB_NODELIST": host, "SLURM_JOB_ID": "77"}
-    party = Party("key", "member", False, node=terms.pop("node", 0), nodes=2, place="job")
-    return Rendezvous(party, Terms(agree=True, **terms), line, env)
+    membership = Membership("key", "member", False, node=options.pop("node", 0), nodes=2, place="job")
+    return Rendezvous(membership, Options(agree=True, **options), line, env)
 
 
 @pytest.fixture

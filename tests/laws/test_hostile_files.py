@@ -40,8 +40,8 @@ from ckpt_tools.planning import decision_log
 def decided(tmp_path: Path, **more: Any) -> Path:
     """The decision of a job of two ranks that load different files, on the disk."""
     root = one_file_per_rank(tmp_path / "run")
-    terms = job.Terms(plan_dir=str(tmp_path / "plans"), **more)
-    return Path(job.decide(str(root), Selection(world_size=2), terms, env={}).decision.path)
+    options = job.Options(plan_dir=str(tmp_path / "plans"), **more)
+    return Path(job.decide(str(root), Selection(world_size=2), options, env={}).decision.path)
 
 
 def text_of(body: object) -> bytes:
