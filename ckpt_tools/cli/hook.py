@@ -52,9 +52,7 @@ def hook(request: options.Request) -> int:
                 request.root,
                 request.selection,
                 job_options,
-                say=reporter(request),
-                progress=meter,
-                note=output.cache_notes(request.output),
+                listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
             )
     values = environment(taken.decision, taken.rank)
     if request.output.format == "json":

@@ -56,9 +56,7 @@ def run(request: options.Request) -> int:
             request.selection,
             job_options,
             command,
-            say=reporter(request),
-            progress=meter,
-            note=output.cache_notes(request.output),
+            listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
         )
     words = substituted(command, taken.decision, taken.rank)
     if not request.output.quiet and (taken.rank or 0) == 0:

@@ -10,21 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools import launchers
-from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job import torchrun_line
-from ckpt_tools.job.decider import Decider, Say, asked
+from ckpt_tools.job.decider import SILENT, Decider, Listener, digest
 from ckpt_tools.job.decision import Body, Decision
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import directories
 
-__all__ = ["Options", "Taken", "decide", "taken"]
+__all__ = ["Listener", "Options", "Taken", "decide", "taken"]
 
 
 @frozen
@@ -100,100 +98,104 @@ def decide(
     options: Options,
     command: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    *,
-    say: Say | None = None,
-    progress: Progress | None = None,
-    note: Note | None = None,
+    listener: Listener = SILENT,
 ) -> Taken:
     """This start's decision: made here, or by the process of the job that was first. Raises CkptError
     subclasses, the same ones in every process.
     """
     env = os.environ if env is None else env
     options = replace(options, trust=selection.trust)
-    line = torchrun_line.parse(command, env)
+    line = launchers.line_of(command, env)
     membership = _membership(selection, options, line, env)
-    if line and not options.worker and line.nodes and line.per_node and selection.world_size is None:
-        selection = replace(
-            selection, world_size=line.nodes * line.per_node, world_from="torchrun's command line"
-        )
     if membership.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
             f"the job has {membership.nodes} nodes, and each would decide alone",
             "say --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
-    selection = replace(selection, plan_dir=options.plan_dir or directories.decisions(env))
-    about = {**(membership.about or {}), "nodes": membership.nodes, "asked": asked(selection)}
-    # Of those who share a directory and a key the first decides for all; those who meet have a key each, or
-    # one would wait for the lock of the other.
-    key = (
-        f"{membership.key}.node-{membership.node}" if options.agree or not membership.key else membership.key
+    selection = replace(
+        _with_world_of(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
     )
-    mine = [membership.rank] if membership.rank is not None else membership.ranks if options.agree else None
-    with Rendezvous(membership, options, line, env) as rendezvous:
-        with rendezvous.told():
-            if options.require_mount:
-                _require_mount(root)
-            decisions = Decisions(
-                options.plan_dir or directories.decisions(env), root, trusted=selection.trust
-            )
-        decider = Decider(
-            root,
-            replace(selection, rank=None),
-            options,
-            membership,
-            decisions,
-            rendezvous,
-            say,
-            progress,
-            note,
-            _world(env),
-        )
-        unique = membership.unique and bool(membership.key)
-        decision = decisions.once(
-            key,
-            membership.member,
-            unique=unique,
-            timeout=options.timeout,
-            make=decider.make,
-            about=about,
-            peers=rendezvous,
-        )
-    if decision.about.get("asked") != about["asked"]:
+    decision = _decided(root, selection, Rendezvous(membership, options, line, env), listener)
+    if decision.about.get("asked") != digest(selection):
         raise UsageError(
             f"the processes of this job ask different questions: the decision {decision.path} was made with"
             " other options",
             "start all with the same options",
         )
     _within(decision, membership.rank)
-    decision.check(mine)
+    mine = membership.ranks if options.agree else None
+    decision.check(mine if membership.rank is None else [membership.rank])
     return Taken(decision, membership.rank)
 
 
+def _decided(root: str, selection: Selection, rendezvous: Rendezvous, listener: Listener) -> Decision:
+    """The decision, before it is known whether this process may follow it."""
+    membership, options, env = rendezvous.membership, rendezvous.options, rendezvous.env
+    with rendezvous:
+        with rendezvous.reporting():
+            if options.require_mount:
+                _require_mount(root)
+            plan_dir = options.plan_dir or directories.decisions(env)
+            decisions = Decisions(plan_dir, root, trusted=selection.trust)
+        decider = Decider(
+            root=root,
+            selection=replace(selection, rank=None),
+            options=options,
+            membership=membership,
+            decisions=decisions,
+            rendezvous=rendezvous,
+            listener=listener,
+            world=_world(env),
+        )
+        return decisions.once(
+            _key(membership, options),
+            membership.member,
+            unique=membership.unique and bool(membership.key),
+            timeout=options.timeout,
+            make=decider.make,
+            about={**membership.about, "nodes": membership.nodes, "asked": digest(selection)},
+            peers=rendezvous,
+        )
+
+
+def _with_world_of(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
+    """The selection with the world size that the command line of a launcher tells."""
+    if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
+        return selection
+    world = line.nodes * line.per_node
+    return replace(selection, world_size=world, world_from=f"{line.launcher}'s command line")
+
+
+def _key(membership: Membership, options: Options) -> str:
+    """Of those who share a directory and a key the first decides for all; those who meet have a key each, or
+    one would wait for the lock of the other.
+    """
+    if options.agree or not membership.key:
+        return f"{membership.key}.node-{membership.node}"
+    return membership.key
+
+
 def _membership(
-    selection: Selection, options: Options, line: torchrun_line.TorchrunLine | None, env: Mapping[str, str]
+    selection: Selection, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> Membership:
     started = launchers.detect(env)
     if options.worker:
         return of_worker(started, env, job=options.job, rank=selection.rank)
     if line and (line.restarts or line.elastic):
-        why = (
-            f"restarts its workers up to {line.restarts} times"
-            if line.restarts
-            else "starts its workers again when nodes come and go"
-        )
-        inside = shlex.join(line.inside([*options.words, "--worker"]))
-        raise UsageError(
-            f"torchrun {why} on its own, and they would all get today's decision",
-            f"every restart decides anew with: {inside}",
-        )
-    world = (
-        selection.world_size
-        if selection.world_size is not None
-        else started.world_size.value
-        if started and started.world_size
-        else None
-    )
+        raise _one_decision_for_all_restarts(line, options)
+    world = _world(env) if selection.world_size is None else selection.world_size
     return of_node(started, line, env, job=options.job, node=options.node, nodes=options.nodes, world=world)
+
+
+def _one_decision_for_all_restarts(line: LaunchLine, options: Options) -> UsageError:
+    why = "starts its workers again when nodes come and go"
+    if line.restarts:
+        why = f"restarts its workers up to {line.restarts} times"
+    inside = shlex.join(line.inside([*options.words, "--worker"]))
+    return UsageError(
+        f"{line.launcher} {why} on its own, and they would all get today's decision",
+        f"every restart decides anew with: {inside}",
+    )
 
 
 def _world(env: Mapping[str, str]) -> int | None:

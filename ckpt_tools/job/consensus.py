@@ -52,7 +52,9 @@ def agree(decider: Decider) -> LoadPlan:
     meeting = decider.rendezvous.join()
     with (
         limited(selection.budget),
-        remembering(decider.root, selection.cache, selection.max_age, decider.note, selection.trust) as cache,
+        remembering(
+            decider.root, selection.cache, selection.max_age, decider.listener.note, selection.trust
+        ) as cache,
         counted() as read,
     ):
         return replace(_Node(decider, meeting, ranks, cache).plan(), bytes_read=read.bytes)
@@ -77,7 +79,7 @@ class _Node:
         self.decider, self.meeting, self.ranks, self.cache = decider, meeting, ranks, cache
         world = decider.selection.world_size or decider.world or len(ranks) * meeting.size
         self.selection = replace(decider.selection, ranks=ranks, world_size=world, rank=None)
-        self.planner = Planner(decider.root, self.selection, decider.progress, cache)
+        self.planner = Planner(decider.root, self.selection, decider.listener.progress, cache)
         self.mine: dict[str, Checkpoint] = {}
         self.hosts: list[str] = []
         self.nodes_ranks: list[range] = []
@@ -150,7 +152,7 @@ class _Node:
         ]
         return {
             "host": self._host(),
-            "asked": self.decider.asked,
+            "asked": self.decider.request,
             "ranks": [self.ranks.start, self.ranks.stop],
             "candidates": rows,
             "more": len(ranked) > LISTED,
@@ -313,7 +315,7 @@ class _Node:
             return replace(c, parts=(*c.parts, *new)), carrier.failures
         # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in
         # any other, without what an earlier start brought.
-        self.planner = Planner(to, self.selection, self.decider.progress, self.cache)
+        self.planner = Planner(to, self.selection, self.decider.listener.progress, self.cache)
         found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
         if identity not in found:
             return c, carrier.failures

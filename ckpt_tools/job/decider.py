@@ -22,11 +22,22 @@ from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings.checked_json import wrong
 from ckpt_tools.storage.trust import OURS
 
-Say = Callable[[LoadPlan], None]
-"""Called with a plan that was made here, for its warnings to be shown once per job."""
+
+@frozen
+class Listener:
+    """What the process that decides calls meanwhile: ``made`` with the plan, for its warnings to be shown
+    once per job, ``progress`` while it reads, ``note`` with what it has to say of kept verdicts.
+    """
+
+    made: Callable[[LoadPlan], None] | None = None
+    progress: Progress | None = None
+    note: Note | None = None
 
 
-def asked(selection: Selection) -> str:
+SILENT = Listener()
+
+
+def digest(selection: Selection) -> str:
     """A digest of the question, without what differs from rank to rank."""
     import xxhash
 
@@ -59,14 +70,13 @@ class Decider:
     membership: Membership
     decisions: Decisions
     rendezvous: Rendezvous
-    say: Say | None
-    progress: Progress | None
-    note: Note | None = None
+    listener: Listener = SILENT
     world: int | None = None
 
     @property
-    def asked(self) -> str:
-        return asked(self.selection)
+    def request(self) -> str:
+        """What is asked, as all nodes must ask it."""
+        return digest(self.selection)
 
     def make(self) -> Body:
         """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes
@@ -93,11 +103,11 @@ class Decider:
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""
-        return api.plan(self.root, self.selection, progress=self.progress, note=self.note)
+        return api.plan(self.root, self.selection, progress=self.listener.progress, note=self.listener.note)
 
     def _body(self, plan: LoadPlan) -> Body:
-        if self.say:
-            self.say(plan)
+        if self.listener.made:
+            self.listener.made(plan)
         if self.options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job.decision import Body, Decision, failed, read
@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 class Peers(Protocol):
     """The other nodes of a job, for whoever makes the decision of one."""
 
-    def told(self) -> AbstractContextManager[object]:
+    def reporting(self) -> AbstractContextManager[object]:
         """Within, what keeps this node from taking part is told to them."""
         ...
 
@@ -43,7 +43,7 @@ class Peers(Protocol):
 class Alone:
     """There are none."""
 
-    def told(self) -> AbstractContextManager[object]:
+    def reporting(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def ready(self, decision: Decision) -> None:  # noqa: ARG002 - Peers have it
@@ -102,27 +102,17 @@ class Decisions:
         ``peers`` are other nodes, who start together with this one or not at all.
         """
         started, peers = self.now(), peers or Alone()
-        with peers.told():
+        with peers.reporting():
             place = self.place(key)
         with locked(os.path.join(place, "lock"), timeout, trusted=self.trusted):
-            with peers.told():
-                numbers = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
-                newest = max((n for n, what in numbers if what == "json"), default=0)
-                decision = (
-                    self._usable(os.path.join(place, f"{newest}.json"), member, unique, started)
-                    if newest
-                    else None
-                )
+            with peers.reporting():
+                attempts = _attempts(place)
+                newest = os.path.join(place, f"{attempts.newest}.json")
+                decision = self._usable(newest, member, unique, started) if attempts.newest else None
             if decision is None:
                 prune(self.directory, key, self.now(), self.trusted)
-                attempt = max((n for n, _ in numbers), default=0) + 1
-                decision = self._made(
-                    Decision(os.path.join(place, f"{attempt}.json"), {}, self.trusted),
-                    member,
-                    make,
-                    about,
-                    peers,
-                )
+                blank = Decision(os.path.join(place, f"{attempts.last + 1}.json"), {}, self.trusted)
+                decision = self._made(blank, member, make, about, peers)
             else:
                 self._claim(decision.path, member)
         error = decision.body.get("error")
@@ -243,6 +233,20 @@ def _note(decision: Decision) -> Mapping[str, object]:
         "job": about.get("job"),
         "decided_at": about["decided_at"],
     }
+
+
+class _Attempts(NamedTuple):
+    """Numbers of attempts to decide: the newest that was written, and the last that was begun; 0 for none."""
+
+    newest: int
+    last: int
+
+
+def _attempts(place: str) -> _Attempts:
+    """Raises CannotLook."""
+    found = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
+    written_ones = (number for number, what in found if what == "json")
+    return _Attempts(max(written_ones, default=0), max((number for number, _ in found), default=0))
 
 
 def _names(directory: str) -> list[str]:

@@ -6,12 +6,13 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import field, replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.process import Process
-from ckpt_tools.job.torchrun_line import TorchrunLine
-from ckpt_tools.launchers import Started
+from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
 
 _ONCE = frozenset({"slurm", "mpi"})
@@ -26,6 +27,7 @@ class Membership:
     ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when
     that is not known.
     ``place`` names where the nodes of the job meet; "" when the launcher gives the job no id.
+    ``about`` is what the decision records of the start.
     """
 
     key: str
@@ -36,49 +38,61 @@ class Membership:
     nodes: int = 1
     ranks: range | None = None
     place: str = ""
-    about: Mapping[str, object] | None = None
+    about: Mapping[str, object] = field(default_factory=dict)
 
 
 def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
     """The membership of one rank. Raises UsageError when nothing says which rank this is."""
     if started is None or (started.rank is None and not started.skip and rank is None):
-        seen = started.unclear if started and started.unclear else "no launcher's variables are set"
-        hint = (
-            (started.hint if started else "")
-            or "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
-            "'ckpt launchers' shows what is seen"
-        )
-        raise UsageError(f"which rank this worker is is unknown: {seen}", hint)
-    mine = rank if rank is not None else started.rank.value if started.rank else None
+        raise _rank_unknown(started)
+    if rank is None:
+        rank = _value(started.rank)
+    nodes = _nodes(started)
+    process = Membership(
+        key="",
+        member="scheduler" if rank is None else f"rank-{rank}",
+        unique=False,
+        rank=rank,
+        node=_value(started.node),
+        nodes=nodes,
+        ranks=_ranks_beside(started, rank, nodes),
+    )
+    return _by_launcher(process, started, env, job)
+
+
+def _rank_unknown(started: Started | None) -> UsageError:
+    seen = (started.unclear if started else "") or "no launcher's variables are set"
+    hint = (
+        "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
+        "'ckpt launchers' shows what is seen"
+    )
+    return UsageError(
+        f"which rank this worker is is unknown: {seen}", (started.hint if started else "") or hint
+    )
+
+
+def _nodes(started: Started) -> int:
+    """How many nodes the job has, as a worker's launcher tells."""
+    if nodes := _value(started.nodes):
+        return nodes
     world, local = _value(started.world_size), _value(started.local_world_size)
-    nodes = _value(started.nodes) or (
-        1 if local is None or world is None or local == world else -(-world // local)
-    )
-    first = mine - at if mine is not None and (at := _value(started.local_rank)) is not None else None
-    ranks = (
-        range(first, first + local)
-        if first is not None and local
-        else range(world)
-        if nodes == 1 and world
-        else None
-    )
-    generation = str(_value(started.restart) or 0)
-    return _membership(
-        started,
-        env,
-        job,
-        generation,
-        "scheduler" if mine is None else f"rank-{mine}",
-        mine,
-        _value(started.node),
-        nodes,
-        ranks,
-    )
+    if local is None or world is None or local == world:
+        return 1
+    return -(-world // local)
+
+
+def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
+    """The ranks that run on the node of a worker."""
+    world, local = _value(started.world_size), _value(started.local_world_size)
+    at = _value(started.local_rank)
+    if rank is not None and at is not None and local:
+        return range(rank - at, rank - at + local)
+    return range(world) if nodes == 1 and world else None
 
 
 def of_node(
     started: Started | None,
-    line: TorchrunLine | None,
+    line: LaunchLine | None,
     env: Mapping[str, str],
     *,
     job: str,
@@ -89,103 +103,98 @@ def of_node(
     """The membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not known
     how many.
     """
-    if nodes is None:
-        nodes = line.nodes if line else None
-        if (
-            nodes is None and started is not None and started.node is not None
-        ):  # None in the script of sbatch, which runs once for all nodes
-            nodes = _value(started.nodes)
-            if nodes is None:
-                raise UsageError(
-                    f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
-                    " is unknown",
-                    "say --nodes N",
-                )
-    nodes = nodes or 1
+    nodes = (_nodes_started(started, line) if nodes is None else nodes) or 1
     if nodes == 1 and not job:
-        return Membership(
-            f"{time.time_ns()}-{os.getpid()}",
-            "launcher",
-            True,
-            nodes=1,
-            node=0,
-            ranks=range(world) if world else None,
-            about={"job": job, "generation": 0},
-        )
-    if node is None:
-        node = line.node if line else None
-    if node is None and started is not None:
+        return _alone(world)
+    if node is None and line:
+        node = line.node
+    if node is None and started:
         node = _value(started.node)
-    per_node = line.per_node if line else world // nodes if world and world % nodes == 0 else None
-    ranks = range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
-    if not job and line and line.options.get("rdzv-id"):
-        job, unique = line.options["rdzv-id"], False
-    else:
-        unique = bool(job)
-    generation = str(_value(started.restart) or 0) if started else "0"
-    member = f"node-{node}" if node is not None else f"host-{Process.here().host}"
-    if (
-        job
-    ):  # an id of this start alone is a key for all nodes; under any other each has its own, and they meet
-        key = f"{job}.{generation}" if unique else f"{job}.{generation}.{member}"
-        return Membership(
-            safe(key),
-            member,
-            unique,
-            None,
-            node,
-            nodes,
-            ranks,
-            safe(job),
-            {"job": job, "generation": int(generation)},
+    process = Membership(
+        key="",
+        member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
+        unique=False,
+        node=node,
+        nodes=nodes,
+        ranks=_ranks_of_node(node, nodes, line, world),
+        about=_about("", 0),
+    )
+    generation = _restarts(started) if started else 0
+    if job:  # an id of this start alone is a key for all nodes
+        key = f"{job}.{generation}"
+        return replace(process, key=safe(key), unique=True, place=safe(job), about=_about(job, generation))
+    if line and line.job:  # under any other id each node has a key of its own, and they meet
+        key, about = f"{line.job}.{generation}.{process.member}", _about(line.job, generation)
+        return replace(process, key=safe(key), place=safe(line.job), about=about)
+    return _by_launcher(process, started, env, "") if started else process
+
+
+def _nodes_started(started: Started | None, line: LaunchLine | None) -> int | None:
+    """How many nodes the job has, as far as the command line or the launcher of this process tells."""
+    if line and line.nodes is not None:
+        return line.nodes
+    if started is None or started.node is None:  # as in the script of sbatch, which runs once for all nodes
+        return None
+    if started.nodes is None:
+        raise UsageError(
+            f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
+            " is unknown",
+            "say --nodes N",
         )
-    if started is None:
-        return Membership("", member, False, None, node, nodes, ranks, "", {"job": "", "generation": 0})
-    return _membership(started, env, job, generation, member, None, node, nodes, ranks)
+    return started.nodes.value
 
 
-def _membership(
-    started: Started,
-    env: Mapping[str, str],
-    job: str,
-    generation: str,
-    member: str,
-    rank: int | None,
-    node: int | None,
-    nodes: int,
-    ranks: range | None,
-) -> Membership:
+def _ranks_of_node(node: int | None, nodes: int, line: LaunchLine | None, world: int | None) -> range | None:
+    """The ranks that run on a node, where all run as many."""
+    per_node = None
+    if line:
+        per_node = line.per_node
+    elif world and world % nodes == 0:
+        per_node = world // nodes
+    return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
+
+
+def _alone(world: int | None) -> Membership:
+    """A launcher that shares its decision with nobody: no other start has its key."""
+    return Membership(
+        key=f"{time.time_ns()}-{os.getpid()}",
+        member="launcher",
+        unique=True,
+        node=0,
+        ranks=range(world) if world else None,
+        about=_about("", 0),
+    )
+
+
+def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
+    """The membership of a process under the id that its launcher gives the job, or ``job``."""
     # torchrun's agents start their workers again under the same id, and may count that differently: --job
     # names the job there, and no single start
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
-    name = job or started.job
+    name, generation = job or started.job, _restarts(started)
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
         name = f"{cluster}-{name}"  # two clusters count their jobs alike
     here = Process.here()
-    if nodes == 1 and not (unique and name):
-        # The launcher is our parent: its pid and start time tell two launches of the same name apart.
-        name = name or f"{started.launcher}-{here.parent}"
-    elif not name:
-        return Membership(
-            "", member, False, rank, node, nodes, ranks, "", {"job": "", "generation": int(generation)}
-        )
-    key = ".".join(safe(w) for w in (started.launcher, name, step, generation) if w)
+    if not name and process.nodes != 1:
+        return replace(process, about=_about("", generation))
+    # On one node the launcher is our parent: its pid and start time tell two launches of the same name apart.
+    name = name or f"{started.launcher}-{here.parent}"
+    key = ".".join(safe(w) for w in (started.launcher, name, step, str(generation)) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
-        key += f".{node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
-    return Membership(
-        key,
-        member,
-        unique and bool(name),
-        rank,
-        node,
-        nodes,
-        ranks,
-        safe(f"{started.launcher}.{name}"),
-        {"job": name, "generation": int(generation)},
-    )
+        key += f".{process.node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
+    place = safe(f"{started.launcher}.{name}")
+    return replace(process, key=key, unique=unique, place=place, about=_about(name, generation))
 
 
-def _value(known: object) -> int | None:
-    value = getattr(known, "value", None)
-    return value if isinstance(value, int) else None
+def _about(job: str, generation: int) -> Mapping[str, object]:
+    return {"job": job, "generation": generation}
+
+
+def _restarts(started: Started) -> int:
+    """How often the job or its workers were started again."""
+    return _value(started.restart) or 0
+
+
+def _value(known: Known | None) -> int | None:
+    return known.value if known else None

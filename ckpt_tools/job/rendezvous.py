@@ -20,7 +20,7 @@ from ckpt_tools.job.hosts import loopback, valid
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.secret import FLAG, MAKE, Seal
-from ckpt_tools.job.torchrun_line import TorchrunLine
+from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model.frozen import frozen
 
 _PORTS = 1 << 16
@@ -34,7 +34,7 @@ class Rendezvous:
 
     membership: Membership
     options: Options
-    line: TorchrunLine | None
+    line: LaunchLine | None
     env: Mapping[str, str]
     joined: Meeting | None = None
     _open: ExitStack = field(default_factory=ExitStack)
@@ -80,7 +80,7 @@ class Rendezvous:
             self._open.close()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reporting(self) -> Iterator[None]:
         """Let the others know what keeps this node from taking part: they wait for it. One process of a node
         does.
         """
@@ -136,10 +136,21 @@ class Endpoint:
 
 
 def endpoint(
-    membership: Membership, options: Options, line: TorchrunLine | None, env: Mapping[str, str]
+    membership: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> Endpoint:
     """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine"""
-    found = _endpoint(membership.node == 0, options, line, env)
+    first = membership.node == 0
+    found = (
+        _requested(options, first)
+        or (_agents_own(env) if options.worker else None)
+        or _beside_launchers_own(line, first)
+        or _on_first_host(env, first)
+    )
+    if found is None:
+        raise UsageError(
+            "where the nodes meet is unknown",
+            "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share",
+        )
     host = found.host.removeprefix("[").removesuffix("]")
     if not valid(host):
         raise UsageError(
@@ -149,48 +160,41 @@ def endpoint(
     return Endpoint(host, found.port, found.keeper)
 
 
-def _endpoint(first: bool, options: Options, line: TorchrunLine | None, env: Mapping[str, str]) -> Endpoint:
-    if options.rendezvous:
-        host, _, number = options.rendezvous.rpartition(":")
-        if not host or not _is_port(number):
-            raise UsageError(
-                f"--rendezvous {options.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
-            )
-        return Endpoint(host, int(number), first)
-    address, number = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if options.worker and address and _is_port(number) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return Endpoint(
-            address, int(number), False
-        )  # torchrun keeps one for its workers (torch/distributed/rendezvous.py)
-    if line and line.endpoint:
-        host, number = _split(line.endpoint)
-        said = number if number.isdigit() else line.options.get("master-port", "29500")
-        if not _is_port(said) or int(said) == _PORTS - 1:
-            raise UsageError(
-                f"{line.endpoint!r}: beside port {said} there is none", "say --rendezvous HOST:PORT"
-            )
-        return Endpoint(host, int(said) + 1, first)
-    nodes, job = (
-        env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""),
-        env.get("SLURM_JOB_ID", ""),
-    )
+def _requested(options: Options, first: bool) -> Endpoint | None:
+    if not options.rendezvous:
+        return None
+    host, _, port = options.rendezvous.rpartition(":")
+    if not host or not _is_port(port):
+        raise UsageError(
+            f"--rendezvous {options.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
+        )
+    return Endpoint(host, int(port), first)
+
+
+def _agents_own(env: Mapping[str, str]) -> Endpoint | None:
+    """The store that torchrun keeps for its workers (torch/distributed/rendezvous.py)."""
+    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if host and _is_port(port) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return Endpoint(host, int(port), False)
+    return None
+
+
+def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | None:
+    if line is None or not line.endpoint:
+        return None
+    if not _is_port(line.port) or int(line.port) == _PORTS - 1:
+        raise UsageError(
+            f"{line.endpoint!r}: beside port {line.port} there is none", "say --rendezvous HOST:PORT"
+        )
+    return Endpoint(line.host, int(line.port) + 1, first)
+
+
+def _on_first_host(env: Mapping[str, str], first: bool) -> Endpoint | None:
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    job = env.get("SLURM_JOB_ID", "")
     if nodes and job.isdigit():
         return Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
-    raise UsageError(
-        "where the nodes meet is unknown",
-        "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share",
-    )
-
-
-def _split(endpoint: str) -> tuple[str, str]:
-    """The host of an endpoint of torchrun, and its port or ""; an IPv6 address with a port stands in
-    brackets.
-    """
-    if endpoint.startswith("["):
-        host, _, rest = endpoint[1:].partition("]")
-        return host, rest.removeprefix(":")
-    host, _, number = endpoint.partition(":")
-    return host, number
+    return None
 
 
 def _is_port(text: str) -> bool:
@@ -199,7 +203,6 @@ def _is_port(text: str) -> bool:
 
 def first_host(nodes: str) -> str:
     """The first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
-    first = re.sub(
-        r"\[(\d+)[^\]]*\]", r"\1", nodes
-    )  # the first number of every bracket: a name may have several
+    # the first number of every bracket: a name may have several
+    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes)
     return first.partition(",")[0]

@@ -5,11 +5,11 @@ answers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from ckpt_tools.launchers.launcher import Launcher, Started
+from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
 
 ORDER = {
     "torchrun": ("TORCHELASTIC_RUN_ID",),
@@ -33,6 +33,9 @@ imported.
 
 LAUNCHERS: tuple[Launcher, ...]
 """All of them, imported when somebody asks."""
+
+_LINES = ("torchrun",)
+"""Those whose command lines are read."""
 
 _PLACES = ("slurm", "kubernetes")
 """They say where a process runs even when they did not start it: a rank that a later one knows for certain
@@ -73,4 +76,13 @@ def current() -> Started | None:
     return detect(os.environ)
 
 
-__all__ = ["LAUNCHERS", "Launcher", "Started", "current", "detect"]
+def line_of(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
+    """What a command says that starts a launcher on this node; None when it starts something else."""
+    if not command:
+        return None
+    readers = (launcher.read_line for launcher in _imported(_LINES))
+    lines = (read_line(command, env) for read_line in readers if read_line)
+    return next((line for line in lines if line is not None), None)
+
+
+__all__ = ["LAUNCHERS", "LaunchLine", "Launcher", "Started", "current", "detect", "line_of"]

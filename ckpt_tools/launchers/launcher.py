@@ -4,7 +4,7 @@ did not start us.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.model.frozen import frozen
@@ -47,13 +47,49 @@ class Started:
 
 
 @frozen
+class LaunchLine:
+    """What a command line says that starts a launcher on each node. None: it says nothing, or no number."""
+
+    launcher: str
+    nodes: int | None
+    """How many nodes, at most."""
+    elastic: bool
+    """Whether the number of nodes may differ from start to start."""
+    node: int | None
+    """This node's index: some launchers give one out on their own."""
+    per_node: int | None
+    """Workers on each node."""
+    restarts: int
+    """How often the launcher may start the workers again without starting anew itself."""
+    job: str
+    """The job's id, "" when the line gives none."""
+    endpoint: str
+    """Where the launcher's nodes meet, as given; ``host`` and ``port`` are what that means."""
+    host: str
+    port: str
+    before: tuple[str, ...]
+    """The line up to ``command``, for workers that run any program."""
+    command: tuple[str, ...]
+    """What the workers run."""
+
+    def inside(self, ours: Sequence[str]) -> list[str]:
+        """The line that puts ``ours`` (ckpt run --worker …) between the launcher and the workers' command,
+        which then gets a new decision at every restart.
+        """
+        return [*self.before, *ours, "--", *self.command]
+
+
+@frozen
 class Launcher:
-    """``variables`` are what it sets; ``reference`` is the source of the facts."""
+    """``variables`` are what it sets; ``reference`` is the source of the facts. ``read_line`` understands the
+    command lines that start it.
+    """
 
     name: str
     variables: tuple[str, ...]
     detect: Callable[[Mapping[str, str]], Started | None]
     reference: str
+    read_line: Callable[[Sequence[str], Mapping[str, str]], LaunchLine | None] | None = None
 
 
 def number(env: Mapping[str, str], name: str) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ckpt_tools.launchers import torchrun_line
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, seen, settled
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -63,6 +64,7 @@ LAUNCHER = Launcher(
     name="torchrun",
     variables=_VARIABLES,
     detect=_detect,
+    read_line=torchrun_line.read_line,
     reference=(
         "torch 2.13: torch/distributed/run.py, section Environment Variables;"
         " torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers"

@@ -19,7 +19,7 @@ from run_helpers import ckpt, megatron
 from two_nodes import free_port
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
-from ckpt_tools.job import boards, hosts, lines, rendezvous, secret, torchrun_line
+from ckpt_tools.job import boards, hosts, lines, rendezvous, secret
 from ckpt_tools.job.boards import Files, Store
 from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.lines import Lines
@@ -28,6 +28,7 @@ from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.job.reported import Round, only
 from ckpt_tools.job.secret import NotOurs, Seal
+from ckpt_tools.launchers import line_of
 from ckpt_tools.settings.checked_json import whole
 
 RANDOM = "Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnM=\n"
@@ -106,9 +107,7 @@ def place(host: str, how: str, **options: Any) -> Rendezvous:
     if how == "flag":
         options["rendezvous"] = f"{said}:29500"
     elif how == "torchrun":
-        line = torchrun_line.parse(
-            ["torchrun", "--nnodes=2", f"--rdzv-endpoint={said}:29500", "train.py"], {}
-        )
+        line = line_of(["torchrun", "--nnodes=2", f"--rdzv-endpoint={said}:29500", "train.py"], {})
     elif how == "agent":
         env = {"MASTER_ADDR": host, "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         options["worker"] = True

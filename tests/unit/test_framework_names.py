@@ -49,10 +49,6 @@ LOADERS = [
     Allowed("inspection/loadability.py", ".*", "which package has the loader, and how to install it"),
 ]
 """The level load asks the framework itself."""
-TORCHRUN = [
-    Allowed(f"job/{name}.py", r".*torchrun.*", "the command after -- is read: torchrun starts several ranks")
-    for name in ("__init__", "membership", "rendezvous", "torchrun_line")
-]
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -90,7 +86,7 @@ def _named() -> dict[str, set[str]]:
 
 
 NAMED = _named()
-ALLOWED = [*USERS_WORDS, *LOADERS, *TORCHRUN]
+ALLOWED = [*USERS_WORDS, *LOADERS]
 
 
 def _fits(row: Allowed, file: str, name: str) -> bool:

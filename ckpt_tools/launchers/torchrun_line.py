@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.launchers.launcher import LaunchLine
 
 # torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from
 # PET_<NAME>, and argparse takes any beginning that means one.
@@ -43,63 +43,10 @@ _VALUES = (
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 
 
-@frozen
-class TorchrunLine:
-    """``options`` as given, by torchrun's long names; ``before`` are the words up to the workers' command,
-    ``after`` that command.
-    """
-
-    options: Mapping[str, str]
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-
-    @property
-    def nodes(self) -> int | None:
-        """How many nodes at most; None when it is not a number."""
-        most = self.options.get("nnodes", "1").rpartition(":")[2]
-        return int(most) if most.isdigit() else None
-
-    @property
-    def elastic(self) -> bool:
-        """Whether the number of nodes may differ from start to start."""
-        least, _, most = self.options.get("nnodes", "1").partition(":")
-        return bool(most) and least != most
-
-    @property
-    def node(self) -> int | None:
-        """This node's index where the line tells: rendezvous by c10d gives one out on its own."""
-        word = self.options.get("node-rank", "")
-        return int(word) if word.isdigit() else None
-
-    @property
-    def per_node(self) -> int | None:
-        """Workers on each node; None for "gpu", "auto" and the like."""
-        word = self.options.get("nproc-per-node", "1")
-        return int(word) if word.isdigit() else None
-
-    @property
-    def restarts(self) -> int:
-        """How often torchrun may start the workers again without starting anew itself."""
-        word = self.options.get("max-restarts", "0")
-        return int(word) if word.isdigit() else 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where the nodes meet, as far as the line tells."""
-        return self.options.get("rdzv-endpoint", "") or self.options.get("master-addr", "")
-
-    def inside(self, ours: Sequence[str]) -> list[str]:
-        """The line that puts ``ours`` (ckpt run --worker …) between torchrun and the workers' command, which
-        then gets a new decision at every restart.
-        """
-        kept = [w for w in self.before if _option(w) not in ("no-python", "module")]
-        command = list(self.after)
-        if "no-python" not in self.options:
-            command = ["python", "-u", *(["-m"] if "module" in self.options else []), *command]
-        return [*kept, "--no-python", *ours, "--", *command]
+_PORT = "29500"
 
 
-def parse(command: Sequence[str], env: Mapping[str, str]) -> TorchrunLine | None:
+def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
     """The torchrun line in ``command``; None when it starts something else."""
     start = _start(command)
     if start is None:
@@ -121,7 +68,48 @@ def parse(command: Sequence[str], env: Mapping[str, str]) -> TorchrunLine | None
             options[name], i = value, i + 1
         else:
             options[name], i = (command[i + 1] if i + 1 < len(command) else ""), i + 2
-    return TorchrunLine(options, tuple(command[:i]), tuple(command[i:]))
+    return _line(options, command[:i], command[i:])
+
+
+def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
+    """What the options say, by torchrun's long names: ``before`` are the words up to the workers' command,
+    ``after`` that command.
+    """
+    nodes = options.get("nnodes", "1")
+    least, _, most = nodes.partition(":")
+    endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")
+    host, port = _split(endpoint)
+    program = list(after)
+    if "no-python" not in options:
+        program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
+    kept = [w for w in before if _option(w) not in ("no-python", "module")]
+    return LaunchLine(
+        launcher="torchrun",
+        nodes=_number(nodes.rpartition(":")[2]),
+        elastic=bool(most) and least != most,
+        node=_number(options.get("node-rank", "")),
+        per_node=_number(options.get("nproc-per-node", "1")),
+        restarts=_number(options.get("max-restarts", "0")) or 0,
+        job=options.get("rdzv-id", ""),
+        endpoint=endpoint,
+        host=host,
+        port=port if port.isdigit() else options.get("master-port", _PORT),
+        before=(*kept, "--no-python"),
+        command=tuple(program),
+    )
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdigit() else None
+
+
+def _split(endpoint: str) -> tuple[str, str]:
+    """The host of an endpoint, and its port or ""; an IPv6 address with a port stands in brackets."""
+    if endpoint.startswith("["):
+        host, _, rest = endpoint[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, _, number = endpoint.partition(":")
+    return host, number
 
 
 def _start(command: Sequence[str]) -> int | None:
