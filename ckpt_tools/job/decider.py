@@ -54,6 +54,7 @@ def digest(selection: Selection) -> str:
         max_age=0,
         plan_dir=None,
         trust=OURS,
+        layouts=None,  # functions, which every process has at another address
     )
     return xxhash.xxh3_64_hexdigest(
         f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass")

@@ -525,6 +525,30 @@ def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> Non
     assert done.returncode == 2 and "different questions" in done.stderr
 
 
+def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: Path, plans: Path) -> None:
+    """In processes of which none is a copy of another: they have the same functions at other addresses."""
+    config = root.parent / "ckpt.toml"
+    config.write_text(
+        '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
+    )
+    words = [
+        *CKPT,
+        "run",
+        str(root),
+        "--worker",
+        "--plan-dir",
+        str(plans),
+        "--config",
+        str(config),
+        "--",
+        "true",
+    ]
+    for rank in range(2):
+        env = {**CLEAN, **torchrun_env(rank, 2, 0, "j")}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_worker_without_a_launcher(root: Path, plans: Path) -> None:
     done = ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY)
     assert done.returncode == 2 and "ckpt launchers" in done.stderr
