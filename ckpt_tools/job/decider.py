@@ -15,6 +15,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.layouts import Layouts, layouts_of
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -79,6 +80,10 @@ class Decider:
         """What is asked, as all nodes must ask it."""
         return digest(self.selection)
 
+    @property
+    def _layouts(self) -> Layouts:
+        return layouts_of(self.selection)
+
     def make(self) -> Body:
         """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes
         then all of them do.
@@ -100,7 +105,7 @@ class Decider:
         if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
             wrong(at, "a decision that is still to be written down")
         schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
-        derived.check(body, self.decisions.root)
+        derived.check(body, self.decisions.root, self._layouts)
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""
@@ -112,5 +117,5 @@ class Decider:
         if self.options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, self.options.view, self.options.trust)}
+            return {**body_of(plan), **build(plan, self.options.view, self.options.trust, self._layouts)}
         return body_of(plan)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -21,7 +21,7 @@ _UP = 3
 _FEW = 4
 
 
-def check(body: Mapping[str, Any], root: str) -> None:
+def check(body: Mapping[str, Any], root: str, layouts: Layouts = BUILT_IN) -> None:
     """Raises Invalid unless the path, arguments and variables of a decision about ``root`` are what its
     layout makes of its checkpoint and files.
     """
@@ -31,7 +31,7 @@ def check(body: Mapping[str, Any], root: str) -> None:
         if resume != Resume(None):
             raise Invalid("resume tells a framework to load something, and there is no checkpoint")
         return
-    layout = BY_NAME.get(chosen.get("layout"))
+    layout = layouts.get(chosen.get("layout"))
     if chosen.get("kind", "periodic") not in {str(k) for k in Kind}:
         raise Invalid(f"checkpoint.kind must be one of those that ckpt knows, not {chosen.get('kind')!r}")
     if layout is None:

@@ -11,11 +11,14 @@ from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_swap import put
 from ckpt_tools.job.view_tree import Tree
+from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.trust import OURS, Trust
 
 
-def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, Any]:
+def build(
+    plan: LoadPlan, directory: str, trusted: Trust = OURS, layouts: Layouts = BUILT_IN
+) -> dict[str, Any]:
     """Build the view of a plan at ``directory`` and say how the framework is told: "resume" in the view, and
     in "view" the links of every file entry.
 
@@ -26,7 +29,7 @@ def build(plan: LoadPlan, directory: str, trusted: Trust = OURS) -> dict[str, An
     if plan.checkpoint is None:
         raise UsageError("there is no checkpoint to build a view of", "--view needs one")
     _outside(plan.root, directory)
-    tree = Tree(plan, plan.checkpoint, directory)
+    tree = Tree(plan, plan.checkpoint, directory, layouts)
     try:
         tree.fill()
     except OSError as e:

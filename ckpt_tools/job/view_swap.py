@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from ckpt_tools import __version__
@@ -42,16 +42,7 @@ def put(
     stamp = hashlib.sha256(
         repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape")
     ).hexdigest()
-    note = {
-        "schema": SCHEMA,
-        "tool_version": __version__,
-        **about,
-        "content": stamp,
-        "files": sorted(texts),
-        "made_by": f"{socket.gethostname()}/{os.getpid()}",
-        "made_at": time.time(),
-    }
-    files = {**texts, MARKER: json.dumps(note, indent=1).encode()}
+    files = {**texts, MARKER: _marker(stamp, texts, about)}
     try:
         trust.make(os.path.dirname(directory), trusted)
         _believed(directory, trusted)
@@ -72,6 +63,20 @@ def put(
         f"the view {directory} is being replaced by others again and again",
         "give each job a directory of its own with --view",
     )
+
+
+def _marker(stamp: str, texts: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
+    """The file that says that ckpt has built a view, and what is in it."""
+    note = {
+        "schema": SCHEMA,
+        "tool_version": __version__,
+        **about,
+        "content": stamp,
+        "files": sorted(texts),
+        "made_by": f"{socket.gethostname()}/{os.getpid()}",
+        "made_at": time.time(),
+    }
+    return json.dumps(note, indent=1).encode()
 
 
 def _believed(directory: str, trusted: Trust) -> None:
@@ -143,50 +148,55 @@ def _placed(new: str, directory: str) -> bool:
     again.
     """
     try:
-        os.rename(new, directory)  # succeeds where nothing is, or an empty directory
-        return True
+        if _moved(new, directory):
+            return True
     except OSError as e:
         if e.errno == errno.EBUSY:
             raise UsageError(
                 f"--view {directory} is a mount point, which cannot be replaced",
                 f"name a directory in it: {directory}/view",
             ) from e
+        raise
+    if _exchanged(new, directory):
+        _require_ours(new, directory, _exchanged)
+        _discard(new)
+        return True
+    old = f"{new[:-4]}.old.tmp"  # no such call here (NFS, musl): for a moment there is no view
+    try:
+        os.rename(directory, old)
+    except FileNotFoundError:
+        return False
+    _require_ours(old, directory, os.rename)
+    try:
+        return _moved(new, directory)
+    finally:
+        _discard(old)
+
+
+def _moved(new: str, directory: str) -> bool:
+    """Rename where nothing is, or an empty directory; False where something is."""
+    try:
+        os.rename(new, directory)
+    except OSError as e:
         if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-    if _exchanged(new, directory):
-        old = new
-        back = _exchanged
-    else:  # no such call here (NFS, musl): for a moment there is no view
-        old = f"{new[:-4]}.old.tmp"
-        try:
-            os.rename(directory, old)
-        except FileNotFoundError:
-            return False
-        back = _renamed
-    try:  # what was there when we looked may have been replaced since, even by a file
+        return False
+    return True
+
+
+def _require_ours(old: str, directory: str, put_back: Callable[[str, str], object]) -> None:
+    """What was there when we looked may have been replaced since, even by a file: what is not ours is put
+    back. Raises OSError and UsageError.
+    """
+    try:
         fd = os.open(old, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             ours(fd, directory)
         finally:
             os.close(fd)
     except (OSError, UsageError):
-        back(old, directory)
+        put_back(old, directory)
         raise
-    try:
-        if old != new:
-            os.rename(new, directory)
-    except OSError as e:
-        if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        return False
-    finally:
-        _discard(old)
-    return True
-
-
-def _renamed(a: str, b: str) -> bool:
-    os.rename(a, b)
-    return True
 
 
 def _exchanged(a: str, b: str) -> bool:

@@ -13,7 +13,7 @@ from ckpt_tools.discovery.directory import TEMPORARY
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_inspect import MARKER
-from ckpt_tools.layouts import BY_NAME, Layout
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.own_name import named_for
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -31,6 +31,7 @@ class Tree:
     plan: LoadPlan
     checkpoint: Checkpoint
     directory: str
+    layouts: Layouts
     links: dict[str, str] = field(default_factory=dict)
     texts: dict[str, bytes] = field(default_factory=dict)
     ranks: dict[int, list[str]] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Tree:
 
     @cached_property
     def layout(self) -> Layout:
-        return BY_NAME[self.checkpoint.layout]
+        return self.layouts.of(self.checkpoint)
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -179,35 +180,36 @@ class Tree:
         self._tracker()
 
     def _rest(self) -> Iterator[tuple[str, str]]:
-        good = {
-            part.role: f.path
-            for f in self.plan.shared
-            if (part := self.part_of(f.path)) and self.layout.piece(part.piece).single
-        }
-        for part in self.checkpoint.parts:
-            piece = self.layout.piece(part.piece)
-            if piece.single and part.role in good:  # copies of each other: the good one under every name
-                yield self.name_of(part), good[part.role]
-            elif not piece.loaded and part.size >= 0:
-                yield self.name_of(part), part.path
+        """(name, path) of what is not loaded and goes with it."""
+        yield from self._other_parts()
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
-            yield from ((f"{_below(home, self.above)}{name}", path) for name, path in self._others(home, ""))
+            above = _below(home, self.above)
+            yield from ((f"{above}{name}", path) for name, path in self._others(home, ""))
         for name in self.layout.beside(self.checkpoint):
             if is_file(path := os.path.join(self.above, name)):
                 yield name, path
+
+    def _other_parts(self) -> Iterator[tuple[str, str]]:
+        """Parts that are not loaded, and those of which one is loaded for all: the good one under every
+        name.
+        """
+        loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
+        good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).single}
+        for part in self.checkpoint.parts:
+            piece = self.layout.piece(part.piece)
+            if piece.single and part.role in good:
+                yield self.name_of(part), good[part.role]
+            elif not piece.loaded and part.size >= 0:
+                yield self.name_of(part), part.path
 
     def _others(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
         """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data
         that only an index describes.
         """
-        own = directory == self.above
+        own, notes = directory == self.above, (self.layout.tracker, *self.layout.records)
         for e in entries_of(directory):
             name = f"{above}{e.name}"
-            if (
-                e.name == MARKER
-                or TEMPORARY.search(e.name)
-                or (own and e.name in (self.layout.tracker, *self.layout.records))
-            ):
+            if e.name == MARKER or TEMPORARY.search(e.name) or (own and e.name in notes):
                 continue
             if not is_directory(e):
                 if e.path not in self.parts and is_file(e):
@@ -225,25 +227,29 @@ class Tree:
         return any(self.layout.piece(p.piece).here for p in self.checkpoint.parts)
 
     def _tracker(self) -> None:
-        layout, said = self.layout, self.layout.tracked(self.checkpoint)
+        """The notes in which a framework looks up what to load, as they must be in the view."""
+        layout, latest = self.layout, self.layout.tracked(self.checkpoint)
         if (
             layout.tracker
-            and said is not None
+            and latest is not None
             and (layout.always_tracked or is_file(os.path.join(self.above, layout.tracker)))
         ):
-            self.texts[layout.tracker] = layout.write_tracker(said)
-        if layout.write_record and any(
-            is_file(f"{p.path.rpartition('/')[0]}/{layout.records[0]}") for p in self.checkpoint.parts
-        ):
-            for name, part in self.moved.items():
-                self.texts[f"{name.rpartition('/')[0]}/{layout.records[0]}".lstrip("/")] = (
-                    layout.write_record(part)
-                )
+            self.texts[layout.tracker] = layout.write_tracker(latest)
+        self._records()
         if twice := next((name for name in self.texts if name in self.links), None):
             raise UsageError(
                 f"no view can be made: {self.links[twice]} has the name of the tracker",
                 "start without --view",
             )
+
+    def _records(self) -> None:
+        write = self.layout.write_record
+        if not write:
+            return
+        record = self.layout.records[0]
+        if any(is_file(f"{p.path.rpartition('/')[0]}/{record}") for p in self.checkpoint.parts):
+            for name, part in self.moved.items():
+                self.texts[f"{name.rpartition('/')[0]}/{record}".lstrip("/")] = write(part)
 
     # ---- what the framework is told
 
