@@ -122,7 +122,7 @@ class _Duplicates:
         """
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if not self._moves_on(p, len(steps)):
+        if not self._moves_on(older, p):
             return None
         others = [f for f in steps.values() if f.pages != own]
         if p.role == "optimizer" or self.files.counts(p):
@@ -135,11 +135,20 @@ class _Duplicates:
             return None  # equal at all steps: nothing in it is trained
         return self._beside_the_rest(older, p)
 
-    def _moves_on(self, p: Part, steps: int) -> bool:
-        """Whether anything in the file may change; two equal states of random numbers show nothing."""
-        if p.role == "rng" and steps < 3:
+    def _moves_on(self, older: Part, p: Part) -> bool:
+        """Whether anything in the file must change; two equal states of random numbers show nothing."""
+        steps = len(self.files.of_place(p))
+        if p.role == "rng" and (steps < 3 or self._stands_still(older, p)):
             return False
         return self.files.session.reports[p.path].tensors > 0 or p.role in ("model", "data")
+
+    def _stands_still(self, older: Part, p: Part) -> bool:
+        """Whether a place holds the same at all steps between two, as random numbers do until the next is
+        drawn: a sampler draws one for an epoch. They never come back to what they were.
+        """
+        own = self.files.of_place(p)[order(p)].pages
+        steps = self.files.of_place(p).items()
+        return all(f.pages == own for at, f in steps if order(older) < at < order(p))
 
     def _beside_the_rest(self, older: Part, p: Part) -> Severity | None:
         """A file that is equal at the only two steps, judged by what else the two checkpoints hold."""

@@ -274,14 +274,28 @@ def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     """Roles without any file."""
     layout = run.layouts.of(checkpoint)
     roles = {layout.piece(p.piece).role for p in checkpoint.parts}
-    texts = [f"{label(checkpoint)} has no {role} file" for role in layout.needs if role not in roles]
+    texts = [f"no {role} file" for role in layout.needs if role not in roles]
     texts += [
-        f"{label(checkpoint)} has no {piece.name} file, which the run's other checkpoints have"
+        f"no {piece.name} file, which the run's other checkpoints have"
         for piece in _usual(checkpoint, run)
         if not piece.survivable and piece.role not in roles and piece.role not in layout.needs
     ]
+    texts = texts or list(_saved_with(checkpoint, layout, survivable=False).values())
     for text in texts:
-        yield finding("missing-part", text, severity=severity, path=_where(checkpoint))
+        what = f"{label(checkpoint)} has {text}"
+        yield finding("missing-part", what, severity=severity, path=_where(checkpoint))
+
+
+def _saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
+    """Roles without a file, where another file is there with which one is always saved; in words."""
+    present = {p.piece for p in checkpoint.parts}
+    roles = {layout.piece(name).role for name in present}
+    spared = {piece.role for piece in layout.pieces if piece.survivable}
+    return {
+        role: f"no {role} file, which is always saved with its {name} file"
+        for name, role in layout.saved_with
+        if name in present and role not in roles and (role in spared) is survivable
+    }
 
 
 def _usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
@@ -304,11 +318,11 @@ def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Fi
     layout = run.layouts.of(checkpoint)
     present = {layout.piece(p.piece).role for p in checkpoint.parts}
     usual = {piece.role for piece in _usual(checkpoint, run) if piece.survivable}
-    for role in usual - present:
-        text = (
-            f"{label(checkpoint)} has no {role} file, which the run's other checkpoints have: "
-            "training goes on with other random numbers"
-        )
+    lost = _saved_with(checkpoint, layout, survivable=True) | {
+        role: f"no {role} file, which the run's other checkpoints have" for role in usual - present
+    }
+    for what in lost.values():
+        text = f"{label(checkpoint)} has {what}: training goes on with other random numbers"
         yield finding("missing-part", text, severity=Severity.WARNING, path=_where(checkpoint))
 
 

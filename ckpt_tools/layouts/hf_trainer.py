@@ -97,6 +97,12 @@ LAYOUT = Layout(
     check=_check,
     commit="state",
     needs=("model",),
+    saved_with=(
+        ("scheduler", "optimizer"),  # save_only_model leaves out all three
+        ("optimizer", "scheduler"),
+        ("optimizer", "rng"),
+        ("scheduler", "rng"),
+    ),
     tracker="dlrover_latest.txt",
     read_tracker=dcp.read_number,
     always_tracked=False,
@@ -111,8 +117,8 @@ LAYOUT = Layout(
             " same shapes are seen only while that save is there"
         ),
         (
-            "with save_only_model there is no optimizer, and that is no damage unless other checkpoints of"
-            " the run have one"
+            "with save_only_model there is neither optimizer nor scheduler, and that is no damage unless"
+            " other checkpoints of the run have them"
         ),
     ),
 )

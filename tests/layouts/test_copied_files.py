@@ -149,9 +149,8 @@ def allowed(c: Copy, layout: str) -> set[str]:
     whether a program draws random numbers.
     """
     if c.role == "rng":
-        return (
-            {"lost", "warned"} if c.kind == "rank" else {"lost", "silent"} if c.kind == "step" else {"lost"}
-        )
+        may = {"rank": {"lost", "warned"}, "step": {"lost", "warned", "silent"}}
+        return may.get(c.kind, {"lost"})
     shards = c.kind == "step" and c.role not in ("optimizer", "parameter") and layout in SHARDS
     return {"lost", "warned"} if shards or layout in REPLICATED else {"lost"}
 

@@ -193,6 +193,18 @@ def test_a_flipped_bit_in_a_third_save_is_no_witness(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 30
 
 
+@pytest.mark.parametrize("drawn", ["aab", "abb", "aabb", "abbb", "aabbcc", "aba", "abca", "aabba"])
+def test_random_numbers_stand_still_until_they_move_but_never_come_back(tmp_path: Path, drawn: str) -> None:
+    steps = tuple(range(10, 10 * len(drawn) + 10, 10))
+    trained(tmp_path, steps)
+    for step, state in zip(steps, drawn, strict=True):
+        put(tmp_path / f"checkpoint-{step}" / "rng_state.pth", saved({"cpu": numbers(ord(state))}), step)
+    back = drawn[-1] in drawn[:-1].rstrip(drawn[-1])
+    last = f"checkpoint-{steps[-1]}/rng_state.pth"
+    assert {x for x in found(tmp_path) if x[1] != "note"} == ({(last, "warning")} if back else set())
+    assert plan(str(tmp_path)).resume_step == steps[-1]
+
+
 def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
     trained(tmp_path / "two", TWO)
     copy(tmp_path / "two", "checkpoint-10/rng_state.pth", "checkpoint-20/rng_state.pth")
@@ -200,8 +212,9 @@ def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
     trained(tmp_path / "three", THREE)
     for step in THREE:
         put(tmp_path / "three" / f"checkpoint-{step}" / "rng_state.pth", saved({"cpu": numbers(step)}), step)
-    copy(tmp_path / "three", "checkpoint-20/rng_state.pth", "checkpoint-30/rng_state.pth", "original")
-    assert found(tmp_path / "three") == {("checkpoint-30/rng_state.pth", "warning")}
+    copy(tmp_path / "three", "checkpoint-10/rng_state.pth", "checkpoint-30/rng_state.pth")
+    last, first = "checkpoint-30/rng_state.pth", "checkpoint-10/rng_state.pth"
+    assert found(tmp_path / "three") == {(last, "warning"), (first, "note")}
     made = plan(str(tmp_path / "three"))
     assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (30, True)
 

@@ -1,0 +1,52 @@
+"""A checkpoint that no other one of its run can be compared with: what it lacks shows all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import NoneUsable
+from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.model.checkpoint import Checkpoint
+
+TOLD = [case for case in CASES if any(x.name == case.parent.parent.name and x.saved_with for x in LAYOUTS)]
+
+
+def lone(case: Path, at: Path) -> tuple[Path, Checkpoint]:
+    """The tree with no more than its newest checkpoint."""
+    root = materialise(case, at)
+    newest = plan(str(root)).checkpoint
+    assert newest is not None
+    keep = {p.path for p in newest.parts}
+    for path in root.rglob("*"):
+        if path.is_file() and str(path) not in keep:
+            path.unlink()
+    return root, newest
+
+
+@pytest.mark.parametrize("case", TOLD, ids=lambda case: "/".join(case.parts[-3:-1]))
+def test_what_is_always_saved_together_is_missed_alone(case: Path, tmp_path: Path) -> None:
+    root, newest = lone(case, tmp_path)
+    layout = next(x for x in LAYOUTS if x.name == newest.layout)
+    whole = {layout.piece(p.piece).role for p in newest.parts}
+    for name, role in layout.saved_with:
+        others = [p for p in newest.parts if layout.piece(p.piece).role == role]
+        if not others or name not in {p.piece for p in newest.parts}:
+            continue
+        assert role in whole
+        for p in others:
+            Path(p.path).rename(tmp_path / p.name)
+        assert missed(root, survivable=any(layout.piece(p.piece).survivable for p in others)), (name, role)
+        for p in others:
+            (tmp_path / p.name).rename(p.path)
+
+
+def missed(root: Path, survivable: bool) -> bool:
+    try:
+        made = plan(str(root))
+    except NoneUsable as e:
+        return not survivable and e.plan is not None and "missing-part" in str(e.plan.rejected)
+    return survivable and "missing-part" in {f.code for f in made.warnings}
