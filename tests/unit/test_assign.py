@@ -173,6 +173,15 @@ def test_members_of_another_group_do_not_stand_in() -> None:
     assert loads(large) == {0: ["model_1"], 6: ["model_7"]}
 
 
+def test_members_of_a_group_larger_than_what_is_left_stand_in_and_no_others() -> None:
+    """The group has more ranks than there are files: they are gone through the other way around."""
+    made = assigned(models(1, 2), 8, "model_2", sizes={"tp": 2})
+    assert 2 not in loads(made)
+    assert codes(made)
+    made = assigned(models(0, 1, 2), 8, "model_2", sizes={"tp": 2})
+    assert loads(made)[2] == ["model_0"]
+
+
 def test_a_rank_that_failed_prefers_a_replica_but_keeps_its_own_file() -> None:
     failed = {"fault_ranks": frozenset({0, 1})}
     assert loads(assigned(models(0, 1, 2), 3, **failed)) == {0: ["model_2"], 1: ["model_2"], 2: ["model_2"]}
