@@ -14,9 +14,9 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.pickles.stubs import Pickled
+from ckpt_tools.formats.torch.contents import Contents, read_contents
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
-from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats.torch.tensors import Place, Storage
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
@@ -213,18 +213,18 @@ def _pickle(
     else:
         start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
     harmless = ("__torch__", "torch.jit._pickle") if script else ()
-    pickled = yield from read_judged(within, start, stop, anatomy, whole=True, harmless=harmless)
-    if pickled.end != stop:
-        why = f"record {name!r} has {stop - pickled.end} bytes after its pickle"
-        yield finding("trailing-data", why, offset=pickled.end)
-    places = yield from _places(pickled, by_name, folder)
-    named = keys_of(pickled)
+    contents = yield from read_contents(within, start, stop, anatomy, harmless)
+    end = contents.pickled.end
+    if end != stop:
+        yield finding("trailing-data", f"record {name!r} has {stop - end} bytes after its pickle", offset=end)
+    places = yield from _places(contents, by_name, folder)
+    named = contents.keys
     for other, r in by_name.items():
         if _holds_storage(other, folder, script) and other.removeprefix(folder) not in named:
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
-    yield from tensors(pickled, places, anatomy, "constants" if name == "constants.pkl" else "")
+    yield from contents.tensors(places, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
-        scalars(pickled.value, anatomy)
+        scalars(contents.pickled.value, anatomy)
 
 
 def _holds_storage(name: str, folder: str, script: bool) -> bool:
@@ -237,11 +237,11 @@ def _holds_storage(name: str, folder: str, script: bool) -> bool:
 
 
 def _places(
-    pickled: Pickled, by_name: Mapping[str, Record], folder: str
+    contents: Contents, by_name: Mapping[str, Record], folder: str
 ) -> Generator[Finding, None, dict[str, Place]]:
     """Where the storages of a pickle lie, by key."""
     places: dict[str, Place] = {}
-    for s in storages(pickled):
+    for s in contents.storages():
         if not isinstance(s, Storage):
             yield s
             continue

@@ -1,0 +1,106 @@
+"""What the pickle of a torch file says, read once for files whose pickles are equal byte for byte: the ranks
+of a job, and its saves, differ in their tensors, and seldom in what is said about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from functools import lru_cache
+
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.stubs import Pickled
+from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.storage import BytesSource, Source
+
+_SMALL = 256 << 10
+"""Bytes of a pickle that is kept, and of what may lie before it, at most."""
+_KEPT = 4
+"""Pickles kept at a time: the kinds of files that one directory holds."""
+
+
+class Contents:
+    """A pickle with its storages and tensors. Whoever is given one leaves it as it is."""
+
+    def __init__(self, pickled: Pickled) -> None:
+        self.pickled = pickled
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of all storages that the pickle names, also of those that are damaged otherwise."""
+        return keys_of(self.pickled)
+
+    def storages(self) -> Iterator[Storage | Finding]:
+        """Every storage once per key, and a finding for each contradiction; asked for before the tensors."""
+        return storages(self.pickled)
+
+    def tensors(self, places: Mapping[str, Place], anatomy: Anatomy, root: str) -> Iterator[Finding]:
+        """List the tensors, with what is wrong with them where the storages lie at ``places``."""
+        return tensors(self.pickled, places, anatomy, root)
+
+
+class _Kept(Contents):
+    """What is kept of a pickle that was read to its end, with all that its reading told."""
+
+    def __init__(self, pickled: Pickled, anatomy: Anatomy, findings: tuple[Finding, ...]) -> None:
+        super().__init__(pickled)
+        self.anatomy, self.findings = anatomy, findings
+        self._storages = tuple(storages(pickled))
+        self._keys = keys_of(pickled)
+        self._listed: tuple[Mapping[str, Place], str, list[Tensor], tuple[Finding, ...]] | None = None
+
+    @property
+    def keys(self) -> set[str]:
+        return self._keys
+
+    def storages(self) -> Iterator[Storage | Finding]:
+        return iter(self._storages)
+
+    def tensors(self, places: Mapping[str, Place], anatomy: Anatomy, root: str) -> Iterator[Finding]:
+        """As of any pickle; equal files have their storages at equal places, too."""
+        listed = self._listed
+        if listed is None or listed[:2] != (places, root):
+            inner = Anatomy()
+            findings = tuple(tensors(self.pickled, places, inner, root))
+            listed = self._listed = places, root, inner.tensors, findings
+        anatomy.tensors += listed[2]
+        yield from listed[3]
+
+
+def read_contents(
+    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
+) -> Generator[Finding, None, Contents]:
+    """Read a pickle from ``start`` to ``stop`` as ``read_judged`` does, unless an equal one at the same place
+    is known. Raises Damage.
+    """
+    kept = None
+    if start <= _SMALL and stop - start <= _SMALL and not anatomy.globals and anatomy.regions is None:
+        kept = _kept(source.read(start, stop - start), start, harmless)
+    if kept is None:
+        pickled = yield from read_judged(source, start, stop, anatomy, whole=True, harmless=harmless)
+        return Contents(pickled)
+    anatomy.globals += kept.anatomy.globals
+    anatomy.unlisted += kept.anatomy.unlisted
+    yield from kept.findings
+    return kept
+
+
+@lru_cache(_KEPT)
+def _kept(data: bytes, start: int, harmless: tuple[str, ...]) -> _Kept | None:
+    """What a pickle at ``start`` says; None for a damaged one, which tells on the way to its damage."""
+    anatomy, findings = Anatomy(), list[Finding]()
+    source = BytesSource(bytes(start) + data + b"\0")  # what lies around it in its file is not read
+    reading = read_judged(source, start, start + len(data), anatomy, whole=True, harmless=harmless)
+    try:
+        while True:
+            findings.append(next(reading))
+    except StopIteration as end:
+        return _Kept(end.value, anatomy, tuple(findings))
+    except Damage:
+        return None
+
+
+forget = _kept.cache_clear
+"""Read every pickle anew."""
