@@ -19,6 +19,8 @@ STEP = (
     "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
 )
 EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
+NUMBERED = ((STEP, ""), ("{step}", "_number"), (EPOCH, "_epoch"))
+"""Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
 _WORDS = ("global_step", "step", "iteration", "current_step")
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.dcp import STEP
+from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
@@ -14,18 +14,16 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
 
 
+_SHARD = "shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors"
 LAYOUT = Layout(
     name="dcp-hf",
     title="PyTorch Distributed Checkpoint as safetensors",
-    pieces=tuple(
-        Piece(
-            f"shard{mark}",
-            "model",
-            f"{home}/shard-{{node:05d}}-{{name}}-{{shard:05d}}-of-{{of:05d}}.safetensors",
-            ("safetensors",),
-            shared=True,
-        )
-        for home, mark in ((STEP, ""), ("{name}", "_any"))
+    pieces=(
+        *(
+            Piece(f"shard{mark}", "model", f"{home}/{_SHARD}", ("safetensors",), shared=True)
+            for home, mark in NUMBERED
+        ),
+        Piece("shard_any", "model", _SHARD, ("safetensors",), shared=True, here=True),
     ),
     resume=_resume,
     reshardable=True,

@@ -266,7 +266,11 @@ dcp dcp note:dlrover_latest.txt
 dcp_hf dcp-hf
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     shard:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
-  {name}/
+  {step}/
+    shard_number:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/
+    shard_epoch:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
+  .
     shard_any:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
 
 orbax orbax
@@ -322,6 +326,21 @@ keras keras
     h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
 
 safetensors_set sharded-safetensors
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors
+    index_bin_step:{prefix}.bin.index.json shard_bin_step:{prefix}-{shard:05d}-of-{of:05d}.bin
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/sharded/
+    sharded_step:shard-{node:05d}-{prefix}-{shard:05d}-of-{of:05d}.safetensors
+  {step}/
+    index_number:{prefix}.safetensors.index.json shard_number:{prefix}-{shard:05d}-of-{of:05d}.safetensors
+    index_bin_number:{prefix}.bin.index.json shard_bin_number:{prefix}-{shard:05d}-of-{of:05d}.bin
+  {step}/sharded/
+    sharded_number:shard-{node:05d}-{prefix}-{shard:05d}-of-{of:05d}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/
+    index_epoch:{prefix}.safetensors.index.json shard_epoch:{prefix}-{shard:05d}-of-{of:05d}.safetensors
+    index_bin_epoch:{prefix}.bin.index.json shard_bin_epoch:{prefix}-{shard:05d}-of-{of:05d}.bin
+  <epoch-|epoch_|epoch=>{epoch}/sharded/
+    sharded_epoch:shard-{node:05d}-{prefix}-{shard:05d}-of-{of:05d}.safetensors
   .
     index:{prefix}.safetensors.index.json shard:{prefix}-{shard:05d}-of-{of:05d}.safetensors
     index_bin:{prefix}.bin.index.json shard_bin:{prefix}-{shard:05d}-of-{of:05d}.bin

@@ -1,15 +1,16 @@
 """A sharded model: ``model-0000i-of-0000n.safetensors`` (or ``pytorch_model-….bin``) with
-``model.safetensors.index.json``, the whole directory one checkpoint.
+``model.safetensors.index.json``: the whole directory is one checkpoint, such as ``step-N`` or ``epoch_N``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -28,10 +29,18 @@ class _Shard(NamedTuple):
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    homes = defaultdict[str, list[Part]](list)
+    for part, _ in parts:
+        homes[part.home].append(part)
+    for together in homes.values():
+        yield from _check_set(together)
+
+
+def _check_set(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
     """Shards that count differently, and an index that was written long after the files it names."""
-    rows = [(p, dict(p.coords)) for p, _ in parts if p.role == "model"]
+    rows = [(p, dict(p.coords)) for p in parts if p.role == "model"]
     shards = [_Shard(p, coords["shard"], coords["of"]) for p, coords in rows]
-    index = next((p for p, _ in parts if p.role == "index"), None)
+    index = next((p for p in parts if p.role == "index"), None)
     for shard in shards:
         if not 1 <= shard.at <= shard.of:
             yield shard.part.path, finding("extra-file", f"it is shard {shard.at} of {shard.of}")
@@ -61,38 +70,56 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # from_pretrained(path)
 
 
-def _pieces() -> Iterator[Piece]:
-    for suffix, formats, mark in (
+def _pieces(home: str, mark: str) -> Iterator[Piece]:
+    """The files of a checkpoint in the directory ``home``; those of an empty ``home`` may lie anywhere."""
+    at, here = (f"{home}/", False) if home else ("", True)
+    for suffix, formats, kind in (
         ("safetensors", ("safetensors",), ""),
         ("bin", ("torch_zip", "torch_legacy"), "_bin"),
     ):
+        index, shard = f"{{prefix}}.{suffix}.index.json", f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
         yield Piece(
-            f"index{mark}",
-            "index",
-            f"{{prefix}}.{suffix}.index.json",
-            ("safetensors_index",),
-            shared=True,
-            here=True,
+            f"index{kind}{mark}", "index", f"{at}{index}", ("safetensors_index",), shared=True, here=here
         )
+        yield Piece(f"shard{kind}{mark}", "model", f"{at}{shard}", formats, shared=True, here=here)
+    if home:  # what consolidation made the others of: nobody loads it again
+        sharded = f"{at}sharded/shard-{{node:05d}}-{{prefix}}-{{shard:05d}}-of-{{of:05d}}.safetensors"
         yield Piece(
-            f"shard{mark}",
-            "model",
-            f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}",
-            formats,
+            f"sharded{mark}",
+            "sharded",
+            sharded,
+            ("safetensors",),
             shared=True,
-            here=True,
+            required=False,
+            loaded=False,
         )
 
 
 LAYOUT = Layout(
     name="sharded-safetensors",
     title="Sharded safetensors or torch model",
-    pieces=tuple(_pieces()),
+    pieces=(
+        *(piece for home, mark in NUMBERED for piece in _pieces(home, mark or "_step")),
+        *_pieces("", ""),
+    ),
     resume=_resume,
     check=_check,
     needs=("index",),
     reshardable=True,
     compare_steps=False,
-    reference="huggingface_hub serialization: save_torch_state_dict writes the shards, then the index",
-    limits=("nothing tells the step, and nothing but the index tells which shards belong together",),
+    reference=(
+        "huggingface_hub serialization: save_torch_state_dict writes the shards, then the index; torch "
+        "distributed/checkpoint/hf_storage.py (consolidation from sharded/); torchtitan (step-N), torchtune "
+        "(epoch_N)"
+    ),
+    limits=(
+        (
+            "nothing but the directory's name tells the step or epoch, and nothing but the index which shards"
+            " belong together"
+        ),
+        (
+            "torchtune writes its recipe_state.pt over at every save: it belongs to the newest epoch alone,"
+            " whichever is chosen"
+        ),
+    ),
 )
