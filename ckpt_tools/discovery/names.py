@@ -23,6 +23,8 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
     if all(file.place.sure for file in files):
         return files, []
     settling = _Settling(files)
+    files = [settling.moved_on(file) for file in files]
+    settling = _Settling(files)
     weak = settling.decide(list(files), weak=False)
     # weak names are asked once it is known which directories the others explain
     settling.explained = {at for file in settling.kept for at in _explained(file)}
@@ -34,6 +36,12 @@ def _explained(file: NamedFile) -> tuple[str, ...]:
     """The directories in which a file leaves nothing to be explained by a weak name."""
     place = file.place
     return () if place.piece.described else (place.base, place.home, file.places.path)
+
+
+def _next(file: NamedFile) -> NamedFile | None:
+    """The file as the next piece that its name fits."""
+    name = read_name(file.name.whole, file.places.pieces, file.name.piece)
+    return name and file._replace(place=file.places[name.piece], name=name)
 
 
 class _Settling:
@@ -48,6 +56,15 @@ class _Settling:
         self.kept: list[NamedFile] = []
         self.others: list[NamedFile] = []
 
+    def moved_on(self, file: NamedFile) -> NamedFile:
+        """The file as the sure piece that its name fits, where no piece before that one keeps it."""
+        at: NamedFile | None = file
+        while at is not None and not at.place.sure:
+            if at.place.piece.weak or at.place.piece.described or self._stays(at.place):
+                return file
+            at = _next(at)
+        return at or file
+
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
         """Decide about the files; those of weak names are left, and returned, unless they are meant."""
         left = []
@@ -57,8 +74,8 @@ class _Settling:
                 left.append(file)
             elif self._stays(file.place):
                 self.kept.append(file)
-            elif again := read_name(file.name.whole, file.places.pieces, file.name.piece):
-                waiting.append(file._replace(place=file.places[again.piece], name=again))
+            elif again := _next(file):
+                waiting.append(again)
             else:
                 self.others.append(file)
         return left
@@ -71,7 +88,7 @@ class _Settling:
         if not place.piece.companion:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N
-        if place.home in self._claimed:
+        if place.piece.inside or place.home in self._claimed:
             return (place.layout.name, place.home) in self._homes
         return (place.layout.name, place.base) in self._bases
 

@@ -274,31 +274,228 @@ dcp_hf dcp-hf
     shard_any:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
 
 orbax orbax
-  <checkpoint_|step_|ckpt_|>{step}/
-    metadata:_CHECKPOINT_METADATA commit:commit_success.txt
-  <checkpoint_|step_|ckpt_|>{step}/{name}/
-    tree:_METADATA manifest:manifest.ocdbt item_commit:commit_success.txt sharding:_sharding
-  <checkpoint_|step_|ckpt_|>{step}/{name}/array_metadatas/
-    arrays:process_{node}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/
-    ?data1:{name}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/
-    ?data2:{name}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/
-    ?data3:{name}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/
-    ?data4:{name}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/
-    ?data5:{name}
-  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
-    ?data6:{name}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
     metadata_tmp:_CHECKPOINT_METADATA commit_tmp:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
+    process_tmp:manifest.ocdbt
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
+    item_process_tmp:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/
+    metadata_word_tmp:_CHECKPOINT_METADATA commit_word_tmp:commit_success.txt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
+    process_word_tmp:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
+    item_process_word_tmp:manifest.ocdbt
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/
+    metadata_epoch_tmp:_CHECKPOINT_METADATA commit_epoch_tmp:commit_success.txt
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
+    process_epoch_tmp:manifest.ocdbt
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
+    item_process_epoch_tmp:manifest.ocdbt
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/
+    metadata_prefix_tmp:_CHECKPOINT_METADATA commit_prefix_tmp:commit_success.txt
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
+    process_prefix_tmp:manifest.ocdbt
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
+    item_process_prefix_tmp:manifest.ocdbt
+  {name}.orbax-checkpoint-tmp[-{name}]/
+    metadata_any_tmp:_CHECKPOINT_METADATA commit_any_tmp:commit_success.txt
+  {name}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
+    process_any_tmp:manifest.ocdbt
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
+    item_process_any_tmp:manifest.ocdbt
+  <checkpoint_|step_|ckpt_|>{step}/
+    metadata:_CHECKPOINT_METADATA commit:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}/ocdbt.process_{node}/
+    process:manifest.ocdbt
+  <checkpoint_|step_|ckpt_|>{step}/{name}/ocdbt.process_{node}/
+    item_process:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/
+    metadata_word:_CHECKPOINT_METADATA commit_word:commit_success.txt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/ocdbt.process_{node}/
+    process_word:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/ocdbt.process_{node}/
+    item_process_word:manifest.ocdbt
+  epoch<-|_|=|>{epoch}/
+    metadata_epoch:_CHECKPOINT_METADATA commit_epoch:commit_success.txt
+  epoch<-|_|=|>{epoch}/ocdbt.process_{node}/
+    process_epoch:manifest.ocdbt
+  epoch<-|_|=|>{epoch}/{name}/ocdbt.process_{node}/
+    item_process_epoch:manifest.ocdbt
+  {prefix}_{step}/
+    metadata_prefix:_CHECKPOINT_METADATA commit_prefix:commit_success.txt
+  {prefix}_{step}/ocdbt.process_{node}/
+    process_prefix:manifest.ocdbt
+  {prefix}_{step}/{name}/ocdbt.process_{node}/
+    item_process_prefix:manifest.ocdbt
+  {name}/
+    metadata_any:_CHECKPOINT_METADATA commit_any:commit_success.txt
+  {name}/ocdbt.process_{node}/
+    process_any:manifest.ocdbt
+  {name}/{name}/ocdbt.process_{node}/
+    item_process_any:manifest.ocdbt
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
+    own_tree_tmp:_METADATA own_manifest_tmp:manifest.ocdbt own_sharding_tmp:_sharding
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
+    own_arrays_tmp:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/
+    own_tree_word_tmp:_METADATA own_manifest_word_tmp:manifest.ocdbt own_sharding_word_tmp:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
+    own_arrays_word_tmp:process_{node}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/
+    own_tree_epoch_tmp:_METADATA own_manifest_epoch_tmp:manifest.ocdbt own_sharding_epoch_tmp:_sharding
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
+    own_arrays_epoch_tmp:process_{node}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/
+    own_tree_prefix_tmp:_METADATA own_manifest_prefix_tmp:manifest.ocdbt own_sharding_prefix_tmp:_sharding
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
+    own_arrays_prefix_tmp:process_{node}
+  {name}.orbax-checkpoint-tmp[-{name}]/
+    own_tree_any_tmp:_METADATA own_manifest_any_tmp:manifest.ocdbt own_sharding_any_tmp:_sharding
+  {name}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
+    own_arrays_any_tmp:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}/
+    own_tree:_METADATA own_manifest:manifest.ocdbt own_sharding:_sharding
+  <checkpoint_|step_|ckpt_|>{step}/array_metadatas/
+    own_arrays:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/
+    own_tree_word:_METADATA own_manifest_word:manifest.ocdbt own_sharding_word:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/array_metadatas/
+    own_arrays_word:process_{node}
+  epoch<-|_|=|>{epoch}/
+    own_tree_epoch:_METADATA own_manifest_epoch:manifest.ocdbt own_sharding_epoch:_sharding
+  epoch<-|_|=|>{epoch}/array_metadatas/
+    own_arrays_epoch:process_{node}
+  {prefix}_{step}/
+    own_tree_prefix:_METADATA own_manifest_prefix:manifest.ocdbt own_sharding_prefix:_sharding
+  {prefix}_{step}/array_metadatas/
+    own_arrays_prefix:process_{node}
+  {name}/
+    own_tree_any:_METADATA own_manifest_any:manifest.ocdbt own_sharding_any:_sharding
+  {name}/array_metadatas/
+    own_arrays_any:process_{node}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
-    tree_tmp:_METADATA manifest_tmp:manifest.ocdbt item_commit_tmp:commit_success.txt
-    sharding_tmp:_sharding
+    tree_tmp:_METADATA manifest_tmp:manifest.ocdbt sharding_tmp:_sharding
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_tmp:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
+    inner_tree_tmp:_METADATA inner_manifest_tmp:manifest.ocdbt inner_sharding_tmp:_sharding
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    inner_arrays_tmp:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    item_commit_tmp:commit_success.txt json_tmp:metadata
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    tree:_METADATA manifest:manifest.ocdbt sharding:_sharding
+  <checkpoint_|step_|ckpt_|>{step}/{name}/array_metadatas/
+    arrays:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/
+    inner_tree:_METADATA inner_manifest:manifest.ocdbt inner_sharding:_sharding
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/array_metadatas/
+    inner_arrays:process_{node}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    item_commit:commit_success.txt json:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    tree_word_tmp:_METADATA manifest_word_tmp:manifest.ocdbt sharding_word_tmp:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    arrays_word_tmp:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
+    inner_tree_word_tmp:_METADATA inner_manifest_word_tmp:manifest.ocdbt inner_sharding_word_tmp:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    inner_arrays_word_tmp:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    item_commit_word_tmp:commit_success.txt json_word_tmp:metadata
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    tree_epoch_tmp:_METADATA manifest_epoch_tmp:manifest.ocdbt sharding_epoch_tmp:_sharding
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    arrays_epoch_tmp:process_{node}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
+    inner_tree_epoch_tmp:_METADATA inner_manifest_epoch_tmp:manifest.ocdbt
+    inner_sharding_epoch_tmp:_sharding
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    inner_arrays_epoch_tmp:process_{node}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    item_commit_epoch_tmp:commit_success.txt json_epoch_tmp:metadata
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    tree_prefix_tmp:_METADATA manifest_prefix_tmp:manifest.ocdbt sharding_prefix_tmp:_sharding
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    arrays_prefix_tmp:process_{node}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
+    inner_tree_prefix_tmp:_METADATA inner_manifest_prefix_tmp:manifest.ocdbt
+    inner_sharding_prefix_tmp:_sharding
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    inner_arrays_prefix_tmp:process_{node}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    item_commit_prefix_tmp:commit_success.txt json_prefix_tmp:metadata
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    tree_any_tmp:_METADATA manifest_any_tmp:manifest.ocdbt sharding_any_tmp:_sharding
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    arrays_any_tmp:process_{node}
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
+    inner_tree_any_tmp:_METADATA inner_manifest_any_tmp:manifest.ocdbt inner_sharding_any_tmp:_sharding
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
+    inner_arrays_any_tmp:process_{node}
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    item_commit_any_tmp:commit_success.txt json_any_tmp:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
+    tree_word:_METADATA manifest_word:manifest.ocdbt sharding_word:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/array_metadatas/
+    arrays_word:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/
+    inner_tree_word:_METADATA inner_manifest_word:manifest.ocdbt inner_sharding_word:_sharding
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/array_metadatas/
+    inner_arrays_word:process_{node}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
+    item_commit_word:commit_success.txt json_word:metadata
+  epoch<-|_|=|>{epoch}/{name}/
+    tree_epoch:_METADATA manifest_epoch:manifest.ocdbt sharding_epoch:_sharding
+  epoch<-|_|=|>{epoch}/{name}/array_metadatas/
+    arrays_epoch:process_{node}
+  epoch<-|_|=|>{epoch}/{name}/{name}/
+    inner_tree_epoch:_METADATA inner_manifest_epoch:manifest.ocdbt inner_sharding_epoch:_sharding
+  epoch<-|_|=|>{epoch}/{name}/{name}/array_metadatas/
+    inner_arrays_epoch:process_{node}
+  epoch<-|_|=|>{epoch}/{name}/
+    item_commit_epoch:commit_success.txt json_epoch:metadata
+  {prefix}_{step}/{name}/
+    tree_prefix:_METADATA manifest_prefix:manifest.ocdbt sharding_prefix:_sharding
+  {prefix}_{step}/{name}/array_metadatas/
+    arrays_prefix:process_{node}
+  {prefix}_{step}/{name}/{name}/
+    inner_tree_prefix:_METADATA inner_manifest_prefix:manifest.ocdbt inner_sharding_prefix:_sharding
+  {prefix}_{step}/{name}/{name}/array_metadatas/
+    inner_arrays_prefix:process_{node}
+  {prefix}_{step}/{name}/
+    item_commit_prefix:commit_success.txt json_prefix:metadata
+  {name}/{name}/
+    tree_any:_METADATA manifest_any:manifest.ocdbt sharding_any:_sharding
+  {name}/{name}/array_metadatas/
+    arrays_any:process_{node}
+  {name}/{name}/{name}/
+    inner_tree_any:_METADATA inner_manifest_any:manifest.ocdbt inner_sharding_any:_sharding
+  {name}/{name}/{name}/array_metadatas/
+    inner_arrays_any:process_{node}
+  {name}/{name}/
+    item_commit_any:commit_success.txt json_any:metadata
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
+    bare_tree_tmp:_METADATA
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/
+    bare_tree_word_tmp:_METADATA
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/
+    bare_tree_epoch_tmp:_METADATA
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/
+    bare_tree_prefix_tmp:_METADATA
+  {name}.orbax-checkpoint-tmp[-{name}]/
+    bare_tree_any_tmp:_METADATA
+  <checkpoint_|step_|ckpt_|>{step}/
+    bare_tree:_METADATA
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/
+    bare_tree_word:_METADATA
+  epoch<-|_|=|>{epoch}/
+    bare_tree_epoch:_METADATA
+  {prefix}_{step}/
+    bare_tree_prefix:_METADATA
+  {name}/
+    bare_tree_any:_METADATA
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     ?data1_tmp:{name}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/
@@ -311,6 +508,106 @@ orbax orbax
     ?data5_tmp:{name}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/{name}/
     ?data6_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    ?data1_word_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/
+    ?data2_word_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/
+    ?data3_word_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/
+    ?data4_word_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/
+    ?data5_word_tmp:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/{name}/
+    ?data6_word_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    ?data1_epoch_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/
+    ?data2_epoch_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/
+    ?data3_epoch_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/
+    ?data4_epoch_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/
+    ?data5_epoch_tmp:{name}
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/{name}/
+    ?data6_epoch_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    ?data1_prefix_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/
+    ?data2_prefix_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/
+    ?data3_prefix_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/
+    ?data4_prefix_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/
+    ?data5_prefix_tmp:{name}
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}/{name}/{name}/{name}/{name}/
+    ?data6_prefix_tmp:{name}
+  {name}.orbax-checkpoint-tmp[-{name}]/d/
+    ?data1_any_tmp:{name}
+  {name}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/d/
+    ?data2_any_tmp:{name}
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/d/
+    ?data3_any_tmp:{name}
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/d/
+    ?data4_any_tmp:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    ?data1:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/
+    ?data2:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/
+    ?data3:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/
+    ?data4:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/
+    ?data5:{name}
+  <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?data6:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
+    ?data1_word:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/
+    ?data2_word:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/{name}/
+    ?data3_word:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/{name}/{name}/
+    ?data4_word:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/{name}/{name}/{name}/
+    ?data5_word:{name}
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?data6_word:{name}
+  epoch<-|_|=|>{epoch}/{name}/
+    ?data1_epoch:{name}
+  epoch<-|_|=|>{epoch}/{name}/{name}/
+    ?data2_epoch:{name}
+  epoch<-|_|=|>{epoch}/{name}/{name}/{name}/
+    ?data3_epoch:{name}
+  epoch<-|_|=|>{epoch}/{name}/{name}/{name}/{name}/
+    ?data4_epoch:{name}
+  epoch<-|_|=|>{epoch}/{name}/{name}/{name}/{name}/{name}/
+    ?data5_epoch:{name}
+  epoch<-|_|=|>{epoch}/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?data6_epoch:{name}
+  {prefix}_{step}/{name}/
+    ?data1_prefix:{name}
+  {prefix}_{step}/{name}/{name}/
+    ?data2_prefix:{name}
+  {prefix}_{step}/{name}/{name}/{name}/
+    ?data3_prefix:{name}
+  {prefix}_{step}/{name}/{name}/{name}/{name}/
+    ?data4_prefix:{name}
+  {prefix}_{step}/{name}/{name}/{name}/{name}/{name}/
+    ?data5_prefix:{name}
+  {prefix}_{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?data6_prefix:{name}
+  {name}/d/
+    ?data1_any:{name}
+  {name}/ocdbt.process_{node}/d/
+    ?data2_any:{name}
+  {name}/{name}/d/
+    ?data3_any:{name}
+  {name}/{name}/ocdbt.process_{node}/d/
+    ?data4_any:{name}
 
 tensorflow tensorflow note:checkpoint unneeded:.meta+.index
   {prefix}-{generation}_temp/

@@ -1,69 +1,170 @@
-"""Orbax CheckpointManager: ``N/`` with ``_CHECKPOINT_METADATA`` and one directory per item;
-``N.orbax-checkpoint-tmp`` while it is written.
+"""Orbax: a directory for each save, of a manager (``N/``) or called as the script likes, with the files of
+the saved tree in it, or with a directory for each item; ``….orbax-checkpoint-tmp`` while it is written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)
-HOME = "<checkpoint_|step_|ckpt_|>{step}"
 DEEPEST = 7
 """Components below an item: those of a zarr v3 chunk of four dimensions are w/c/0/0/0/0."""
+
+
+class _Home(NamedTuple):
+    """A checkpoint's own directory, and how its pieces are told from those of other homes."""
+
+    template: str
+    mark: str
+    unfinished: bool = False
+    managed: bool = False
+    """Whether the name is one that a manager gives. Others may be those of runs, too: of checkpoints in there
+    nothing must become one.
+    """
+
+    def under_way(self) -> _Home:
+        """What Orbax calls it until the save is finished."""
+        template, mark = f"{self.template}.orbax-checkpoint-tmp[-{{name}}]", f"{self.mark}_tmp"
+        return self._replace(template=template, mark=mark, unfinished=True)
+
+    def piece(
+        self, name: str, role: str, path: str, formats: tuple[str, ...] = (), *,
+        loaded: bool = True, required: bool = False, companion: bool = False, described: bool = False,
+    ) -> Piece:  # fmt: skip
+        """A piece at ``path`` in this directory."""
+        return Piece(
+            name + self.mark,
+            role,
+            f"{self.template}/{path}",
+            formats,
+            shared=True,
+            loaded=loaded,
+            required=required,
+            companion=companion,
+            inside=companion and not self.managed,
+            described=described,
+            unfinished=self.unfinished,
+        )
+
+
+_MANAGED = _Home("<checkpoint_|step_|ckpt_|>{step}", "", managed=True)
+_NAMELESS = _Home("{name}", "_any")
+_NAMED = (
+    _MANAGED,
+    _Home("<checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}", "_word"),
+    _Home("epoch<-|_|=|>{epoch}", "_epoch"),
+    _Home("{prefix}_{step}", "_prefix"),  # a manager's step_prefix
+    _NAMELESS,
+)
+_HOMES = (*(home.under_way() for home in _NAMED), *_NAMED)
+"""Saves under way first: what they are called fits ``{name}``, too."""
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
 
 
-def _pieces(home: str, mark: str, unfinished: bool = False) -> Iterator[Piece]:
-    item = f"{home}/{{name}}" + ("[.orbax-checkpoint-tmp]" if unfinished else "")
-    for name, role, template, formats, loaded in (
-        ("metadata", "metadata", f"{home}/_CHECKPOINT_METADATA", JSON, False),
-        ("commit", "commit", f"{home}/commit_success.txt", (), False),
-        ("tree", "tree", f"{item}/_METADATA", ("orbax_tree",), True),
-        ("manifest", "manifest", f"{item}/manifest.ocdbt", ("ocdbt",), True),
-        ("item_commit", "item_commit", f"{item}/commit_success.txt", (), False),
-        ("sharding", "sharding", f"{item}/_sharding", JSON, True),
-        ("arrays", "array_metadata", f"{item}/array_metadatas/process_{{node}}", JSON, True),
-    ):
-        yield Piece(
-            name + mark,
-            role,
-            template,
-            formats,
-            shared=True,
-            loaded=loaded,
-            unfinished=unfinished,
-            companion=name in ("commit", "item_commit", "sharding", "arrays"),
-            required=name not in ("manifest", "sharding", "arrays"),
+def _lacks(checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Items of which only the other files are left: nothing says which arrays they had."""
+    of_trees = [p for p in checkpoint.parts if p.role in ("tree", "manifest", "sharding")]
+    listed = {p.folder.directory.rstrip("/") for p in of_trees if p.role == "tree"}
+    for directory in sorted({p.folder.directory.rstrip("/") for p in of_trees} - listed if listed else ()):
+        yield finding(
+            "missing-part", "there is no _METADATA beside the other files of its tree", path=directory
         )
-    for depth in range(
-        1, DEEPEST
-    ):  # OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of other handlers
-        yield Piece(
-            f"data{depth}{mark}",
-            "data",
-            item + "/{name}" * depth,
-            shared=True,
-            required=False,
-            loaded=False,
-            described=True,
-            unfinished=unfinished,
-        )
+
+
+def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether nothing tells that directories without a step are checkpoints, and not items of one: Orbax
+    says so beside the files of each, but for old versions.
+    """
+    return _unmarked(c) and any(o.key != c.key and _unmarked(o) for o in others)
+
+
+def _unmarked(c: Checkpoint) -> bool:
+    return c.step is None and c.epoch is None and all(p.role != "metadata" for p in c.parts)
+
+
+def _marks(home: _Home) -> Iterator[Piece]:
+    """What is written about a whole checkpoint, and by each process of the tree in it."""
+    yield home.piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False, required=True)
+    yield home.piece("commit", "commit", "commit_success.txt", loaded=False, required=True, companion=True)
+    for name, item in (("process", ""), ("item_process", _item(home))):
+        process = f"{item}ocdbt.process_{{node}}/manifest.ocdbt"
+        yield home.piece(name, "data", process, ("ocdbt",), loaded=False, companion=True)
+
+
+def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iterator[Piece]:
+    """The files that describe one saved tree; ``sure``: their names alone say so."""
+    tree, ocdbt, unsure = ("orbax_tree",), ("ocdbt",), not sure
+    yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, companion=unsure)
+    yield home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, companion=unsure)
+    yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, companion=True)
+    arrays = f"{item}array_metadatas/process_{{node}}"
+    yield home.piece(f"{kind}arrays", "array_metadata", arrays, JSON, companion=True)
+
+
+def _item(home: _Home) -> str:
+    """The directory of an item, with a slash behind it."""
+    return "{name}[.orbax-checkpoint-tmp]/" if home.unfinished else "{name}/"
+
+
+def _items(home: _Home, *, sure: bool) -> Iterator[Piece]:
+    """Directories of items: trees, and JSON such as the state of a data loader."""
+    item = _item(home)
+    yield from _tree(home, "", item, sure=sure)
+    yield from _tree(home, "inner_", item * 2)  # of random keys
+    done = f"{item}commit_success.txt"
+    yield home.piece("item_commit", "item_commit", done, loaded=False, required=True, companion=True)
+    yield home.piece("json", "json", f"{item}metadata", JSON, companion=True)
+
+
+def _data(home: _Home) -> Iterator[Piece]:
+    """What the files above describe: OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of
+    other handlers.
+    """
+    paths = [_item(home) + "/".join(["{name}"] * depth) for depth in range(1, DEEPEST)]
+    if home.template.startswith(_NAMELESS.template):  # any file lies in a directory: so only OCDBT's
+        paths = [f"{at}{process}d/{{name}}" for at in ("", _item(home)) for process in _PROCESSES]
+    for depth, path in enumerate(paths, 1):
+        yield home.piece(f"data{depth}", "data", path, loaded=False, described=True)
+
+
+_PROCESSES = "", "ocdbt.process_{node}/"
+
+
+def _pieces() -> Iterator[Piece]:
+    """The files of a checkpoint's own directory go to it where something else in there says that it is one:
+    ``7/final/_METADATA`` may be that of an item, too.
+    """
+    for home in _HOMES:
+        yield from _marks(home)
+    for home in _HOMES:
+        yield from _tree(home, "own_")
+    for home in sorted(_HOMES, key=lambda home: not home.managed):
+        yield from _items(home, sure=home.managed)
+    for home in _HOMES:
+        yield home.piece("bare_tree", "tree", "_METADATA", ("orbax_tree",), required=True)
+    for home in _HOMES:
+        yield from _data(home)
 
 
 LAYOUT = Layout(
     name="orbax",
     title="Orbax",
-    pieces=(*_pieces(HOME, ""), *_pieces(f"{HOME}.orbax-checkpoint-tmp[-{{name}}]", "_tmp", unfinished=True)),
+    pieces=tuple(_pieces()),
     resume=_resume,
     needs=("tree",),
+    lacks=_lacks,
+    unclear=_unclear,
     reshardable=True,
     compare_steps=False,
     # marks of a save that was finished, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
@@ -71,7 +172,8 @@ LAYOUT = Layout(
         re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?commit_success\.txt$"),
         re.compile(r"/array_metadatas/process_\d+$"),
         re.compile(r"/(?:ocdbt\.process_\d+/)?d/[0-9a-f]{32}$"),
-        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/[^/]+/(?:\d+(?:\.\d+)*|c/\d+(?:/\d+)*)$"),
+        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?[^/]+/(?:\d+(?:\.\d+)*|c(?:/\d+)*)$"),
+        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/metadata$"),
     ),
     reference=(
         "orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or "

@@ -60,7 +60,10 @@ def ask_where_unclear(
     unclear = next((c for c in candidates if layouts.of(c).unclear(c, candidates)), None)
     if unclear is None:
         return
-    placed = rank(first, "mtime")[0]
+    placed = rank([c for c in first if c.key != unclear.key] or first, "mtime")[0]
+    if unclear.parts[0].home and placed.step is None:
+        text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"
+        raise UsageError(text, "give the directory that is meant as ROOT")
     name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
     text = (
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "

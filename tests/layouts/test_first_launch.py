@@ -300,7 +300,7 @@ def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[
     (tmp_path / "tracker").mkdir()
     (tmp_path / "tracker/latest").write_text("global_step500")
     (tmp_path / "index").mkdir()
-    (tmp_path / "index/_METADATA").write_text('{"tree_metadata": {}}')
+    (tmp_path / "index/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
     sparse(tmp_path / "large/blob", b"\0\1")
     megatron(tmp_path / "damaged", (10,))
     broken(tmp_path / "damaged", 10)

@@ -132,8 +132,8 @@ class Piece(Template):
     makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and
     nothing else explains its directory.
     A ``companion`` is such a piece only beside other pieces of its layout: in its own directory, or in a
-    sibling where no other layout claims its own. ``unfinished``: the name is that
-    of a save under way.
+    sibling where no other layout claims its own; one from ``inside`` only in its own directory.
+    ``unfinished``: the name is that of a save under way.
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
     pieces.
@@ -162,6 +162,7 @@ class Piece(Template):
     weak: bool = False
     proof: str = ""
     companion: bool = False
+    inside: bool = False
     described: bool = False
     unfinished: bool = False
     mark: bool = False

@@ -1,0 +1,64 @@
+"""Orbax: a checkpoint is found whatever its directory is called, and what lies beside it never becomes part of
+it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+
+from ckpt_tools import plan, scan
+from ckpt_tools.errors import UsageError
+
+ORBAX = FIXTURES / "layouts/orbax"
+BARE = ORBAX / "standard/tree/step_200"
+WITH_ITEMS = (ORBAX / "items/tree/30", ORBAX / "parts/tree/latest", ORBAX / "prefixed/tree/run_00000030")
+NAMES = {
+    "7": 7,
+    "step_7": 7,
+    "run_00000007": 7,
+    "checkpoint-7": 7,
+    "my_run_7": 7,
+    "final": None,
+    "epoch_7": None,
+}
+
+
+@pytest.mark.parametrize("source", [BARE, *WITH_ITEMS, ORBAX / "zarr2/tree/15"], ids=lambda p: p.parts[-3])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_found_whatever_it_is_called(source: Path, name: str, tmp_path: Path) -> None:
+    home = tmp_path / "run" / name
+    shutil.copytree(source, home)
+    for root in (home, home.parent, tmp_path):
+        made = plan(str(root))
+        assert made.checkpoint is not None
+        assert (made.resume.path, made.checkpoint.step) == (str(home), NAMES[name]), root
+    assert {f.path.startswith(str(home)) for f in made.shared} == {True}
+
+
+@pytest.mark.parametrize(
+    ("run", "marked"), [("7", True), ("run", True), ("run_7", True), ("run", False), ("run_7", False)]
+)
+def test_checkpoints_of_a_run_beside_another_are_never_items_of_one(
+    run: str, marked: bool, tmp_path: Path
+) -> None:
+    """Old versions of Orbax write no _CHECKPOINT_METADATA: then a number alone tells a manager's directory,
+    and ``7/5`` is an item.
+    """
+    shutil.copytree(ORBAX / "items/tree/30", tmp_path / "30")
+    for name in ("5", "10"):
+        shutil.copytree(BARE, tmp_path / run / name)
+        if not marked:
+            (tmp_path / run / name / "_CHECKPOINT_METADATA").unlink()
+    homes = {c.path for c in scan(str(tmp_path)).checkpoints}
+    assert homes == {str(tmp_path / "30"), *(str(tmp_path / run / name) for name in ("5", "10"))}
+
+
+def test_items_without_what_says_that_they_are_one_are_asked_about(tmp_path: Path) -> None:
+    shutil.copytree(WITH_ITEMS[1], tmp_path / "latest")
+    (tmp_path / "latest/_CHECKPOINT_METADATA").unlink()
+    with pytest.raises(UsageError, match="one checkpoint or several"):
+        plan(str(tmp_path))
