@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NoCheckpoint, UsageError
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.layout_check import Checked
@@ -22,12 +23,22 @@ Check = Annotated[
     ),
 ]
 
+Guess = Annotated[
+    bool,
+    typer.Option(
+        "--guess",
+        help="Print a [[layout]] for ckpt.toml that describes the files below ROOT that no layout knows.",
+        show_default=False,
+    ),
+]
+
 _TRUSTED = ("config", "trust_group", "trust_owner", "trust_dir")
 
 
 def layouts(
     root: options.Root = None,
     check: Check = False,
+    guess: Guess = False,
     layout: options.Layout = None,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
@@ -43,19 +54,30 @@ def layouts(
 
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
     when a template matches nothing.
+
+    With --guess: print a layout for files that none describes, worked out from their names alone. Read its
+    comments, put it into ckpt.toml, then ask --check.
     """
     given = dict(locals())
     to = output.requested(("table", "json"), given)
     # a list scans no tree, so the file of this directory may teach
-    flags = ("root", "layout", *_TRUSTED) if check else _TRUSTED
+    flags = ("root", "layout", *_TRUSTED) if check or guess else _TRUSTED
     found = options.settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
 
     known = found.layouts or BUILT_IN
+    if check and guess:
+        raise UsageError("--check and --guess are two questions", "ask one of them")
+    if guess and to.format == "json":
+        raise UsageError("--guess prints TOML", "leave --json out")
+    if guess:
+        return _guess(found.root, known)
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
     if root is not None:
-        raise UsageError("a ROOT is only looked at with --check", "say --check, or leave ROOT out")
+        raise UsageError(
+            "a ROOT is only looked at with --check or --guess", "say one of them, or leave ROOT out"
+        )
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -82,6 +104,26 @@ def _entry(layout: Layout) -> dict[str, object]:
 
 def _files(layout: Layout) -> list[str]:
     return list(dict.fromkeys(f"{p.template} ({p.role})" for p in layout.pieces))
+
+
+def _guess(root: str, known: Layouts) -> int:
+    from ckpt_tools.layouts.guess import guess, looks_like, toml
+    from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.reading.opening import open_session
+    from ckpt_tools.reading.unplaced import unplaced
+
+    paths = unplaced(open_session(root, ReadOptions(layouts=known)))
+    if not paths:
+        raise NoCheckpoint(f"no file in {root} is in a checkpoint format and in no layout")
+    guessed = guess(paths)
+    if not guessed.pieces:
+        text = (
+            f"no template can be made of {looks_like(paths)} in {root}: which number is the step or the rank?"
+        )
+        raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
+    names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    console.out(toml(guessed, next(names)))
+    return 0
 
 
 def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:

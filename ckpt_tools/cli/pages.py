@@ -25,7 +25,7 @@ GROUPS = {
     "Look things up": {
         "explain": "Say what a finding means, and what to do about it.",
         "formats": "List the file formats, and what cannot be seen in each.",
-        "layouts": "List the layouts, and check what their templates match.",
+        "layouts": "List the layouts, and check or guess their templates.",
         "launchers": "List the launchers, and say which one started this.",
     },
 }
@@ -104,6 +104,7 @@ PANELS = {
         "--json",
         "--tree",
         "--check",
+        "--guess",
         "--root",
         "--explain",
         "--explain-bytes",
@@ -193,7 +194,7 @@ EXAMPLES = {
         ("ckpt layouts", "what is known"),
         ("ckpt layouts --check run --layout megatron", "what each template matches, or narrowly misses"),
         ("ckpt layouts --check run --layout megatron --json", "the same for a program"),
-        ("ckpt layouts | grep -i deepspeed", "one framework of them"),
+        ("ckpt layouts --guess mine", "a [[layout]] for ckpt.toml, from the names of your own files"),
         ("ckpt layouts --json", "all for a program"),
     ),
     "launchers": (

@@ -19,6 +19,9 @@ class _Column(NamedTuple):
     right: bool = False
 
 
+_GUESS = " ('ckpt layouts --guess ROOT' describes those in a checkpoint format)"
+
+
 def render(scan: Scan, view: View = PLAIN) -> str:
     """The checkpoints in their order, the findings, and what else lies there."""
     page = Page(view)
@@ -38,7 +41,8 @@ def render(scan: Scan, view: View = PLAIN) -> str:
     if scan.excluded:
         counts.append(excluded(scan.excluded))
     page.text("")
-    page.text(", ".join(counts), "dim")
+    guess = "" if scan.checkpoints or not scan.bare + scan.unrecognised else _GUESS
+    page.text(", ".join(counts) + guess, "dim")
     return page.done()
 
 

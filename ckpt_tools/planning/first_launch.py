@@ -18,6 +18,7 @@ from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.discovery.unrecognised import Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.guess import looks_like
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -29,7 +30,6 @@ _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
 _FRESH = "to start from nothing all the same say --allow-fresh"
 _BYSTANDERS = "for files that have nothing to do with it say --exclude GLOB"
-_DESCRIBE = "describe their layout ('ckpt layouts --check')"
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
 TrackerReader = Callable[[bytes], "int | str | None"]
@@ -191,7 +191,7 @@ def _in_no_layout(session: Session, outside: Scope) -> Outcome | None:
         f"{_names(session, files)}"
     )
     why = "a file in a checkpoint format that no layout could place"
-    error = NoneUsable(text, f"{_DESCRIBE}; {_BYSTANDERS}; {_FRESH}")
+    error = NoneUsable(text, f"{_describe(session, files)}; {_BYSTANDERS}; {_FRESH}")
     return Outcome(error, list(_each("no-layout", why, files)))
 
 
@@ -211,7 +211,8 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
             finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path)
             for s in recognised
         ]
-        return Outcome(NoneUsable(text, f"{_DESCRIBE}; {_BYSTANDERS}; {_FRESH}"), found)
+        hint = f"{_describe(session, [s.path for s in recognised])}; {_BYSTANDERS}; {_FRESH}"
+        return Outcome(NoneUsable(text, hint), found)
     if left := [s for s in rows if s.writer]:
         return _remains(session, left)
     if not rows:
@@ -221,7 +222,7 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
         f"{session.root} holds large files of no known kind: {_names(session, files)}: "
         "whether they are checkpoints is yours to say"
     )
-    hint = f"if they are checkpoints, {_DESCRIBE}; {_BYSTANDERS}; {_FRESH}"
+    hint = f"if they are checkpoints, {_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"
     why = "a large file of no known kind"
     return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, files)))
 
@@ -234,6 +235,12 @@ def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
     )
     error = NotRecognised(text, f"bring the rest back; {_BYSTANDERS}; {_FRESH}")
     return Outcome(error, list(_each("unrecognised-file", "only its framework writes there", files)))
+
+
+def _describe(session: Session, paths: Sequence[str]) -> str:
+    """What to do about files that no layout could place."""
+    seen = looks_like([os.path.relpath(path, session.root) for path in paths])
+    return f"{seen}: a layout of your own? 'ckpt layouts --guess {session.root}' writes it"
 
 
 def _names(session: Session, paths: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import run_helpers
 import typer
+from small_files import saved
 
 from ckpt_tools.cli import pages
 from ckpt_tools.cli.command import COMMANDS, Command
@@ -66,9 +68,13 @@ def test_a_command_has_five_examples(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as the examples assume: ``run``, ``empty``, a ``train.py``, and ckpt on PATH."""
+    """A directory as the examples assume: ``run``, ``mine``, ``empty``, a ``train.py``, and ckpt on PATH."""
     home = tmp_path_factory.mktemp("home")
     run_helpers.megatron(home / "run")
+    for step, rank in itertools.product((10, 20), range(2)):
+        save = home / f"mine/s{step}/shard{rank}.pt"
+        save.parent.mkdir(parents=True, exist_ok=True)
+        save.write_bytes(saved({"step": step, "rank": rank}))
     (home / "empty").mkdir()
     (home / "train.py").write_text(
         "import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n"

@@ -48,6 +48,7 @@ ASK: dict[str, tuple[str, ...]] = {
     "show": (),
     "diff": (),
     "layouts --check": ("--layout", "megatron"),
+    "layouts --guess": (),
 }
 
 

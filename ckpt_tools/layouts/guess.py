@@ -1,0 +1,381 @@
+"""A layout worked out from the names of files that no layout explains, for ``ckpt layouts --guess``. Pure.
+
+Numbers with a word beside them are what the word says. Of other numbers the one that counts from 0 within
+every step is a rank. Where two readings are possible, the one is taken that keeps files apart, so that a plan
+asks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.model.part import Kind
+
+_WORDS = (
+    (r"(tp|mp|tensor|tensor_parallel|model_parallel)(_?rank)?", "tp"),
+    (r"(pp|pipeline|pipe)(_?rank)?", "pp"),
+    (r"(dp|zero_pp|data_parallel)(_?rank)?", "dp"),
+    (r"(cp|context_parallel)(_?rank)?", "cp"),
+    (r"ep_?rank", "ep"),
+    (r"world|world_?size|ws|nranks|num_ranks", "world"),
+    (r"rank|gpu|proc|process|worker|device", "rank"),
+    (r"node|host|machine", "node"),
+    (r"shard|part|chunk", "shard"),
+    (r"layer", "layer"),
+    (r"expert", "expert"),
+    (r"epochs?|ep", "epoch"),
+    (r"(global_?)?steps?|iters?|iterations?|it|itr|updates?", "step"),
+)
+_BEFORE = tuple((re.compile(rf"(?:.*_)?(?:{words})"), field) for words, field in _WORDS)
+_AFTER = re.compile(r"[ _.=-]?(epochs?|steps?|iters?|iterations?|updates?)(?![A-Za-z])")
+_WHEN = frozenset(("step", "epoch"))
+_WHOSE = frozenset(("tp", "pp", "dp", "cp", "ep", "rank", "node"))
+_TEMPORARY = re.compile(r"(^|[/._-])te?mp([/._-]|$)", re.IGNORECASE)
+_SHOWN = 4
+_NOTES = {
+    "epoch": "{epoch}: {ep} instead, where 'ep' stands for ranks of expert parallelism",
+    "of": "{shard} and {of}: {rank} and {world} instead, where each rank loads its own file",
+    "rank": "{rank}: these numbers count from 0 within each step; no word says what they are",
+    "step": "{step}: no word says what this number is; {epoch} instead, where it counts epochs",
+    "prefix": "{prefix} keeps runs apart; write a piece for each, where a job loads them together",
+}
+
+
+class _Row(NamedTuple):
+    """One file: the directories above its checkpoint, and the numbers of its name."""
+
+    path: str
+    run: str
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GuessedPiece:
+    """Files of one template. ``notes`` say what else their names could mean."""
+
+    template: str
+    role: str
+    kind: Kind
+    paths: tuple[str, ...]
+    fields: frozenset[str]
+    notes: tuple[str, ...]
+
+    @property
+    def unfinished(self) -> bool:
+        return _TEMPORARY.search(self.template) is not None
+
+    def matches(self, path: str) -> bool:
+        piece = Piece("guess", self.role, self.template)
+        names = path.split("/")[-piece.depth - 1 :]
+        directory = "/".join(names[:-1])
+        return bool(piece.directory.fullmatch(directory) and piece.file.fullmatch(names[-1]))
+
+
+class Guess(NamedTuple):
+    """``left_out`` are files of which no template could be made."""
+
+    pieces: tuple[GuessedPiece, ...]
+    left_out: tuple[str, ...]
+
+
+def guess(paths: Sequence[str]) -> Guess:
+    """The templates of files, from their paths below a root alone."""
+    made: dict[str, GuessedPiece] = {}
+    for texts, rows in _shapes(paths).items():
+        if piece := _piece(_Shape(texts, rows)):
+            known = made.get(piece.template)
+            made[piece.template] = replace(piece, paths=(*known.paths, *piece.paths)) if known else piece
+    pieces = _with_prefixes(list(made.values()))
+    if any(p.fields & _WHEN for p in pieces):  # a name without a step would fit files of every step
+        pieces = [p for p in pieces if p.fields & _WHEN]
+    kept = tuple(_with_roles(sorted(pieces, key=lambda p: ("prefix" in p.fields, "model" not in p.template))))
+    taken = {path for p in kept for path in p.paths if p.matches(path)}
+    return Guess(kept, tuple(path for path in paths if path not in taken))
+
+
+def looks_like(paths: Sequence[str]) -> str:
+    """Files in a few words, such as ``12 files step_*/rank_*.pt``."""
+    patterns: dict[str, int] = {}
+    for path in paths:
+        pattern = "/".join(re.sub(r"\d+", "*", name) for name in path.split("/")[-2:])
+        patterns[pattern] = patterns.get(pattern, 0) + 1
+    shown = [
+        f"{n:,} file{'s' if n > 1 else ''} '{pattern}'" for pattern, n in list(patterns.items())[:_SHOWN]
+    ]
+    more = len(patterns) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more kinds" if more else "")
+
+
+# --- from paths to numbers
+
+
+def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
+    """Rows of files whose paths differ in nothing but numbers and the directories of their runs, by the texts
+    around the numbers.
+    """
+    shapes: dict[tuple[str, ...], list[_Row]] = {}
+    for path in paths:
+        run, below = _run_and_below(path)
+        texts = re.split(r"\d+", below)
+        if not re.search(r"[][{}<>]", below) and below.isprintable():
+            shapes.setdefault(tuple(texts), []).append(_Row(path, run, tuple(re.findall(r"\d+", below))))
+    return shapes
+
+
+def _run_and_below(path: str) -> tuple[str, str]:
+    """A path cut where its checkpoint begins: at the first name with a number that a word explains, at the
+    first with any number where no word says which is the step.
+    """
+    names = path.split("/")
+    told = [_told(re.split(r"\d+", name)) for name in names]
+    explained = any(_WHEN & set(fields) for fields in told)
+    begins = (i for i, fields in enumerate(told) if (any(fields) if explained else fields))
+    first = next(begins, len(names) - 1)
+    return "/".join(names[:first]), "/".join(names[first:])
+
+
+def _told(texts: Sequence[str]) -> list[str]:
+    """The field of each number as the words beside it tell, "" where none does."""
+    fields: list[str] = []
+    for before, after in pairwise(texts):
+        field = _told_before(before.rpartition("/")[2])
+        if field == "of":
+            last = fields[-1] if fields and "/" not in before else ""
+            field = {"shard": "of", "rank": "world"}.get(last, "")
+        if not field and (m := _AFTER.match(after)):
+            field = "epoch" if m[1].startswith("epoch") else "step"
+        fields.append(field)
+    return fields
+
+
+def _told_before(text: str) -> str:
+    words = re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()).strip("_")
+    if words == "of" or words.endswith("_of"):
+        return "of"
+    return next((field for pattern, field in _BEFORE if pattern.fullmatch(words)), "")
+
+
+# --- from numbers to fields
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Files whose names differ in their numbers: the ``texts`` around them, and a row for each file."""
+
+    texts: tuple[str, ...]
+    rows: Sequence[_Row]
+
+    @cached_property
+    def columns(self) -> list[tuple[int, ...]]:
+        """The values of each number."""
+        return [tuple(int(row.numbers[i]) for row in self.rows) for i in range(len(self.texts) - 1)]
+
+    def varies(self, i: int) -> bool:
+        return len(set(self.columns[i])) > 1
+
+    def repeats(self, i: int, j: int) -> bool:
+        """Whether the number ``i`` always is the earlier number ``j``, digit by digit where one name has
+        both.
+        """
+        if any("/" in text for text in self.texts[j + 1 : i + 1]):
+            return self.columns[i] == self.columns[j]
+        return all(row.numbers[i] == row.numbers[j] for row in self.rows)
+
+
+def _piece(shape: _Shape) -> GuessedPiece | None:
+    """The template of files that differ in their numbers; None where their names do not tell one."""
+    fields = _fields(shape)
+    if not any(fields) or fields.count("prefix") > 1:
+        return None
+    template = _written(shape, fields)
+    role = next(filter(None, (read_bare_name(n).role for n in reversed(template.split("/")))), "model")
+    return GuessedPiece(
+        template,
+        role,
+        kind=read_bare_name(shape.rows[0].path.rpartition("/")[2]).kind,
+        paths=tuple(row.path for row in shape.rows),
+        fields=frozenset(filter(None, fields)),
+        notes=tuple(_notes(shape, fields)),
+    )
+
+
+def _fields(shape: _Shape) -> list[str]:
+    """The field of each number, "" where it is part of the name."""
+    told = _told(shape.texts)
+    fields = [
+        "" if field in told[:i] and not shape.repeats(i, told.index(field)) else field
+        for i, field in enumerate(told)
+    ]
+    if not _WHEN & set(fields) and (when := _step(shape, fields)) is not None:
+        fields[when] = "step"
+    for i, field in enumerate(fields):
+        if not field and shape.varies(i):
+            fields[i] = _unnamed(shape, fields, i)
+    return fields
+
+
+def _notes(shape: _Shape, fields: Sequence[str]) -> Iterator[str]:
+    """What else the names could mean."""
+    told = _told(shape.texts)
+    unsaid = {field for field, said in zip(fields, told, strict=True) if field not in ("", said)}
+    yield from (note for field, note in _NOTES.items() if field in unsaid)
+    if "of" in fields:
+        yield _NOTES["of"]
+    if "epoch" in fields and re.search(r"(?:^|[^A-Za-z])ep$", shape.texts[fields.index("epoch")]):
+        yield _NOTES["epoch"]
+
+
+def _counts(values: Sequence[int]) -> bool:
+    """Whether numbers are 0, 1, 2 … without a gap."""
+    return sorted(set(values)) == list(range(len(set(values))))
+
+
+def _step(shape: _Shape, fields: Sequence[str]) -> int | None:
+    """The number without a word that can be no rank, or that alone varies beside ranks."""
+    unnamed = [i for i, field in enumerate(fields) if not field and shape.varies(i)]
+    steps = [i for i in unnamed if not _counts(shape.columns[i])]
+    if not steps and len(unnamed) == 1 and _WHOSE & set(fields):
+        return unnamed[0]
+    return steps[-1] if steps else None
+
+
+def _unnamed(shape: _Shape, fields: Sequence[str], i: int) -> str:
+    """What a number that varies is although no word says so: a repetition, a rank, or what keeps runs
+    apart.
+    """
+    for j, field in enumerate(fields[:i]):
+        if field and shape.repeats(i, j):
+            return field
+    taken = set(fields)
+    ranked = not _WHEN & taken or (_WHOSE | {"shard"}) & taken
+    return "prefix" if ranked or not _ranks(shape, fields, i) else "rank"
+
+
+def _ranks(shape: _Shape, fields: Sequence[str], i: int) -> bool:
+    """Whether a number counts from 0 within the saves, of which some may lack files."""
+    when = [shape.columns[k] for k, field in enumerate(fields) if field in _WHEN]
+    saves: dict[tuple[object, ...], list[int]] = {}
+    for row, value, *step in zip(shape.rows, shape.columns[i], *when, strict=True):
+        saves.setdefault((row.run, *step), []).append(value)
+    counting = sum(_counts(values) and len(values) > 1 for values in saves.values())
+    return _counts(shape.columns[i]) and 2 * counting >= len(saves)
+
+
+def _written(shape: _Shape, fields: Sequence[str]) -> str:
+    """The template, from the name with the first field on."""
+    out = shape.texts[0]
+    for i, field in enumerate(fields):
+        numbers = {row.numbers[i] for row in shape.rows}
+        number = f"{{{field}{_width(numbers)}}}" if field != "prefix" else "{prefix}"
+        out += (number if field else shape.rows[0].numbers[i]) + shape.texts[i + 1]
+    above = out[: out.index("{")].rpartition("/")[0]
+    return out[len(above) + 1 :] if above else out
+
+
+def _width(numbers: Collection[str]) -> str:
+    """The width of a field whose numbers have zeros before them."""
+    widths = {len(number) for number in numbers}
+    padded = len(widths) == 1 and any(n.startswith("0") and len(n) > 1 for n in numbers)
+    return f":0{min(widths)}d" if padded else ""
+
+
+# --- from templates to pieces
+
+
+def _with_prefixes(pieces: Sequence[GuessedPiece]) -> list[GuessedPiece]:
+    """One template instead of several that differ in the word that their names begin with, where this word is
+    none of those that training loops use: ``bert-{step}.pt`` and ``gpt-{step}.pt``.
+    """
+    alike: dict[str, list[GuessedPiece]] = {}
+    for p in pieces:
+        word, rest = _first_word(p)
+        alike.setdefault(f"{{prefix}}{rest}" if word else p.template, []).append(p)
+    out = []
+    for template, members in alike.items():
+        if len(members) == 1:
+            out += members
+            continue
+        fields = members[0].fields | {"prefix"}
+        paths = tuple(path for p in members for path in p.paths)
+        notes = (*members[0].notes, _NOTES["prefix"])
+        out.append(replace(members[0], template=template, fields=fields, paths=paths, notes=notes))
+    return out
+
+
+def _first_word(p: GuessedPiece) -> tuple[str, str]:
+    """(a word that may be the name of a model, the rest of the template)"""
+    m = re.match(r"([A-Za-z]+)(?=[-_.])", p.template)
+    if m is None or "/" in p.template or "{prefix}" in p.template or not read_bare_name(f"{m[1]}.pt").words:
+        return "", p.template
+    return m[1], p.template[m.end() :]
+
+
+def _with_roles(pieces: Sequence[GuessedPiece]) -> Iterator[GuessedPiece]:
+    """Pieces of which no two that a checkpoint may have have one role: then the loss of any is seen."""
+    taken: set[str] = set()
+    for p in pieces:
+        role, n = p.role, 1
+        if role in taken:
+            role = "_".join((role, *_own_words(p.template)))
+        while role in taken:
+            n += 1
+            role = f"{p.role}{n}"
+        one_of_many = not p.unfinished and p.kind is Kind.PERIODIC
+        taken |= {role} if one_of_many else set()
+        yield replace(p, role=role) if one_of_many else p
+
+
+def _own_words(template: str) -> Iterator[str]:
+    """Words of a template that say neither what a number is nor what all such files are."""
+    for word in re.findall(r"[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower())):
+        if word not in ("world", "size") and not _told_before(word) and read_bare_name(f"{word}.pt").words:
+            yield word
+
+
+# --- from pieces to ckpt.toml
+
+
+def toml(guessed: Guess, name: str = "guessed") -> str:
+    """The tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
+    lines = ["[[layout]]", f'name = "{name}"']
+    lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
+    if not any(p.fields & _WHEN for p in guessed.pieces):
+        lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
+    for p in guessed.pieces:
+        lines += _table(p)
+    if guessed.left_out:
+        lines += ["", f"# in no piece: {_listed(guessed.left_out)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _table(p: GuessedPiece) -> Iterator[str]:
+    yield ""
+    yield "[[layout.piece]]"
+    yield f"# {_listed(p.paths)}"
+    yield from (f"# {note}" for note in p.notes)
+    yield f"template = {_quoted(p.template)}"
+    yield f"role = {_quoted(p.role)}"
+    if p.kind is not Kind.PERIODIC:
+        yield f"kind = {_quoted(p.kind)}"
+    if p.fields & _WHOSE:
+        yield "sharded = true   # no rank loads another's file"
+    else:
+        yield "shared = true   # every rank loads it"
+    if p.unfinished:
+        yield "unfinished = true   # its name is that of a save under way"
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return f"{len(paths):,} file{'s' if len(paths) > 1 else ''}, such as {json.dumps(paths[0])[1:-1]}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

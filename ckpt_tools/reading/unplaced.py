@@ -1,0 +1,23 @@
+"""Files in a checkpoint format that no layout places but the last resort."""
+
+from __future__ import annotations
+
+import os
+
+from ckpt_tools import formats
+from ckpt_tools.discovery.unrecognised import suspects
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.reading.session import Session
+
+
+def unplaced(session: Session) -> list[str]:
+    """Their paths below the root, by their names or, where these say nothing, by how they begin.
+    Raises CannotLook.
+    """
+    resort = [p.path for p in session.parts if session.layouts.of(p).last_resort]
+    bare = [file.path for file in session.found.bare if formats.names.state(os.path.basename(file.path))]
+    try:
+        hidden = [s.path for s in suspects(session.found, session.root, session.layouts) if s.format]
+    except OSError as e:
+        raise CannotLook(f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there") from e
+    return sorted({os.path.relpath(path, session.root) for path in (*resort, *bare, *hidden)})

@@ -1,0 +1,215 @@
+"""ckpt layouts --guess: a layout worked out from names describes these names, and what no name tells is asked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import run_helpers
+from hypothesis import given
+from hypothesis import strategies as st
+from small_files import saved, tensor
+
+from ckpt_tools.discovery.walk import discover
+from ckpt_tools.formats import BY_NAME as FORMATS
+from ckpt_tools.layouts import use, user
+from ckpt_tools.layouts.guess import guess, looks_like, toml
+
+if sys.version_info >= (3, 11):
+    import tomllib as toml_parser
+else:
+    import tomli as toml_parser
+
+STEPS = ("step_", "step=", "global_step", "global-step-", "iter", "iter_", "iteration-", "model_step_")
+EPOCHS = ("epoch_", "epoch-", "ep")
+RANKS = ("rank", "rank_", "r_rank", "gpu", "worker-", "state_rank", "mp_rank_", "tp")
+SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    use(())
+
+
+class Made(NamedTuple):
+    """Where a file belongs, as whoever wrote its name meant it."""
+
+    run: str
+    when: tuple[int, ...]
+    whose: int | None
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[str, Made]:
+    """Files of a random template, by their paths, with the places that their names tell."""
+    words = draw(st.lists(st.sampled_from([*STEPS, *EPOCHS, "ours-", ""]), min_size=1, max_size=1))
+    if words[0] in STEPS and draw(st.booleans()):
+        words = [draw(st.sampled_from(EPOCHS)), *words]
+    rank = draw(st.sampled_from(["", *RANKS, "w"]))
+    named = any(w in STEPS + EPOCHS for w in words)
+    width, wide = draw(st.sampled_from([0, 7])), draw(st.sampled_from([0, 2]))
+    numbers = st.lists(st.integers(10, 9_999), min_size=1 if named else 2, max_size=3, unique=True)
+    saves = list(itertools.product(*(draw(numbers) for _ in words)))
+    world = draw(st.integers(1 if rank in RANKS else 2, 4)) if rank else 1
+    flat, apart = draw(st.booleans()), draw(st.booleans())
+    roles = draw(st.sets(st.sampled_from(["model", "optim", "scheduler", "rng"]), min_size=1))
+    made = {}
+    for run in draw(st.sampled_from([("",), ("alpha/",), ("alpha/", "beta/deep/")])):
+        for save, r, role in itertools.product(saves, range(world), sorted(roles)):
+            when = [f"{w}{n:0{width}d}" for w, n in zip(words, save, strict=True)]
+            whose = [f"{rank}{r:0{wide}d}"] if rank else []
+            if flat:
+                path = "-".join([role, *when, *whose])
+            else:
+                path = "/".join([*when, "-".join([role, *whose]) if apart else "/".join([*whose, role])])
+            path = f"{run}{path}{draw(st.shared(st.sampled_from(SUFFIXES), key='suffix'))}"
+            made[path] = Made(run, save, r if rank else None)
+    return made
+
+
+@given(trees())
+def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved(
+    made: dict[str, Made],
+) -> None:
+    guessed = guess(list(made))
+    assert guessed.left_out == (), toml(guessed)
+    with tempfile.TemporaryDirectory() as root:
+        for path in made:
+            (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(root) / path).write_bytes(b"x")
+        layouts = user.load(toml_parser.loads(toml(guessed))["layout"], tuple(FORMATS))
+        parts = {os.path.relpath(p.path, root): p for p in discover(root, layouts).parts}
+    assert parts.keys() == made.keys()
+    assert {p.layout for p in parts.values()} == {"guessed"}
+    saves, whose = set(), set()
+    for path, truth in made.items():
+        p = parts[path]
+        saves.add((truth.run, truth.when, p.run, p.epoch, p.step))
+        whose.add((truth.whose, p.rank, p.coords))
+        told = tuple(n for n in (p.epoch, p.step) if n is not None)
+        assert told == truth.when
+    assert len(saves) == len({row[:2] for row in saves}) == len({row[2:] for row in saves})
+    assert len(whose) == len({row[0] for row in whose}) == len({row[1:] for row in whose})
+
+
+# --- what each name is taken for
+
+
+def templates(*paths: str) -> list[str]:
+    return [p.template for p in guess(paths).pieces]
+
+
+def grid(pattern: str, *numbers: range) -> list[str]:
+    return [pattern.format(*row) for row in itertools.product(*numbers)]
+
+
+TENS = range(10, 40, 10)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "numbers", "template"),
+    [
+        ("step_{}/rank_{}.pt", (TENS, range(4)), "step_{step}/rank_{rank}.pt"),
+        ("{}/{}.pt", (TENS, range(4)), "{step}/{rank}.pt"),
+        ("rank_{}/{}.pt", (range(3), range(3)), "rank_{rank}/{step}.pt"),
+        ("run-7/ours-{}/w{}.pt", (TENS, range(4)), "ours-{step}/w{rank}.pt"),
+        ("run-{}/step_{}.pt", (range(2), TENS), "step_{step}.pt"),
+        ("step={}/shard-{:05d}-of-4.pt", (TENS, range(4)), "step={step}/shard-{shard:05d}-of-{of}.pt"),
+        ("step={}/rank-{:05d}-of-4.pt", (TENS, range(4)), "step={step}/rank-{rank:05d}-of-{world}.pt"),
+        ("{}_steps.pt", (TENS,), "{step}_steps.pt"),
+        ("step_{0}/model_{0}.pt", (TENS,), "step_{step}/model_{step}.pt"),
+        ("step_{}_tmp/model.pt", (TENS,), "step_{step}_tmp/model.pt"),
+        ("step_{}/seed{}.pt", (TENS, range(5, 7)), "step_{step}/seed{prefix}.pt"),
+        ("m{}.weird", (range(4),), "m{prefix}.weird"),
+        ("step_{}/layer_{}-tp{}-pp{}.pt", (TENS, range(3), range(2), range(2)), None),
+    ],
+)
+def test_what_a_number_is_taken_for(pattern: str, numbers: tuple[range, ...], template: str | None) -> None:
+    expected = template or "step_{step}/layer_{layer}-tp{tp}-pp{pp}.pt"
+    assert templates(*grid(pattern, *numbers)) == [expected]
+
+
+def test_a_save_under_way_is_none_that_is_finished() -> None:
+    (one,) = guess(grid("step_{}_tmp/model.pt", TENS)).pieces
+    assert one.unfinished and "unfinished = true" in toml(guess(one.paths))
+
+
+def test_names_that_differ_in_a_word_of_no_known_meaning_are_runs() -> None:
+    """Two models of one job, or two jobs: nobody can tell, and files of two jobs never mix."""
+    paths = grid("bert-{}.pt", TENS) + grid("gpt-{}.pt", TENS)
+    assert templates(*paths) == ["{prefix}-{step}.pt"]
+    assert "keeps runs apart" in toml(guess(paths))
+
+
+def test_the_roles_of_a_checkpoint_differ() -> None:
+    paths = [f"step_10/{who}/{what}_{r}.pt" for who in "ab" for what in ("model", "optim") for r in range(2)]
+    roles = [p.role for p in guess(paths).pieces]
+    assert len(roles) == len(set(roles)) == 4
+
+
+def test_two_numbers_that_could_both_be_ranks_are_left_to_the_user() -> None:
+    paths = grid("{}/{}.foo", range(3), range(4))
+    assert guess(paths).pieces == ()
+    assert guess(paths).left_out == tuple(paths)
+
+
+def test_files_without_a_step_do_not_join_every_step() -> None:
+    guessed = guess([*grid("step_{}/rank_{}.pt", TENS, range(2)), *grid("latest/rank_{}.pt", range(2))])
+    assert [p.template for p in guessed.pieces] == ["step_{step}/rank_{rank}.pt"]
+    assert guessed.left_out == ("latest/rank_0.pt", "latest/rank_1.pt")
+
+
+def test_names_that_no_template_can_spell_are_left_out() -> None:
+    assert guess(["step_{10}/a.pt", "step_1\n/a.pt", "step_10/a.pt"]).left_out == (
+        "step_{10}/a.pt",
+        "step_1\n/a.pt",
+    )
+
+
+def test_what_files_look_like() -> None:
+    assert looks_like(grid("run/step_{}/rank_{}.pt", TENS, range(4))) == "12 files 'step_*/rank_*.pt'"
+
+
+# --- the command
+
+
+def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
+    home = tmp_path / "run"
+    for step, rank in itertools.product((100, 200), range(2)):
+        path = home / f"s{step}-r{rank}.weird"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
+    before = run_helpers.ckpt("plan", str(home))
+    assert before.returncode == 4
+    assert (
+        f"4 files 's*-r*.weird': a layout of your own? 'ckpt layouts --guess {home}' writes it"
+        in before.stderr
+    )
+    done = run_helpers.ckpt("layouts", "--guess", str(home))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "ckpt.toml").write_text(done.stdout)
+    after = run_helpers.ckpt("plan", str(home), "--config", str(tmp_path / "ckpt.toml"))
+    assert after.returncode == 0, after.stderr
+    assert "resume from step 200 (periodic, guessed)" in after.stdout
+    nothing = run_helpers.ckpt("layouts", "--guess", str(home), "--config", str(tmp_path / "ckpt.toml"))
+    assert (nothing.returncode, nothing.stdout) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--guess", "--check"], "two questions"),
+        (["--guess", "--json"], "prints TOML"),
+        ([], "only looked at"),
+    ],
+)
+def test_what_is_no_question(tmp_path: Path, flags: list[str], why: str) -> None:
+    done = run_helpers.ckpt("layouts", *flags, str(tmp_path))
+    assert done.returncode == 2 and why in done.stderr
