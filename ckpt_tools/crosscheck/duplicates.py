@@ -90,7 +90,7 @@ class _Duplicates:
         severity = None
         if place(older) != place(p):
             severity = self._of_two_places(older, p)
-        elif order(older) != order(p) and p.path in self.files.judged:
+        elif _both_placed(older, p) and order(older) != order(p) and p.path in self.files.judged:
             severity = self._of_two_steps(older, p)
         if severity is Severity.ERROR and {older.role, p.role} <= {"rng", "data"}:
             return Severity.WARNING  # random numbers and what only an index names may repeat
@@ -230,6 +230,13 @@ class _Duplicates:
 def _alike(a: Part, b: Part) -> bool:
     """Whether two files are of the same kind."""
     return a.role == b.role and a.piece == b.piece
+
+
+def _both_placed(a: Part, b: Part) -> bool:
+    """Whether something tells when in training each was saved: a copy of the newest (``last``) that has lost
+    the file with its step is of no other step.
+    """
+    return not any(p.home and (p.step, p.epoch) == (None, None) for p in (a, b))
 
 
 def _before(a: Part, b: Part) -> bool:

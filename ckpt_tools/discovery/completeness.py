@@ -127,8 +127,9 @@ class Expected:
         self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         self._add_places(c, layout)
         self._add_survivable(c, layout)
-        for piece in [layout.piece(name) for name in {p.piece for p in c.parts}]:
-            if piece.required and piece.step_from == "name":
+        for name, home in {(p.piece, p.home) for p in c.parts}:
+            piece = layout.piece(name)
+            if piece.required and (home or piece.step_from == "name"):
                 self.usual[c.kind][c.layout, piece.name] += 1
 
     def _add_places(self, c: Checkpoint, layout: Layout) -> None:

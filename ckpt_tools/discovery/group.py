@@ -17,21 +17,30 @@ Reports = Mapping[str, Report]
 
 def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> list[Part]:
     """Parts whose piece reads its step from the content get it from their reports; those whose report has
-    none keep null.
+    none keep null. In a directory of its own whose name tells none, all are of the step that one tells.
     """
     parts = parts if isinstance(parts, list) else list(parts)
     pieces = {(p.folder.layout, p.folder.piece) for p in parts}
     silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
     if not silent:
         return parts
+    told = {
+        (p.home or p.path): layouts.of(p).steps(p, report.metadata)
+        for p in parts
+        if (p.layout, p.piece) in silent and not _named(p) and (report := reports.get(p.path))
+    }
     out = []
     for p in parts:
-        if (p.layout, p.piece) in silent and (report := reports.get(p.path)):
-            step, epoch, inside = layouts.of(p).steps(p, report.metadata)
-            out.append(p._replace(step=step, epoch=epoch, step_in_epoch=inside))
+        if not _named(p) and (said := told.get(p.home or p.path)):
+            out.append(p._replace(**dict(zip(("step", "epoch", "step_in_epoch"), said, strict=True))))
         else:
             out.append(p)
     return out
+
+
+def _named(p: Part) -> bool:
+    """Whether the name of a part's own directory tells what it is of: check() compares that with content."""
+    return bool(p.home) and (p.step, p.epoch) != (None, None)
 
 
 _Progress = tuple["int | None", "int | None", "int | None"]

@@ -5,6 +5,7 @@ usually one per step (torchtitan's ``step-N``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -74,10 +75,28 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
     )
 
 
+def rest_of_state(home: str, mark: str) -> Piece:
+    """What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
+    return Piece(
+        f"meta{mark}",
+        "state",
+        f"{home}/meta.pt",
+        ("torch_zip", "torch_legacy"),
+        shared=True,
+        unasked=True,
+        step_from="content",
+    )
+
+
+_HOMES = ((STEP, ""), (EPOCH, "_epoch"), ("{name}", "_any"))
+
 LAYOUT = Layout(
     name="dcp",
     title="PyTorch Distributed Checkpoint",
-    pieces=(*pieces(STEP, ""), *pieces(EPOCH, "_epoch"), *pieces("{name}", "_any")),
+    pieces=(
+        *(piece for home, mark in _HOMES for piece in pieces(home, mark)),
+        *(replace(rest_of_state(home, mark), companion=True) for home, mark in _HOMES),
+    ),
     resume=_resume,
     steps=_steps,
     check=_check,
@@ -89,7 +108,7 @@ LAYOUT = Layout(
     compare_steps=False,
     reference=(
         "torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py "
-        "(step-N)"
+        "(step-N); lightning/fabric/strategies/model_parallel.py _save_checkpoint (meta.pt)"
     ),
     limits=(
         (

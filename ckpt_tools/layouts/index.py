@@ -250,7 +250,12 @@ lightning lightning
     ~named:{name}.ckpt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
     metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
-    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp meta:meta.pt
+    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
+    meta_sharded:meta.pt
+  last[-v{generation}].ckpt/
+    metadata_sharded_last:.metadata rank_metadata_sharded_last:__{rank}.metadata
+    data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
+    meta_sharded_last:meta.pt
 
 dcp dcp note:dlrover_latest.txt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
@@ -262,6 +267,12 @@ dcp dcp note:dlrover_latest.txt
   {name}/
     metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
     prefixed_any:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    meta:meta.pt
+  <epoch-|epoch_|epoch=>{epoch}/
+    meta_epoch:meta.pt
+  {name}/
+    meta_any:meta.pt
 
 dcp_hf dcp-hf
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/

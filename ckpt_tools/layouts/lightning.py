@@ -5,6 +5,7 @@ and names of the user's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
@@ -17,6 +18,7 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
+LAST = "last[-v{generation}].ckpt"
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
 
 
@@ -26,6 +28,7 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, lambda m: whole(m.get("global_step")), "global_step")
+    yield from _half_sharded(parts)
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:
@@ -50,9 +53,24 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _sharded() -> Iterator[Piece]:
-    for piece in dcp.pieces(NAME, "_sharded"):
-        yield Piece(piece.name, piece.role, piece.template, piece.formats, shared=True, required=False)
-    yield Piece("meta", "state", f"{NAME}/meta.pt", FORMATS, shared=True, unasked=True, required=False)
+    """A directory instead of a file: DCP's files, and ``meta.pt``, which is written last."""
+    for home, mark in ((NAME, "_sharded"), (LAST, "_sharded_last")):
+        for piece in dcp.pieces(home, mark):
+            yield replace(piece, required=False)
+        yield replace(dcp.rest_of_state(home, mark), required=False)
+
+
+def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Directories that lack one of the two files without which Lightning takes none of it."""
+    homes: dict[str, list[Part]] = {}
+    for part, _ in parts:
+        if part.home:
+            homes.setdefault(part.home, []).append(part)
+    for home, files in homes.items():
+        for role, name in (("metadata", ".metadata"), ("state", "meta.pt")):
+            if all(part.role != role for part in files):
+                text = f"{home.rpartition('/')[2]} has no {name}: Lightning does not load it"
+                yield files[0].path, finding("missing-part", text)
 
 
 LAYOUT = Layout(
@@ -63,7 +81,7 @@ LAYOUT = Layout(
         Piece(
             "last",
             "model",
-            "last[-v{generation}].ckpt",
+            LAST,
             FORMATS,
             shared=True,
             unasked=True,

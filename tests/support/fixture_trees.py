@@ -29,7 +29,7 @@ def materialise(case: Path, target: Path) -> Path:
     """
     expected = json.loads(case.read_text())
     root = target / "tree"
-    shutil.copytree(case.parent / "tree", root)
+    shutil.copytree(case.parent / "tree", root, symlinks=True)
     ahead = max(0, max(expected["mtimes"].values()) - time.time_ns() + 3_600_000_000_000)
     for name, ns in expected["mtimes"].items():
         os.utime(root / name, ns=(ns - ahead, ns - ahead))
