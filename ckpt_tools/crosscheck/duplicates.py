@@ -236,7 +236,7 @@ def _both_placed(a: Part, b: Part) -> bool:
     """Whether something tells when in training each was saved: a copy of the newest (``last``) that has lost
     the file with its step is of no other step.
     """
-    return not any(p.home and (p.step, p.epoch) == (None, None) for p in (a, b))
+    return not any(p.home and (p.step, p.epoch, p.generation) == (None, None, None) for p in (a, b))
 
 
 def _before(a: Part, b: Part) -> bool:
