@@ -22,7 +22,7 @@ from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.layouts.common.layout import compile_template
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Severity
 
 # fmt: off
 ACROSS = frozenset((

@@ -1,0 +1,56 @@
+"""The table of docs/frameworks.md is that of the stored rows, and the rows are what ckpt answers today."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import Any
+
+import pytest
+from places import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+
+import make_matrix as make
+
+ROWS = make.load()
+CASES = {case.name: case for case in make.fixtures()}
+SHARE = 8
+"""One case in so many is measured again; which ones, their names decide."""
+CHOSEN = [name for name in CASES if zlib.crc32(name.encode()) % SHARE == 0]
+
+
+def test_each_fixture_has_a_row() -> None:
+    missing = CASES.keys() - ROWS.keys()
+    assert not missing, f"python fixtures/make_matrix.py {' '.join(sorted(missing))}"
+    assert {name for name, row in ROWS.items() if "command" not in row} == CASES.keys()
+
+
+def test_the_page_is_that_of_the_rows() -> None:
+    assert make.PAGE.read_text() == make.page(ROWS), "python fixtures/make_matrix.py --page"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_row_is_what_ckpt_answers_today(name: str) -> None:
+    assert make.row_of(CASES[name]) == ROWS[name], f"python fixtures/make_matrix.py {name}"
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_no_row_has_a_false_alarm_or_an_older_choice_without_a_reason(row: dict[str, Any]) -> None:
+    if "not_run" not in row:
+        assert not row["alarms"]
+        assert row["fallback"] not in ("OLDER, SILENTLY", "NOT SEEN")
+
+
+def test_a_word_for_those_who_built_files_by_names() -> None:
+    """A framework that was not installed is never said to have written files."""
+
+    def itself(case: str, words: str) -> bool:
+        return bool(make.written(make.Case(case, FIXTURES, {"written_by": words}))["itself"])
+
+    assert itself("accelerate/steps", "accelerate 1.15.0 Accelerator.save_state, names of the script's own")
+    assert itself("dcp/two", "torch 2.13.0 torch.distributed.checkpoint.save")
+    assert not itself("verl/two", "torch 2.13.0 torch.save, tiny tensors under the names that it writes")
+    assert not itself("verl/two", "torch 2.13.0 torch.save")
+    assert not itself("megatron/tp", "torch (Megatron-LM keys) 2.13.0+cpu (torch.save)")
