@@ -184,5 +184,10 @@ LAYOUT = Layout(
             "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's "
             "other checkpoints have one"
         ),
+        "an item of which every file is gone is not missed, where another item with a tree is left",
+        (
+            "old versions write no _CHECKPOINT_METADATA: without it every directory in one that is called"
+            " like a manager's (7/5) is taken for an item of it"
+        ),
     ),
 )

@@ -214,6 +214,7 @@ def test_an_older_checkpoint_that_is_closed_does_not_stop_a_start(victim: Victim
             if os.path.isdir(c["path"])
             and c["path"] != str(root)
             and str(c["step"]) in os.path.basename(c["path"])
+            and case.parent.name != "flax"  # Accelerate counts its saves in checkpoint_N, which is no step
         ):
             os.utime(older, (OLD, OLD))
             harmed = victim.ask(words, Fault(older, "opendir", errno.EACCES))

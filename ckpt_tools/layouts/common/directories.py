@@ -26,6 +26,7 @@ def _patterns(
     }
     telling = [name for name in names if "{step" in name and "{step_in_epoch" not in name]
     others = [name for name in names if _NOT_STEP.search(name) and name not in telling]
+    telling = [name for name in telling if "{prefix}" not in name]  # rank_3 fits {prefix}_{step}
     steps, numbers = (
         tuple(re.compile(compile_template(name)) for name in sorted(found)) for found in (telling, others)
     )
