@@ -140,7 +140,10 @@ class _Duplicates:
         steps = len(self.files.of_place(p))
         if p.role == "rng" and (steps < 3 or self._stands_still(older, p)):
             return False
-        return self.files.session.reports[p.path].tensors > 0 or p.role in ("model", "data")
+        if self.files.session.reports[p.path].tensors > 0 or p.role == "data":
+            return True
+        # of the files that an index names, one may hold nothing but settings
+        return p.role == "model" and not self.files.session.indexes.claims(p.path)
 
     def _stands_still(self, older: Part, p: Part) -> bool:
         """Whether a place holds the same at all steps between two, as random numbers do until the next is

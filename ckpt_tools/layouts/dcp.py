@@ -4,7 +4,7 @@ usually one per step (torchtitan's ``step-N``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
@@ -20,6 +20,7 @@ STEP = (
     "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
 )
 EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
+EPOCH_STEP = f"{EPOCH}<_|-><step-|step_|step=|step>{{step}}"
 NUMBERED = ((STEP, ""), ("{step}", "_number"), (EPOCH, "_epoch"))
 """Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
 _WORDS = ("global_step", "step", "iteration", "current_step")
@@ -47,11 +48,34 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     if all(p.step is None for p, _ in parts):
         yield from odd_steps(parts, _step)
     else:
-        yield from named_steps(parts, _step, "step")
+        names = {p.step for p, _ in parts}
+        certain = [(p, r) for p, r in parts if not _in_epoch(p, _step(r.metadata), names)]
+        yield from named_steps(certain, _step, "step")
         yield from borrowed(
             parts,
-            {name + mark: ("optimizer_step",) for name in ("data", "prefixed") for mark in ("", "_any")},
+            {
+                name + mark: ("optimizer_step",)
+                for name in ("data", "prefixed")
+                for mark in ("", "_epoch_step", "_any")
+            },
         )
+
+
+def _in_epoch(part: Part, said: int | None, names: Container[int | None]) -> bool:
+    """Whether the step in the name may count from the start of its epoch, unlike the one in the file."""
+    if not part.epoch or part.step is None or said is None:
+        return False
+    return said > part.step and said not in names
+
+
+def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether the names of a run tell of a later epoch with a lower step: steps count in each epoch anew."""
+    if c.epoch is None or c.step is None:
+        return False
+    run = [o for o in others if (o.layout, o.run) == (c.layout, c.run)]
+    return any(
+        o.epoch is not None and o.step is not None and o.epoch < c.epoch and o.step >= c.step for o in run
+    )
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -88,7 +112,7 @@ def rest_of_state(home: str, mark: str) -> Piece:
     )
 
 
-_HOMES = ((STEP, ""), (EPOCH, "_epoch"), ("{name}", "_any"))
+_HOMES = ((STEP, ""), (EPOCH, "_epoch"), (EPOCH_STEP, "_epoch_step"), ("{name}", "_any"))
 
 LAYOUT = Layout(
     name="dcp",
@@ -100,6 +124,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
+    unclear=_unclear,
     commit="metadata",
     tracker="dlrover_latest.txt",
     read_tracker=read_number,
@@ -114,6 +139,10 @@ LAYOUT = Layout(
         (
             "nothing in a data file says which save it is of, unless the job saved its step as a plain"
             " number: a file of the same sizes from another step is seen then, or while that step is there"
+        ),
+        (
+            "a step in a name that also tells the epoch may count from the start of that epoch: a file of a"
+            " later step that no name tells is not seen there"
         ),
         (
             "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must"

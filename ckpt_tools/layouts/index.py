@@ -264,6 +264,9 @@ dcp dcp note:dlrover_latest.txt
   <epoch-|epoch_|epoch=>{epoch}/
     metadata_epoch:.metadata rank_metadata_epoch:__{rank}.metadata data_epoch:__{rank}_{shard}.distcp
     prefixed_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    metadata_epoch_step:.metadata rank_metadata_epoch_step:__{rank}.metadata
+    data_epoch_step:__{rank}_{shard}.distcp prefixed_epoch_step:{name}__{rank}_{shard}.distcp
   {name}/
     metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
     prefixed_any:{name}__{rank}_{shard}.distcp
@@ -271,6 +274,8 @@ dcp dcp note:dlrover_latest.txt
     meta:meta.pt
   <epoch-|epoch_|epoch=>{epoch}/
     meta_epoch:meta.pt
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    meta_epoch_step:meta.pt
   {name}/
     meta_any:meta.pt
 

@@ -60,6 +60,12 @@ def ask_where_unclear(
     unclear = next((c for c in candidates if layouts.of(c).unclear(c, candidates)), None)
     if unclear is None:
         return
+    if unclear.step is not None:
+        raise UsageError(
+            f"which checkpoint is the newest is in doubt: {unclear.path} is of a later epoch than others, but"
+            " of no higher step: steps may count from the start of each epoch",
+            "say --order mtime to resume from the one that was written last",
+        )
     placed = rank([c for c in first if c.key != unclear.key] or first, "mtime")[0]
     if unclear.parts[0].home and placed.step is None:
         text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"

@@ -207,6 +207,9 @@ class Session:
         self.indexes.claims(path)
         if (lone := self.indexes.lone(path)) is not None:
             size, mtime_ns, more = stat_of(path)
+            if lone.code == "extra-file" and not size:
+                text = "its index does not name this file, and it is empty: its writer had nothing to save"
+                lone = finding(lone.code, text, severity=Severity.NOTE)
             reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
             return Report(
                 path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns
