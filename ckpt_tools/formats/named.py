@@ -62,7 +62,7 @@ NAMED = (
     Named("torch_tar", "torch", TORCH_SUFFIXES),
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
-    Named("pickle_plain", "pickles", (".pkl",)),
+    Named("pickle_plain", "pickles", (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates")),
     Named("safetensors", "safetensors", (".safetensors",)),
     Named(
         "safetensors_index",

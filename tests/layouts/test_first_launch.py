@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import tarfile
@@ -384,3 +385,10 @@ def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -
     assert not fresh(tmp_path)
     (tmp_path / "old" / name).write_bytes(b"no checkpoint")
     assert fresh(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates"])
+def test_what_paddle_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"model{suffix}").write_bytes(pickle.dumps({"step": 4, "epoch": 2}, 4))
+    with pytest.raises(errors.NoneUsable):
+        plan(str(tmp_path), FIRST)

@@ -60,7 +60,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 FORMAT = Format(
     name="pickle_plain",
-    suffixes=(".pkl",),
+    suffixes=(".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates"),  # the latter are of paddle.save
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
