@@ -20,6 +20,7 @@ ORDER = (
     "mindio_ttp",
     "megatron",
     "megatron_core",
+    "verl",
     "hf_trainer",  # before the layouts of what may lie inside it
     "deepspeed_universal",
     "deepspeed",

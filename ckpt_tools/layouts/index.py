@@ -43,6 +43,20 @@ megatron_core megatron-core note:latest_checkpointed_iteration.txt
     data_release:__{rank}_{shard}.distcp prefixed_release:{name}__{rank}_{shard}.distcp
     integrity_release:integrity.json
 
+verl verl note:latest_checkpointed_iteration.txt
+  global_step_{step}/actor/
+    model:model_world_size_{world}_rank_{rank}.pt optim:optim_world_size_{world}_rank_{rank}.pt
+    extra_state:extra_state_world_size_{world}_rank_{rank}.pt config:fsdp_config.json
+  global_step_{step}/critic/
+    critic_model:model_world_size_{world}_rank_{rank}.pt
+    critic_optim:optim_world_size_{world}_rank_{rank}.pt
+    critic_extra_state:extra_state_world_size_{world}_rank_{rank}.pt critic_config:fsdp_config.json
+  global_step_{step}/
+    model_alone:model_world_size_{world}_rank_{rank}.pt
+    optim_alone:optim_world_size_{world}_rank_{rank}.pt
+    extra_state_alone:extra_state_world_size_{world}_rank_{rank}.pt config_alone:fsdp_config.json
+    data:data.pt
+
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
     state:trainer_state.json model:model.safetensors model_shard:model-{shard:05d}-of-{of:05d}.safetensors

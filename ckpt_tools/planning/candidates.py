@@ -250,8 +250,14 @@ class Candidates:
         gasps = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1):
             text = f"{self.root} holds {completeness.listed(runs)}"
-            raise UsageError(text, "say which with --run, --prefix or --layout")
+            raise UsageError(text, f"say which with --run, --prefix or --layout{self._if_one_run(runs)}")
         return finished
+
+    def _if_one_run(self, runs: Iterable[tuple[str, str]]) -> str:
+        """What to do where several runs are one that no layout describes."""
+        if not all(self.layouts[layout].last_resort for layout, _ in runs):
+            return ""
+        return f"; if they are one run, 'ckpt layouts --guess {self.root}' writes a layout of your own"
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""

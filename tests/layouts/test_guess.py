@@ -202,6 +202,16 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (3, "")
 
 
+def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
+    for step, rank in itertools.product((100, 200), range(2)):
+        path = tmp_path / f"ours-{step}/w{rank}.pt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
+    done = run_helpers.ckpt("plan", str(tmp_path))
+    assert done.returncode == 2
+    assert f"if they are one run, 'ckpt layouts --guess {tmp_path}'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
