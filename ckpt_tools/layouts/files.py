@@ -117,10 +117,28 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         return
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
+    elif unread := _unread_save(c, mine, others, siblings):
+        text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
+        hint = f"--kind {c.kind} resumes from the model alone"
+        yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
     if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
         yield _lacking(c, "count of steps or epochs", o)
     if len(c.parts) > 1 or not mine.optimizer:
         yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _unread_save(
+    c: Checkpoint, mine: Holds, others: Sequence[Checkpoint], siblings: Sequence[tuple[Checkpoint, Holds]]
+) -> Checkpoint | None:
+    """A damaged save of training that an export would stand in for: nothing left shows what the run's saves
+    held. None where there is no such.
+    """
+    if mine.optimizer or c.kind is Kind.PERIODIC:
+        return None
+    if any(held.weights and o.kind is Kind.PERIODIC for o, held in siblings):
+        return None
+    of_run = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC))
+    return next((o for o in of_run if holds_of(o) is None), None)
 
 
 def _counting_peers(
