@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
@@ -23,6 +24,8 @@ EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
 EPOCH_STEP = f"{EPOCH}<_|-><step-|step_|step=|step>{{step}}"
 NUMBERED = ((STEP, ""), ("{step}", "_number"), (EPOCH, "_epoch"))
 """Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
+_STATE = b"optim"
+"""In the names of an optimizer's entries: ``optimizer.state.…``, ``optim``."""
 _WORDS = ("global_step", "step", "iteration", "current_step")
 
 
@@ -78,14 +81,28 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     )
 
 
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """A save of the model alone (torchtitan's last_save_model_only) beside those of a whole state."""
+    full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
+    if c.kind is Kind.RELEASE and full:
+        other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
+        text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
+        yield finding("missing-part", text, path=c.path, hint="--kind release resumes from the model alone")
+
+
+def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
+    return c.kind is Kind.RELEASE
+
+
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # torch.distributed.checkpoint.load(checkpoint_id=…)
 
 
-def pieces(home: str, mark: str) -> Iterator[Piece]:
+def pieces(home: str, mark: str, state_word: bytes = b"") -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
-    yield Piece(f"metadata{mark}", "metadata", f"{home}/.metadata", FORMATS, shared=True)
-    yield Piece(f"rank_metadata{mark}", "metadata", f"{home}/__{{rank}}.metadata", FORMATS, shared=True)
+    index = Piece(f"metadata{mark}", "metadata", "", FORMATS, shared=True, state_word=state_word)
+    yield replace(index, template=f"{home}/.metadata")
+    yield replace(index, name=f"rank_metadata{mark}", template=f"{home}/__{{rank}}.metadata")
     yield Piece(
         f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False
     )
@@ -118,9 +135,11 @@ LAYOUT = Layout(
     name="dcp",
     title="PyTorch Distributed Checkpoint",
     pieces=(
-        *(piece for home, mark in _HOMES for piece in pieces(home, mark)),
+        *(p for home, mark in _HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
         *(replace(rest_of_state(home, mark), companion=True) for home, mark in _HOMES),
     ),
+    lacks=_lacks,
+    later=_later,
     resume=_resume,
     steps=_steps,
     check=_check,
@@ -136,6 +155,10 @@ LAYOUT = Layout(
         "(step-N); lightning/fabric/strategies/model_parallel.py _save_checkpoint (meta.pt)"
     ),
     limits=(
+        (
+            "a save of the model alone is told by its entries, where another of its run has those of an"
+            " optimizer; a lone one may be meant to start from"
+        ),
         (
             "nothing in a data file says which save it is of, unless the job saved its step as a plain"
             " number: a file of the same sizes from another step is seen then, or while that step is there"

@@ -46,11 +46,15 @@ def ordered(
 def passed_over(
     candidates: Sequence[Checkpoint], first: Sequence[Checkpoint], layouts: Layouts
 ) -> Iterator[Finding]:
-    """What those that go last lack, where they are newer than all that go ``first``."""
+    """What those that go last lack, where they are newer than all that go ``first``: a warning where they are
+    of a later step.
+    """
     known, newest = {c.key for c in first}, max(c.mtime_ns for c in first)
+    furthest = max(c.order for c in first)
     for c in candidates:
         if c.key not in known and c.mtime_ns > newest:
-            yield from (replace(f, severity=Severity.NOTE) for f in layouts.of(c).lacks(c, candidates))
+            severity = Severity.WARNING if c.order > furthest else Severity.NOTE
+            yield from (replace(f, severity=severity) for f in layouts.of(c).lacks(c, candidates))
 
 
 def ask_where_unclear(

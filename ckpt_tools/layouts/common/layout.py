@@ -145,6 +145,7 @@ class Piece(Template):
     is a warning, and its ranks are not those that a checkpoint needs.
     ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names
     is imported and called.
+    ``state_word`` are bytes in the file of every save that can be trained on; one without them is an export.
     """
 
     name: str
@@ -170,6 +171,7 @@ class Piece(Template):
     everyone_saves: bool = False
     survivable: bool = False
     unasked: bool = False
+    state_word: bytes = b""
 
 
 Metadata = Mapping[str, Scalar]

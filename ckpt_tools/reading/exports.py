@@ -1,0 +1,55 @@
+"""Saves that hold a model alone although others of their run hold a state of training: exports, whatever
+they are called.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.layouts import Piece
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.session import Session
+
+_LIMIT = 1 << 28
+"""Bytes of an index that are searched at most."""
+
+
+def settle_exports(s: Session) -> None:
+    """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
+    pieces = {(p.layout, p.piece) for p in s.found.parts}
+    telling = {key: piece for key in pieces if (piece := s.layouts[key[0]].piece(key[1])).state_word}
+    if not telling:
+        return
+    runs: dict[tuple[str, str], dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for p in s.found.parts:
+        if (p.layout, p.piece) in telling:
+            runs[p.layout, p.run][p.home].append(p)
+    exported = {home for homes in runs.values() for home in _exports(s, list(homes.values()))}
+    if exported:
+        s.found.parts = [p._replace(kind=Kind.RELEASE) if p.home in exported else p for p in s.found.parts]
+
+
+def _exports(s: Session, saves: Sequence[Sequence[Part]]) -> list[str]:
+    """The directories of the saves of a run that are none of training; none where all are such."""
+    if len(saves) < 2:
+        return []
+    words = [{_has_word(p, s.layouts.piece_of(p)) for p in same} for same in saves]
+    if not any(True in has for has in words):
+        return []
+    without = [same for same, has in zip(saves, words, strict=True) if has == {False}]
+    return [same[0].home for same in without if all(_sound(s, p) for p in same)]
+
+
+def _has_word(p: Part, piece: Piece) -> bool | None:
+    """None where the file cannot be read, or is too large."""
+    data = read_tracker(p.path, _LIMIT)
+    return None if isinstance(data, Finding) else piece.state_word in data
+
+
+def _sound(s: Session, p: Part) -> bool:
+    """Whether the file is whole: a damaged one may have lost the word."""
+    return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
