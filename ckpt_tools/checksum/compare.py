@@ -150,7 +150,7 @@ def mismatches(
     if over:  # one pass in file order by one thread feeds them all
         hashes = [make() for _, make in over]
         tee = _Tee(source, hashes)
-        yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch)
+        yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch=watch)
         if tee.at == source.size:
             yield from (
                 (s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected
@@ -160,7 +160,7 @@ def mismatches(
             return
         sums = [s for s, _ in over]
     units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
-    yield from _compare(source, sums, units, jobs, progress, watch, picked=picked)
+    yield from _compare(source, sums, units, jobs, progress, watch=watch, picked=picked)
 
 
 def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
@@ -241,6 +241,7 @@ def _compare(
     units: Sequence[Unit],
     jobs: int,
     progress: Progress | None,
+    *,
     watch: Watch | None,
     given: Iterable[tuple[Unit, Outcome]] | None = None,
     picked: Picked | None = None,
@@ -251,7 +252,7 @@ def _compare(
     found, stopped = _Found(units), None
     units = units if picked is None else picked.of(units)
     if given is None:
-        given = outcomes(source, sums, units, jobs, _share(source.size, jobs), progress, watch)
+        given = outcomes(source, sums, units, jobs, _share(source.size, jobs), progress=progress, watch=watch)
     try:
         for u, got in given:
             found.add(u, got)

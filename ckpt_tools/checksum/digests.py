@@ -28,7 +28,13 @@ def digests(
     sums = [Sum("", b"", tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]
     found = [b""] * len(sums)
     for u, got in outcomes(
-        source, sums, _units(sums, 0, 1 << 63, UNIT), jobs, _share(source.size, jobs), progress, None
+        source,
+        sums,
+        _units(sums, 0, 1 << 63, UNIT),
+        jobs,
+        _share(source.size, jobs),
+        progress=progress,
+        watch=None,
     ):
         if isinstance(got, bytes):
             found[u.sum] = got

@@ -89,7 +89,7 @@ class Content:
             results = dict(enumerate(parts))
         picked = None if self.over else self.picked
         came = ((u, _outcome(results[i])) for i, u in enumerate(self.units) if i in results)
-        yield from _compare(source, self.rest, self._all, 0, progress, None, came, picked)
+        yield from _compare(source, self.rest, self._all, 0, progress, watch=None, given=came, picked=picked)
         yield from ((s, got) for s, got in zip(self.over, digests, strict=True) if got != s.expected)
         if self.over and self.picked is not None:
             self.picked.finish()

@@ -92,6 +92,7 @@ def outcomes(
     units: Sequence[Unit],
     jobs: int,
     most: int,
+    *,
     progress: Progress | None,
     watch: Watch | None,
 ) -> Iterator[tuple[Unit, Outcome]]:
@@ -108,7 +109,7 @@ def outcomes(
         # small ones, those of other kinds, and what a helper that died has left
         units = [u for u in units if u not in read]
     if jobs >= 2 and sum(u.length for u in units) >= INLINE:
-        yield from _by_threads(source, sums, units, jobs, most, progress, watch)
+        yield from _by_threads(source, sums, units, jobs, most, progress=progress, watch=watch)
         return
     for u in units:
         yield u, work(source, sums, u, progress, watch)
@@ -120,6 +121,7 @@ def _by_threads(
     units: Sequence[Unit],
     jobs: int,
     most: int,
+    *,
     progress: Progress | None,
     watch: Watch | None,
 ) -> Iterator[tuple[Unit, Outcome]]:

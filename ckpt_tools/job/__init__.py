@@ -98,6 +98,7 @@ def decide(
     options: Options,
     command: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    *,
     listener: Listener = SILENT,
 ) -> Taken:
     """This start's decision: made here, or by the process of the job that was first. Raises CkptError

@@ -106,7 +106,9 @@ class Store:
     that is not.
     """
 
-    def __init__(self, host: str, port: int, keeper: bool, timeout: float, prefix: str, seal: Seal) -> None:
+    def __init__(
+        self, host: str, port: int, keeper: bool, *, timeout: float, prefix: str, seal: Seal
+    ) -> None:
         try:
             import torch.distributed
 

@@ -24,7 +24,7 @@ class NotBrought(Exception):
 
 
 def bring(
-    command: Sequence[str], host: str, part: Part, to: str, below: str, timeout: float
+    command: Sequence[str], host: str, part: Part, to: str, below: str, *, timeout: float
 ) -> os.stat_result:
     """Bring a part to ``below``, a relative name in the directory ``to``, and say what it is there. Raises
     NotBrought.

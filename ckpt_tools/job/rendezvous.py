@@ -108,7 +108,14 @@ class Rendezvous:
             )  # not below the root's own: nodes may mount it elsewhere
             return Files(place, options.trust)
         at, job = endpoint(membership, options, self.line, self.env), membership.place or "job"
-        return Store(at.host, at.port, at.keeper, options.timeout, job, Seal.of(self._secret(at), job))
+        return Store(
+            at.host,
+            at.port,
+            at.keeper,
+            timeout=options.timeout,
+            prefix=job,
+            seal=Seal.of(self._secret(at), job),
+        )
 
     def _secret(self, at: Endpoint) -> bytes:
         """What only the nodes of this job know. Raises UsageError where others can reach the place where they

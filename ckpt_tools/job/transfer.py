@@ -113,7 +113,7 @@ class Transfer:
     def _bring(self, part: Part, host: str, below: str) -> Part | None:
         target = os.path.join(self.to, below)
         try:
-            st = bring(self.command, host, part, self.to, below, self.timeout)
+            st = bring(self.command, host, part, self.to, below, timeout=self.timeout)
         except NotBrought as e:
             text = f"--transfer has not brought {part.path} from {host}: {e}"
             self.failures.append(finding("on-other-node", text, path=target))

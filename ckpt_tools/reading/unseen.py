@@ -67,7 +67,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     }
     blocking, warnings = list[Unseen](), list[Finding]()
     for row in _rows(s, answer):
-        step = _step_of(row, s, stepped)
+        step = _step_of(row, s, stepped, answer.chosen)
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):
@@ -77,9 +77,12 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     return blocking, warnings
 
 
-def _step_of(row: Unseen, s: Session, stepped: Collection[str]) -> int | None:
+def _step_of(row: Unseen, s: Session, stepped: Collection[str], chosen: Checkpoint | None) -> int | None:
+    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7."""
     if row.step is not None:
         return row.step
+    if chosen is not None and any(chosen.step not in _numbers(name) for name in _alike(row.path, chosen)):
+        return None
     from ckpt_tools.layouts.common.directories import step_in_path  # mostly everything was seen
 
     return step_in_path(row.path, s.root, s.layouts.names, stepped)
@@ -162,7 +165,16 @@ def _passed(row: Unseen, step: int | None, chosen: Checkpoint | None) -> bool:
     """
     if chosen is None or step is not None:
         return chosen is not None
-    above, name = os.path.split(row.path)
+    return not _alike(row.path, chosen)
+
+
+def _alike(path: str, chosen: Checkpoint) -> set[str]:
+    """Directories beside ``path`` that hold files of the choice, and are called as it is but for numbers."""
+    above, name = os.path.split(path)
     like = re.sub(r"\d+", "#", name)
     beside = {p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")}
-    return not any(inside and re.sub(r"\d+", "#", sibling) == like for sibling, inside, _ in beside)
+    return {sibling for sibling, inside, _ in beside if inside and re.sub(r"\d+", "#", sibling) == like}
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d{1,18}", name)]

@@ -577,7 +577,12 @@ def test_a_file_is_brought_with_the_time_of_its_save(
     (tmp_path / "there").write_text("part")
     part = PART._replace(path=str(tmp_path / "there"), mtime_ns=1_600_000_000_123_456_789)
     st = bring(
-        carry(f'echo "$1" >{tmp_path}/host; cp "$2" "$3"'), "n1", part, str(tmp_path / "to"), BELOW, 600
+        carry(f'echo "$1" >{tmp_path}/host; cp "$2" "$3"'),
+        "n1",
+        part,
+        str(tmp_path / "to"),
+        BELOW,
+        timeout=600,
     )
     assert (
         (tmp_path / "to" / BELOW).read_text() == "part"
@@ -597,7 +602,7 @@ def test_a_link_below_the_target_leads_nowhere(
     link.parent.mkdir(parents=True)
     link.symlink_to(outside)
     with pytest.raises(NotBrought):
-        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, 600)
+        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, timeout=600)
     assert not list(outside.iterdir())
 
 
@@ -608,7 +613,7 @@ def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(
     target.parent.mkdir(parents=True)
     (tmp_path / "precious").write_text("mine")
     target.symlink_to(tmp_path / "precious")
-    bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, 600)
+    bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, timeout=600)
     assert (
         (tmp_path / "precious").read_text() == "mine"
         and not target.is_symlink()
@@ -620,7 +625,7 @@ def test_a_target_that_is_a_link_is_refused(tmp_path: Path, carry: Callable[[str
     (tmp_path / "outside").mkdir()
     (tmp_path / "to").symlink_to(tmp_path / "outside")
     with pytest.raises(NotBrought):
-        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, 600)
+        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "to"), BELOW, timeout=600)
     assert not list((tmp_path / "outside").iterdir())
 
 
@@ -631,7 +636,7 @@ def test_what_a_command_makes_and_is_no_file_is_not_taken(
     tmp_path: Path, carry: Callable[[str], list[str]], body: str
 ) -> None:
     with pytest.raises(NotBrought):
-        bring(carry(body), "n1", PART, str(tmp_path / "to"), BELOW, 600)
+        bring(carry(body), "n1", PART, str(tmp_path / "to"), BELOW, timeout=600)
     assert not (tmp_path / "to" / BELOW).exists()
 
 
@@ -661,7 +666,7 @@ def test_what_is_made_on_the_way_is_not_for_others_to_write(
 ) -> None:
     old = os.umask(0)
     try:
-        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "a/to"), BELOW, 600)
+        bring(carry('echo x >"$3"'), "n1", PART, str(tmp_path / "a/to"), BELOW, timeout=600)
     finally:
         os.umask(old)
     made = [tmp_path / "a", *(p for p in (tmp_path / "a").rglob("*") if p.is_dir())]

@@ -42,7 +42,7 @@ from ckpt_tools.job.secret import Seal
 where, me, size, does = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 signals.begin()
 signals.work()
-board = Store("127.0.0.1", int(where), me == 0, 600, "t", Seal.of(b"", "t")) if where.isdigit() else Files(where)
+board = Store("127.0.0.1", int(where), me == 0, timeout=600, prefix="t", seal=Seal.of(b"", "t")) if where.isdigit() else Files(where)
 try:
     if does == "wait":
         print("on", flush=True)

@@ -501,7 +501,7 @@ def test_what_meets_on_this_machine_listens_there_alone() -> None:
     """
     pytest.importorskip("torch")
     port = free_port()
-    store = Store("127.0.0.1", port, True, 30, "job", SEAL)
+    store = Store("127.0.0.1", port, True, timeout=30, prefix="job", seal=SEAL)
     line = Lines("127.0.0.1", port, SEAL, listen=True)
     try:
         for p in (port, line.offer["port"]):
@@ -518,7 +518,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(CannotLook, match="could not be opened"),
     ):
-        Store("127.0.0.1", taken.getsockname()[1], True, 30, "job", SEAL)
+        Store("127.0.0.1", taken.getsockname()[1], True, timeout=30, prefix="job", seal=SEAL)
 
 
 def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
     import torch.distributed
 
     port = free_port()
-    stores = [Store("127.0.0.1", port, n == 0, 60, "job", SEAL) for n in range(2)]
+    stores = [Store("127.0.0.1", port, n == 0, timeout=60, prefix="job", seal=SEAL) for n in range(2)]
     outsider = torch.distributed.PrefixStore(
         "ckpt/job", torch.distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
     )

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
 @pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
 def test_an_error_on_any_path_is_never_absence(at: int, victim: Victim, tmp_path: Path) -> None:
     root = materialise(CASES[at], tmp_path)
-    cases = list(some(root, at))
+    turn = zlib.crc32(NAMES[at].encode())  # the same, whatever cases are added
+    cases = [*some(root, turn), *some(root, turn + 1)]
     unharmed = {command: victim.ask(words_of(command, str(root))) for command, _ in cases}
     injected, wrong = 0, list[str]()
     for command, fault in cases:
@@ -452,3 +454,15 @@ def test_the_python_api_says_the_same(megatron_root: Path, monkeypatch: pytest.M
     assert verify(megatron_root).verdict is Verdict.UNKNOWN
     older = plan(megatron_root, Selection(skip_unreadable=True))
     assert older.checkpoint and older.checkpoint.step == 10 and hidden in {f.path for f in older.warnings}
+
+
+@pytest.mark.parametrize("command", ["plan", "latest --rank 0", "hook", "plan --order step"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_number_of_a_rank_is_no_older_step(
+    command: str, rank: int, victim: Victim, tmp_path: Path
+) -> None:
+    """What cannot be listed is ``ckpt_0``; ``ckpt_1`` holds files of step 7."""
+    root = materialise(CASES[NAMES.index("mindspore/v200")], tmp_path)
+    fault = Fault(str(root / f"ckpt_{rank}"), "opendir", errno.EIO)
+    harmed = victim.ask(words_of(command, str(root)), fault)
+    assert harmed.injected and harmed.code == 5 and fault.path in harmed.err

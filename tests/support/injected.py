@@ -142,8 +142,8 @@ def paths(root: Path) -> Iterator[tuple[str, bool]]:
 
 def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str | None:
     """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, or
-    exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason. ``names``
-    are what the path may be called: links lead to it.
+    exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason, or a
+    question that what was read cannot answer. ``names`` are what the path may be called: links lead to it.
     """
     if harmed.answer == unharmed.answer:
         return None
@@ -153,6 +153,9 @@ def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str
             if any(path in harmed.out or path in harmed.err for path in names)
             else "exit 5, but the path is not named"
         )
+    questions = "byte for byte the same", "which checkpoint is the newest is in doubt"
+    if "--skip-unreadable" in command and harmed.code == 2 and any(q in harmed.err for q in questions):
+        return None
     if (
         "--skip-unreadable" in command
         and harmed.code == 0

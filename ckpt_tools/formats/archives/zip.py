@@ -107,7 +107,7 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
                 anatomy.explain(e.header, payload - e.header, f"header of {name[:200]!r}")
         else:
             try:
-                payload = yield from _local(near, e, head, name, border, torch, anatomy)
+                payload = yield from _local(near, e, head, name, border, torch=torch, anatomy=anatomy)
             except Damage as d:
                 yield d.finding
         records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
@@ -116,7 +116,7 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
             continue
         at = payload + e.stored
         if e.flags & 8:
-            at = yield from _descriptor(near, e, name, at, border, anatomy)
+            at = yield from _descriptor(near, e, name, at, border, anatomy=anatomy)
     if at != end.directory:
         yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _names(records, torch)
@@ -152,7 +152,7 @@ def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
 
 
 def _local(
-    near: _Near, e: Entry, raw: bytes, name: str, border: int, torch: bool, anatomy: Anatomy
+    near: _Near, e: Entry, raw: bytes, name: str, border: int, *, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
     """Compare one local header with its directory entry and return where the payload begins.
 
@@ -244,7 +244,7 @@ def _are_sizes(e: Entry, value: bytes, torch: bool) -> bool:
 
 
 def _descriptor(
-    near: _Near, e: Entry, name: str, at: int, border: int, anatomy: Anatomy
+    near: _Near, e: Entry, name: str, at: int, border: int, *, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
     """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return where it ends."""
     n = border - at

@@ -140,6 +140,7 @@ def decoding(
     codec: str,
     what: str,
     extent: Extent,
+    *,
     size: int | None,
     ceiling: int | None = None,
 ) -> Iterator[Finding]:

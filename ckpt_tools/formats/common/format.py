@@ -176,7 +176,7 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
 
 
 def inside(
-    source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, prefix: str = ""
+    source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, *, prefix: str = ""
 ) -> Generator[Finding, None, Anatomy]:
     """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is
     added to ``anatomy``, not its metadata.

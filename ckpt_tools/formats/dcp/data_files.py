@@ -110,7 +110,7 @@ def _archive(source: Source, anatomy: Anatomy, p: Piece) -> Generator[Finding, N
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name = p.fqn[:200]
     inner = yield from inside(
-        source, p.start, p.length, torch_zip.FORMAT.checks[Level.STRUCTURE], box, f"{name!r}: "
+        source, p.start, p.length, torch_zip.FORMAT.checks[Level.STRUCTURE], box, prefix=f"{name!r}: "
     )
     anatomy.named(box)
     anatomy.windows += box.windows

@@ -76,11 +76,11 @@ class Walk:
         for _, value, behind in self.fields(at, limit, b"", b"\x08"):
             if len(out) == _MAX_NUMBERS:
                 raise Damage("too-complex", f"more than {_MAX_NUMBERS} numbers in a list", at)
-            out.append(self.number(value, at + 1, behind, bits, signed, what))
+            out.append(self.number(value, at + 1, behind, bits, signed=signed, what=what))
             at = behind
         return tuple(out)
 
-    def number(self, value: int, at: int, behind: int, bits: int, signed: bool, what: str) -> int:
+    def number(self, value: int, at: int, behind: int, bits: int, *, signed: bool, what: str) -> int:
         """``value`` as read from the bytes ``at`` to ``behind``, if it fits;
         a negative one takes ten bytes.
         """

@@ -59,7 +59,7 @@ def read_judged(
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))
     try:
-        pickled = read_from(source, start, stop, head, names.seen, names.called)
+        pickled = read_from(source, start, stop, head, names.seen, called=names.called)
     except NeedMore:
         yield from _judged(names.told(head), anatomy, harmless)
         if stop == source.size:

@@ -73,6 +73,7 @@ def read_from(
     stop: int,
     head: bytes,
     seen: dict[Global, int],
+    *,
     called: dict[Global, int] | None = None,
 ) -> Pickled:
     """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what

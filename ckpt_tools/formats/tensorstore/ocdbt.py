@@ -28,7 +28,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """A manifest, and claims on the nodes that it names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    for item in record(source, anatomy, 0, source.size, MANIFEST, "the manifest"):
+    for item in record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):
         if isinstance(item, Finding):
             yield item
             continue

@@ -132,7 +132,7 @@ def _node_at(offset: int) -> str:
 
 
 def record(
-    source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, what: str
+    source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
 ) -> Iterator[Finding | bytes]:
     """A record's findings, and last its decoded body if it can be had."""
     if offset + length > source.size:
@@ -174,7 +174,7 @@ def _node(source: Source, anatomy: Anatomy, part: db.Root | db.Versions) -> Iter
         part.place.length,
         BTREE if isinstance(part, db.Root) else VERSIONS,
     )
-    for item in record(source, anatomy, offset, length, kind, _node_at(offset)):
+    for item in record(source, anatomy, offset, length, kind, what=_node_at(offset)):
         if isinstance(item, Finding):
             yield item
         elif isinstance(part, db.Root):
@@ -200,6 +200,6 @@ def _value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
     if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
         coding = _SNIFFED  # the metadata is in another node, but this is what Orbax's chunks begin with
     if coding is not None:
-        yield from check_chunk(source, anatomy, offset, length, coding, what)
+        yield from check_chunk(source, anatomy, offset, length, coding, what=what)
     else:
         anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)

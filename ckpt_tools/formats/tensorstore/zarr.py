@@ -40,7 +40,7 @@ class Chunk:
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         if not source.size and self.coding.size != 0:
             raise Damage("empty-file", "the chunk has no bytes", 0)
-        yield from check_chunk(source, anatomy, 0, source.size, self.coding, "the chunk")
+        yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
 
 
 def _magic(head: bytes) -> bool:

@@ -25,7 +25,7 @@ _GZIP, _BZ2 = b"\x1f\x8b\x08", b"BZh"
 
 
 def check_chunk(
-    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
 ) -> Iterator[Finding]:
     """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises
     Damage.
@@ -47,12 +47,12 @@ def check_chunk(
             offset,
             length,
             codec,
-            size if size is None else size + 4 * len(sums_inside),
-            what,
+            size=size if size is None else size + 4 * len(sums_inside),
+            what=what,
         )
         return
     if coding.inner is not None:
-        yield from _shard(source, anatomy, offset, length, coding, what)
+        yield from _shard(source, anatomy, offset, length, coding, what=what)
         return
     if coding.size is not None and length != coding.size:
         code = "truncated" if length < coding.size else "trailing-data"
@@ -73,7 +73,7 @@ def _summed(source: Source, anatomy: Anatomy, offset: int, length: int, what: st
 
 
 def _compressed(
-    source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, size: int | None, what: str
+    source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, *, size: int | None, what: str
 ) -> Iterator[Finding]:
     """The framing of compressed bytes now, their decoding at the content level."""
     kind = f"{codec} data of {what}: not checked"
@@ -83,7 +83,7 @@ def _compressed(
         )
         size, most = walk(source, offset, length, size)
         if have_zstd():
-            yield from decoding(source, anatomy, codec, what, Extent(offset, length), size, most)
+            yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most)
         else:
             yield needs_zstd(offset, what)
     elif codec == "blosc":
@@ -99,7 +99,7 @@ def _compressed(
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
         kind = f"{codec} data of {what}, with a checksum over what it decodes into"
-        yield from decoding(source, anatomy, codec, what, Extent(offset, length), size)
+        yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size)
     anatomy.explain(offset, length, kind, Guard.UNPROTECTED)
 
 
@@ -124,7 +124,7 @@ def _blosc(source: Source, offset: int, length: int, size: int | None, what: str
 
 
 def _shard(
-    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, what: str
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
 ) -> Iterator[Finding]:
     """The index of a shard, and every chunk it places."""
     size = 16 * coding.parts + 4 * coding.summed
@@ -152,4 +152,4 @@ def _shard(
                 at + 16 * i,
             )
         assert coding.inner is not None  # noqa: S101
-        yield from check_chunk(source, anatomy, offset + start, n, coding.inner, f"{what}, chunk {i}")
+        yield from check_chunk(source, anatomy, offset + start, n, coding.inner, what=f"{what}, chunk {i}")

@@ -84,7 +84,7 @@ def encoded(value: Any, protocol: int) -> bytes | None:
 
 
 def compared(
-    source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, anatomy: Anatomy
+    source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
     """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are
     usual to the last bit.

@@ -49,12 +49,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
     usual = [encoded(order, own[1])] if own[1] in range(2, 6) else ()
-    yield from compared(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy)
+    yield from compared(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
     for key in known.keys() - set(order):
         why = f"storage {key[:80]!r} is used by tensors but is not in the file"
         yield finding("missing-storage", why, offset=known[key].offset)
     unknown = keys_of(pickled) - known.keys()
-    places = yield from _storages(source, order, known, unknown, keys.end, anatomy)
+    places = yield from _storages(source, order, known, unknown, keys.end, anatomy=anatomy)
     if order and order[-1] in places:
         yield from _tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
@@ -120,14 +120,20 @@ def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.explain(0, end, what, Guard.UNPROTECTED)
         return
     order = usual[0].index(b"\x88")
-    yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy)
+    yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
     loose = "the byte order of the writer, which loaders ignore"
     anatomy.explain(order, min(1, end - order), loose, Guard.UNPROTECTED)
-    yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy)
+    yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
 
 
 def _storages(
-    source: Source, order: list[str], known: dict[str, Storage], unknown: set[str], at: int, anatomy: Anatomy
+    source: Source,
+    order: list[str],
+    known: dict[str, Storage],
+    unknown: set[str],
+    at: int,
+    *,
+    anatomy: Anatomy,
 ) -> Generator[Finding, None, dict[str, Place]]:
     """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many
     elements.

@@ -116,7 +116,7 @@ def _end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
 
 
 def _count(
-    source: Source, at: int, stop: int, least: int, name: str, anatomy: Anatomy
+    source: Source, at: int, stop: int, least: int, name: str, *, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[int, int]]:
     """A number of items of at least ``least`` bytes each, and where they begin."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
@@ -159,7 +159,7 @@ Places = dict[str, _Storage]
 def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
     """A count; per storage (key, location, class), an int64 count and the elements; then a list of views."""
     places: Places = {}
-    n, end = yield from _count(source, at, stop, 20, "storages", anatomy)
+    n, end = yield from _count(source, at, stop, 20, "storages", anatomy=anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
     for _ in range(n):
         (key, _, cls), data = yield from _item(source, end, stop, "storages", anatomy)
@@ -211,7 +211,7 @@ def _tensors(
     as plain integers.
     """
     made: dict[str, Tensor] = {}
-    n, end = yield from _count(source, at, stop, 32, "tensors", anatomy)
+    n, end = yield from _count(source, at, stop, 32, "tensors", anatomy=anatomy)
     what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     for _ in range(n):

@@ -58,9 +58,9 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _small(source, by_name, anatomy)
     script = "constants.pkl" in by_name
     if script:
-        yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script)
+        yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script=script)
     if "data.pkl" in by_name:
-        yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script)
+        yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
     else:
         yield from other_pickles(source, records)
         yield from _no_pickle(by_name)
@@ -204,7 +204,7 @@ def _inflated(source: Source, record: Record) -> bytes:
 
 
 def _pickle(
-    source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, script: bool
+    source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
     """One pickle against the records of its storages; ``folder`` is where those lie."""
     record = by_name[name]

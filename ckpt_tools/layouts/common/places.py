@@ -192,7 +192,9 @@ class Templates:
             if end.startswith(start) and (m := directory.pattern.fullmatch(end)):
                 matched.append(i)
                 matches.append(_Match(depth, m.groupdict()))
-        return Places(path, tuple(matched), *self._in_order(tuple(matched)), matches, self._found)
+        return Places(
+            path, tuple(matched), *self._in_order(tuple(matched)), matches=matches, found=self._found
+        )
 
     def _in_order(self, matched: tuple[int, ...]) -> tuple[list[_AtHome], list[PieceName]]:
         """The pieces in the order in which names are tried where these directories match."""
@@ -226,6 +228,7 @@ class Places(Sequence[Place]):
         matched: tuple[int, ...],
         at_home: list[_AtHome],
         pieces: list[PieceName],
+        *,
         matches: list[_Match],
         found: Callable[[PieceName], tuple[Layout, Piece]],
     ) -> None:
