@@ -15,10 +15,10 @@ from small_files import mindspore, saved, tensor, trainer
 from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.inspection import digests
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import evidence
 from ckpt_tools.storage.rate import Rate
 
 DAY = 1_700_000_000
@@ -311,7 +311,7 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(
     took: list[int] = []
     seen: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Rate, "took", lambda self, n: took.append(n))
-    real = evidence.tensor_digests
+    real = digests.tensor_digests
 
     def spied(path: str, anatomy: Any, progress: Any, *, jobs: int, io: str) -> dict[str, str]:
         before = len(took)
@@ -321,7 +321,7 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(
         )
         return found
 
-    monkeypatch.setattr(evidence, "tensor_digests", spied)
+    monkeypatch.setattr(digests, "tensor_digests", spied)
     plan(
         str(replicas),
         Selection(
