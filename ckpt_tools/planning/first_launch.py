@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import read_tracker
-from ckpt_tools.discovery.unrecognised import Suspect, suspects
+from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.guess import looks_like
@@ -218,9 +218,13 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
     if not rows:
         return None
     files = [s.path for s in rows]
+    kind = (
+        "large files of no known kind"
+        if all(s.size >= LARGE for s in rows)
+        else "files that ckpt cannot read"
+    )
     text = (
-        f"{session.root} holds large files of no known kind: {_names(session, files)}: "
-        "whether they are checkpoints is yours to say"
+        f"{session.root} holds {kind}: {_names(session, files)}: whether they are checkpoints is yours to say"
     )
     hint = f"if they are checkpoints, {_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"
     why = "a large file of no known kind"

@@ -152,8 +152,8 @@ class Made(Exception):
 def stores(monkeypatch: pytest.MonkeyPatch) -> list[Seal]:
     seals: list[Seal] = []
 
-    def make(*words: Any) -> None:
-        seals.append(words[-1])
+    def make(*_at: Any, seal: Seal, **_more: Any) -> None:
+        seals.append(seal)
         raise Made
 
     monkeypatch.setattr(rendezvous, "Store", make)

@@ -240,7 +240,7 @@ def test_each_bystander_alone(tmp_path: Path) -> None:
 
 UNKNOWN = {
     "weights.npz": b"PK\3\4",
-    "state.msgpack": b"\x81\xa5",
+    "state.blob": b"\x81\xa5",
     "model.bin": b"\0\1\2\3",
     "blob": b"\0\1\2\3",
     "ckpt_500": b"\x89\1\2",
@@ -391,4 +391,13 @@ def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -
 def test_what_paddle_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"model{suffix}").write_bytes(pickle.dumps({"step": 4, "epoch": 2}, 4))
     with pytest.raises(errors.NoneUsable):
+        plan(str(tmp_path), FIRST)
+
+
+@pytest.mark.parametrize(
+    "name", ["model_10.joblib", "model.joblib.gz", "params.msgpack", "w.gguf", "m.nemo", "net.onnx", "a.eqx"]
+)
+def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")
+    with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):
         plan(str(tmp_path), FIRST)
