@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import read_bare_name
-from ckpt_tools.layouts.common.counters import borrowed, first
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.counters import borrowed
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -31,8 +31,16 @@ STEPS = (
     "train_step",
     "current_step",
     "num_updates",
+    "step_count",  # LitGPT, which counts iter_num beside it
+    "iter_num",  # nanoGPT
+    "meta.iter",
+    "train_state.global_step",
+    "train_state.step",
+    "optimizer_history.num_updates",
+    "state.timestamp.Timestamp.batch",
+    "state.timestamp.batch",
 )
-EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch")
+EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch")
 _NAMES = ("{name}.<pt|pth|pth.tar|bin>", "{name}.ckpt", "{name}.safetensors")
 
 
@@ -77,10 +85,16 @@ def holds_of(c: Checkpoint) -> Holds | None:
     return Holds(*map(any, zip(*known, strict=True))) if len(known) == len(held) else None
 
 
-def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
-    """The first of the keys that holds a whole number; safetensors keeps all values as text."""
+def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
+    """What those of the keys hold that hold a whole number; safetensors keeps all values as text."""
     text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
-    return first({**metadata, **text}, keys)
+    found = {**metadata, **text}
+    return tuple(n for key in keys if (n := whole(found.get(key))) is not None)
+
+
+def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """The first of the numbers."""
+    return next(iter(numbers(metadata, keys)), None)
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -222,15 +236,13 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     two files of one checkpoint that were saved at two steps.
     """
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
-        rows = [(p, _named(p)[at], number(r.metadata, keys)) for p, r in parts]
+        rows = [(p, _named(p)[at], numbers(r.metadata, keys)) for p, r in parts]
         names = {named for _, named, _ in rows}
-        for p, named, said in rows:
-            if named is not None and said is not None and abs(named - said) > 1:
-                severity = Severity.ERROR if said in names else Severity.WARNING
-                yield (
-                    p.path,
-                    finding(code, f"the name says {code[:-9]} {named}, the file {said}", severity=severity),
-                )
+        for p, named, told in rows:
+            if named is not None and told and all(abs(named - n) > 1 for n in told):
+                severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
+                text = f"the name says {code[:-9]} {named}, the file {told[0]}"
+                yield p.path, finding(code, text, severity=severity)
     yield from _torn(
         [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
     )

@@ -271,6 +271,27 @@ lightning lightning
     data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
     meta_sharded_last:meta.pt
 
+composer composer
+  .
+    rank:ep{epoch}-ba{step}-rank{shard}.pt latest:latest-rank{shard}.pt
+  ep{epoch}-ba{step}/
+    metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
+    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
+
+fairseq fairseq
+  .
+    ~update:checkpoint_{epoch}_{step}.pt ~epoch:checkpoint{epoch}.pt ~last:checkpoint_last.pt
+    ~best:checkpoint_best.pt ~best_of:checkpoint.best_{name}.pt
+
+mmengine mmengine note:last_checkpoint
+  .
+    ~iter:iter_{step}.pth ~epoch:epoch_{epoch}.pth ~best_iter:best_{name}_iter_{step}.pth
+    ~best_epoch:best_{name}_epoch_{epoch}.pth
+
+detectron2 detectron2 note:last_checkpoint
+  .
+    ~model:model_{step:07d}.pth ~final:model_final.pth
+
 dcp dcp note:dlrover_latest.txt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp

@@ -32,19 +32,24 @@ _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "sta
 
 @frozen
 class _Bare:
-    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``count`` is
-    its optimizer's.
+    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``steps``
+    are its counters of steps, ``count`` is its optimizer's.
     """
 
     part: Part
     name: BareName
     holds: files.Holds | None = None
-    step: int | None = None
+    steps: tuple[int, ...] = ()
     epoch: int | None = None
     count: int | None = None
     role: str = "model"
     run: tuple[str, ...] = ()
     kind: Kind = Kind.PERIODIC
+
+    @property
+    def step(self) -> int | None:
+        """The step that it tells, by the first of its counters."""
+        return next(iter(self.steps), None)
 
     @property
     def rolling(self) -> bool:
@@ -111,18 +116,18 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 
 
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
-    step, epoch = files.number(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
+    steps, epoch = files.numbers(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     optimizer = _has_optimizer(report, anatomy)
     holds = files.Holds(
         weights=_has_weights(anatomy, name, optimizer),
         optimizer=optimizer,
-        counters=not scheduler and (step, epoch) != (None, None),
+        counters=not scheduler and (bool(steps) or epoch is not None),
     )
     count = report.metadata.get("optimizer_step")
     if not isinstance(count, int):
         count = None
-    return _Bare(p, name, holds, step, epoch, count, _role(name, holds, scheduler))
+    return _Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
 
 
 def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:
@@ -242,12 +247,19 @@ def _with_unit(run: Sequence[_Bare]) -> list[_Bare]:
     one_update_per_step = bool(counts) and all(step == count for step, count in counts)
     if not one_update_per_step:
         return named
-    return [replace(b, step=b.count) if b.step is None and not b.name.numbered else b for b in named]
+    return [_with_count(b) for b in named]
+
+
+def _with_count(b: _Bare) -> _Bare:
+    """A file that tells no step, with that of its optimizer."""
+    if b.steps or b.name.numbered or b.count is None:
+        return b
+    return replace(b, steps=(b.count,))
 
 
 def _counts_epochs(run: Sequence[_Bare]) -> bool:
     rows = [(b, b.name.number) for b in run if b.name.number is not None]
-    if any(number in (b.step, b.count) for b, number in rows):
+    if any(number in (*b.steps, b.count) for b, number in rows):
         return False
     return any(b.step is not None or (b.epoch is not None and abs(b.epoch - n) <= 1) for b, n in rows)
 

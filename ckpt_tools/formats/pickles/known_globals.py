@@ -2,7 +2,7 @@
 they are called with.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
-Transformers, Accelerate, Lightning, OmegaConf and numpy.
+Transformers, Accelerate, Lightning, MMEngine, OmegaConf and numpy.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
 """
@@ -234,6 +234,10 @@ _OMEGACONF = words(
 ) | words(
     "omegaconf.nodes.", "AnyNode BooleanNode BytesNode EnumNode FloatNode IntegerNode PathNode StringNode"
 )
+_MMENGINE = words("mmengine.logging.history_buffer.", "HistoryBuffer") | words(
+    "mmengine.logging.history_buffer.HistoryBuffer.", "min max current mean"
+)
+"""Logged values as arrays, and the statistics that are taken of them, which are named and not called."""
 EXACT: frozenset[str] = (
     _STDLIB
     | _NUMPY
@@ -243,6 +247,7 @@ EXACT: frozenset[str] = (
     | _DEEPSPEED
     | _TRANSFORMERS
     | _LIGHTNING
+    | _MMENGINE
     | _OMEGACONF
     | words("tokenizers.", "AddedToken Tokenizer")
 )

@@ -1,8 +1,11 @@
-"""The scalars of an unpickled value that matter to a job: those of its top level, and those of ``args``."""
+"""The scalars of an unpickled value that matter to a job: those of its top level, those of ``args``,
+and the counters that frameworks keep deeper.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Anatomy
@@ -25,6 +28,16 @@ _NUMPY = {
     "f8": "d",
     "b1": "?",
 }
+
+_COUNTING = (
+    "meta",  # MMEngine, MMCV
+    "train_state",
+    "optimizer_history",  # fairseq
+    "extra_state.train_iterator",
+    "state.timestamp",  # Composer
+    "state.timestamp.Timestamp",
+)
+"""Where frameworks keep whole numbers that say how far training was, below the top level."""
 
 
 def members(value: Any) -> dict[Any, Any]:
@@ -69,7 +82,7 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
-    ``args.<name>``.
+    ``args.<name>``, whole numbers of ``_COUNTING`` likewise.
     """
     top = members(value)
     for k, v in list(top.items())[:_MANY]:
@@ -81,3 +94,18 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
         got = scalar(v)
         if got:
             anatomy.metadata[f"args.{text(k)}"] = got[0]
+    for home in _COUNTING:
+        for k, v in list(members(_below(top, home.split("."))).items())[:_MANY]:
+            got = scalar(v)
+            if got and type(got[0]) is int:
+                anatomy.metadata[f"{home}.{text(k)}"] = got[0]
+
+
+def _below(top: dict[Any, Any], path: Sequence[str]) -> Any:
+    """What lies at a path of names; of a list on the way its last entry counts."""
+    value: Any = top
+    for name in path:
+        value = members(value).get(name)
+        if type(value) is list:
+            value = value[-1] if value else None
+    return value

@@ -56,6 +56,7 @@ _UNITS = {
             "itr",
             "update",
             "updates",
+            "ba",  # Composer's batches
         ),
         "step",
     ),

@@ -46,6 +46,15 @@ def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Fi
             )
 
 
+def named_epochs(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Finding]]:
+    """An epoch that a file tells for certain must be the epoch in its name."""
+    for part, report in parts:
+        said = read(report.metadata)
+        if said is not None and part.epoch is not None and said != part.epoch:
+            text = f"the name says epoch {part.epoch}, the file's {what} is {said}"
+            yield part.path, finding("epoch-mismatch", text)
+
+
 def borrowed(
     parts: Rows,
     keys: Mapping[str, Sequence[str]],

@@ -1,0 +1,73 @@
+"""MosaicML Composer, llm-foundry: ``epE-baB-rank0.pt`` after B batches, or a directory ``epE-baB`` of shards;
+``latest-rank0.pt`` leads to the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+FORMATS = ("torch_zip", "torch_legacy")
+HOME = "ep{epoch}-ba{step}"
+TIMES = ("state.timestamp.Timestamp", "state.timestamp")
+"""Where a file's counts of epochs and batches lie."""
+
+
+def _batch(metadata: Metadata) -> int | None:
+    return first(metadata, [f"{time}.batch" for time in TIMES])
+
+
+def _epoch(metadata: Metadata) -> int | None:
+    return first(metadata, [f"{time}.epoch" for time in TIMES])
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    step = _batch(metadata) if part.step is None else part.step
+    return step, _epoch(metadata) if part.epoch is None else part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, _batch, "timestamp.batch")
+    yield from named_epochs(parts, _epoch, "timestamp.epoch")
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path)  # Trainer(load_path=…)
+
+
+def _pieces() -> Iterator[Piece]:
+    rank = Piece("rank", "model", f"{HOME}-rank{{shard}}.pt", FORMATS, shared=True, unasked=True)
+    latest = replace(rank, name="latest", template="latest-rank{shard}.pt", step_from="content")
+    yield rank
+    yield replace(latest, role="latest", loaded=False, required=False, companion=True)
+    for piece in dcp.pieces(HOME, "_sharded"):
+        yield replace(piece, required=False)
+
+
+LAYOUT = Layout(
+    name="composer",
+    title="MosaicML Composer",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "composer/callbacks/checkpoint_saver.py, composer/utils/checkpoint.py; composer/core/state.py "
+        "state_dict()"
+    ),
+    limits=(
+        "names of a save_filename of the user's own are files of no known arrangement",
+        "the timestamp of a sharded checkpoint is not read: its step is that of its name",
+    ),
+)

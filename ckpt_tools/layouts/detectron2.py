@@ -1,0 +1,79 @@
+"""Detectron2 (fvcore's PeriodicCheckpointer): ``model_0000499.pth``, ``model_final.pth``,
+and ``last_checkpoint`` with the name of the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+FORMATS = ("torch_zip", "torch_legacy")
+_SAVED = Piece(
+    "model",
+    "model",
+    "model_{step:07d}.pth",
+    FORMATS,
+    shared=True,
+    single=True,
+    step_from="content",
+    weak=True,
+    proof="iteration",
+)
+
+
+def read_tracker(data: bytes) -> str | None:
+    """The name of the file that ``last_checkpoint`` names, whose path may be that of another machine."""
+    name = data.decode("utf-8", "surrogateescape").strip().rpartition("/")[2]
+    return name if name.endswith(".pth") and name.isprintable() else None
+
+
+def file_name(checkpoint: Checkpoint) -> str:
+    """What ``last_checkpoint`` holds: of two files of one step the later, ``model_final.pth``."""
+    return max(checkpoint.parts, key=lambda p: p.piece == "final").path.rpartition("/")[2]
+
+
+def _iteration(metadata: Metadata) -> int | None:
+    return whole(metadata.get("iteration"))
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    return _iteration(metadata) if part.step is None else part.step, part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, _iteration, "iteration")
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path)  # checkpointer.load(path)
+
+
+LAYOUT = Layout(
+    name="detectron2",
+    title="Detectron2",
+    pieces=(_SAVED, replace(_SAVED, name="final", template="model_final.pth")),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    tracker="last_checkpoint",
+    read_tracker=read_tracker,
+    tracked=file_name,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "fvcore/common/checkpoint.py PeriodicCheckpointer.step(), Checkpointer.tag_last_checkpoint(); "
+        "iterations count from 0, so model_0000499.pth is written after 500 of them"
+    ),
+    limits=(
+        "resume_or_load(resume=True) follows last_checkpoint, and not the plan: load the planned path",
+        "model_final.pth is a whole training state where it holds its iteration",
+    ),
+)

@@ -1,0 +1,97 @@
+"""Checkpoints of fairseq: ``checkpoint_E_U.pt`` within epoch E after U updates, ``checkpointE.pt`` after it,
+``checkpoint_last.pt`` a copy of the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.counters import named_epochs, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+FORMATS = ("torch_zip", "torch_legacy")
+_UPDATES = "optimizer_history.num_updates"
+_ITERATOR = "extra_state.train_iterator"
+
+
+def _updates(metadata: Metadata) -> int | None:
+    return whole(metadata.get(_UPDATES))
+
+
+def _epoch(metadata: Metadata) -> int | None:
+    """The epoch of the last update: at the end of one the iterator stands before the first of the next."""
+    epoch = whole(metadata.get(f"{_ITERATOR}.epoch"))
+    at_start = metadata.get(f"{_ITERATOR}.iterations_in_epoch") == 0 and _updates(metadata)
+    return epoch - 1 if epoch and at_start else epoch
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    step = _updates(metadata) if part.step is None else part.step
+    return step, _epoch(metadata) if part.epoch is None else part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    named = [(p, r) for p, r in parts if p.piece in ("update", "epoch")]
+    yield from named_steps(named, _updates, "num_updates")
+    yield from named_epochs(named, _epoch, "train iterator")
+    newest = max((n for _, r in named if (n := _updates(r.metadata)) is not None), default=0)
+    for part, report in parts:
+        said = _updates(report.metadata)
+        if part.piece == "last" and said is not None and said < newest:
+            text = f"it is of update {said}, but one of update {newest} lies beside it: every save renews it"
+            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    path = path or checkpoint.path
+    return Resume(path, ("--restore-file", path))
+
+
+def _pieces() -> Iterator[Piece]:
+    saved = Piece(
+        "",
+        "model",
+        "",
+        FORMATS,
+        shared=True,
+        unasked=True,
+        single=True,
+        step_from="content",
+        weak=True,
+        proof=_UPDATES,
+    )
+    yield replace(saved, name="update", template="checkpoint_{epoch}_{step}.pt")
+    yield replace(saved, name="epoch", template="checkpoint{epoch}.pt")
+    yield replace(saved, name="last", template="checkpoint_last.pt")
+    yield replace(saved, name="best", template="checkpoint_best.pt", kind=Kind.BEST)
+    yield replace(saved, name="best_of", template="checkpoint.best_{name}.pt", kind=Kind.BEST)
+
+
+LAYOUT = Layout(
+    name="fairseq",
+    title="fairseq",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    epoch_base=1,
+    reshardable=True,
+    compare_steps=False,
+    renewed="last",
+    reference=(
+        "fairseq/checkpoint_utils.py save_checkpoint(), trainer.py state_dict(), "
+        "data/iterators.py EpochBatchIterator.state_dict()"
+    ),
+    limits=(
+        "the step of a checkpointE.pt is in it alone: a damaged one has no place in the order of steps",
+        "-shardR files of --use-sharded-state are files of no known arrangement",
+        "checkpoint_last.pt is a copy: one that is whole stands in for a broken original",
+    ),
+)

@@ -1,0 +1,47 @@
+"""Where frameworks keep the count of steps inside a file, and what a bare file's name says against it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.layouts import files
+from ckpt_tools.layouts.common.bare_names import read_bare_name
+
+
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [
+        ({"iter_num": 7}, 7),
+        ({"step_count": 7, "iter_num": 28}, 7),
+        ({"meta": {"iter": 7, "epoch": 1}}, 7),
+        ({"train_state": {"global_step": 7}}, 7),
+        ({"optimizer_history": [{"num_updates": 3}, {"num_updates": 7}]}, 7),
+        ({"state": {"timestamp": {"Timestamp": {"batch": 7}}}}, 7),
+        ({"state": {"timestamp": {"batch": 7}}}, 7),
+        ({"optimizer_history": [], "meta": "of another kind", "state": {"timestamp": 3}}, None),
+        ({"meta": {"iter": True}, "train_state": [{"step": "7"}]}, None),
+    ],
+)
+def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
+    anatomy = Anatomy()
+    scalars(value, anatomy)
+    assert files.number(anatomy.metadata, files.STEPS) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "epoch"),
+    [
+        ("ep1-ba50.pt", 50, 1),
+        ("iter-000400-ckpt.pth", 400, None),
+        ("iter_400.pth", 400, None),
+        ("epoch=1-step=50.pt", 50, 1),
+        ("step=50.pt", 50, None),
+    ],
+)
+def test_a_name_tells_its_step(name: str, step: int | None, epoch: int | None) -> None:
+    said = read_bare_name(name)
+    assert (said.step, said.epoch) == (step, epoch)
