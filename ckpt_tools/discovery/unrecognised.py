@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
+from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.storage import LocalSource
 from ckpt_tools.storage.listing import entries_of
@@ -39,8 +40,6 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 """Names of logs, core dumps, data sets, programs and archives."""
-_SAVED = re.compile(r".*\.(?:joblib(?:\.\w+)?|msgpack|gguf|nemo|onnx|eqx)", re.IGNORECASE)
-"""Names of formats that hold a state, and that nothing here reads."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
 _BEGINNING = 4096
@@ -90,7 +89,7 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
 def _is_other(name: str) -> bool:
     """Whether a name says what the file is: it has a format, or is of something else."""
     other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
-    return formats.names.known(name) or bool(other and not _SAVED.fullmatch(name))
+    return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
 
 
 def _is_corpus(index: str | None) -> bool:
@@ -126,7 +125,7 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
         return None
     known = (f.name for f in map(format_of, formats.names.order) if f.distinct and f.magic(head))
     fmt = next(known, "")
-    return Suspect(e.path, size, fmt) if fmt or size >= LARGE or _SAVED.fullmatch(e.name) else None
+    return Suspect(e.path, size, fmt) if fmt or size >= LARGE or UNREAD.fullmatch(e.name) else None
 
 
 def _archived(begins: bytes) -> str:

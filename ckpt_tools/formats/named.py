@@ -160,3 +160,7 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     return re.compile(
         "|".join([f".*(?:{'|'.join(map(re.escape, suffixes))})", *(row.names for row in named if row.names)])
     )
+
+
+UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|msgpack|gguf|nemo|onnx|eqx)", re.IGNORECASE)
+"""Names of formats that hold a state, and that nothing here reads."""

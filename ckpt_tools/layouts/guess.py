@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 
 _WORDS = (
@@ -57,7 +58,7 @@ class _Row(NamedTuple):
     numbers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class GuessedPiece:
     """Files of one template. ``notes`` say what else their names could mean."""
 
@@ -166,7 +167,7 @@ def _told_before(text: str) -> str:
 # --- from numbers to fields
 
 
-@dataclass(frozen=True)
+@frozen
 class _Shape:
     """Files whose names differ in their numbers: the ``texts`` around them, and a row for each file."""
 

@@ -163,10 +163,10 @@ def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: 
 
 @pytest.mark.parametrize("tracker", sorted(TRACKERS))
 def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
-    said = b'model_checkpoint_path: "ckpt-500"\n' if tracker == "checkpoint" else b"500"
+    said = {"checkpoint": b'model_checkpoint_path: "ckpt-500"\n', "last_checkpoint": b"out/iter_500.pth"}
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / tracker).write_bytes(said)
-    with pytest.raises(errors.NoneUsable, match="500, which is not there") as caught:
+    (tmp_path / "run" / tracker).write_bytes(said.get(tracker, b"500"))
+    with pytest.raises(errors.NoneUsable, match=r"500(\.pth)?, which is not there") as caught:
         plan(str(tmp_path), FIRST)
     assert caught.value.plan is not None
     assert [f.code for f in caught.value.plan.warnings] == ["dangling-tracker"]
