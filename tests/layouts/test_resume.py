@@ -43,10 +43,12 @@ FLAGS = {
     "accelerate": ("--resume_from_checkpoint",),
     "deepspeed": ("--load_dir", "--tag"),
     "deepspeed-universal": ("--load_dir", "--tag", "--universal-checkpoint"),
+    "fairseq": ("--restore-file",),
     "hf-trainer": ("--resume_from_checkpoint",),
     "lightning": ("--ckpt_path",),
     "megatron": ("--load", "--ckpt-step"),
     "megatron-core": ("--load", "--ckpt-step"),
+    "mmengine": ("--resume",),
 }
 """Layout -> what its framework's programs are called with; the others take a path in their code."""
 

@@ -15,7 +15,16 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 
-class _Absent:
+class _Methods(type):
+    """The class of made-up classes: what their files name of them is there (MMEngine's statistics)."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+class _Absent(metaclass=_Methods):
     """An object of a framework that is not installed: only its place in the state matters here."""
 
     def __init__(self, *args: object, **more: object) -> None:
@@ -38,7 +47,7 @@ class _Modules:
             try:
                 return super().find_class(module, name)
             except ImportError:
-                return type(name, (_Absent,), {})
+                return _Methods(name, (_Absent,), {})
 
     @classmethod
     def load(cls, file: Any, **more: Any) -> Any:
