@@ -82,6 +82,11 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         yield Piece(
             f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer"
         )
+    yield from _diffusers(home, mark)
+
+
+def _diffusers(home: str, mark: str) -> Iterator[Piece]:
+    """Models that a hook saves with ``save_pretrained``, in directories of their own."""
     for name in DIFFUSERS:
         weights = Piece(f"{name}{mark}", name, "", ST, shared=True, companion=True)
         at = f"{home}/{name}/diffusion_pytorch_model"

@@ -129,16 +129,22 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     if not mine.weights:
         yield _lacking(c, "weights of a model", next((o for o, held in siblings if held.weights), None))
         return
+    yield from _lacks_optimizer(c, mine, others, siblings)
+    if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
+        yield _lacking(c, "count of steps or epochs", o)
+    if len(c.parts) > 1 or not mine.optimizer:
+        yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _lacks_optimizer(
+    c: Checkpoint, mine: Holds, others: Sequence[Checkpoint], siblings: Sequence[tuple[Checkpoint, Holds]]
+) -> Iterator[Finding]:
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
     elif unread := _unread_save(c, mine, others, siblings):
         text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
         hint = f"--kind {c.kind} resumes from the model alone"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
-    if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
-        yield _lacking(c, "count of steps or epochs", o)
-    if len(c.parts) > 1 or not mine.optimizer:
-        yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
 
 
 def _unread_save(

@@ -203,26 +203,30 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
     if recognised := [s for s in rows if s.format]:
-        text = (
-            f"{session.root} holds files in a checkpoint format under names that ckpt does not know: "
-            f"{_names(session, [s.path for s in recognised])}"
-        )
-        found = [
-            finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path)
-            for s in recognised
-        ]
-        hint = f"{_describe(session, [s.path for s in recognised])}; {_BYSTANDERS}; {_FRESH}"
-        return Outcome(NoneUsable(text, hint), found)
+        return _renamed(session, recognised)
     if left := [s for s in rows if s.writer]:
         return _remains(session, left)
-    if not rows:
-        return None
-    files = [s.path for s in rows]
-    kind = (
-        "large files of no known kind"
-        if all(s.size >= LARGE for s in rows)
-        else "files that ckpt cannot read"
+    return _unknown(session, rows) if rows else None
+
+
+def _renamed(session: Session, recognised: Sequence[Suspect]) -> Outcome:
+    """Files whose content is a checkpoint's, whatever they are called."""
+    files = [s.path for s in recognised]
+    text = (
+        f"{session.root} holds files in a checkpoint format under names that ckpt does not know: "
+        f"{_names(session, files)}"
     )
+    found = [
+        finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path)
+        for s in recognised
+    ]
+    return Outcome(NoneUsable(text, f"{_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"), found)
+
+
+def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
+    """Files that are too large, or whose names are too telling, to be passed over without a word."""
+    files, large = [s.path for s in rows], all(s.size >= LARGE for s in rows)
+    kind = "large files of no known kind" if large else "files that ckpt cannot read"
     text = (
         f"{session.root} holds {kind}: {_names(session, files)}: whether they are checkpoints is yours to say"
     )
