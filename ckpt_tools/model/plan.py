@@ -102,6 +102,7 @@ RESUME_WORDS = frozenset(
         "--load_dir",
         "--tag",
         "--universal-checkpoint",
+        "--restore-file",
     }
 )
 """Flags that ``Resume.args`` of our own layouts may hold."""

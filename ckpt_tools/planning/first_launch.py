@@ -18,7 +18,6 @@ from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.guess import looks_like
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -247,6 +246,8 @@ def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
 
 def _describe(session: Session, paths: Sequence[str]) -> str:
     """What to do about files that no layout could place."""
+    from ckpt_tools.layouts.guess import looks_like  # only where a start is refused
+
     seen = looks_like([os.path.relpath(path, session.root) for path in paths])
     return f"{seen}: a layout of your own? 'ckpt layouts --guess {session.root}' writes it"
 

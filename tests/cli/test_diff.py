@@ -69,7 +69,7 @@ def run(capfd, *argv):
 
 def copy(what: Path, to: Path) -> Path:
     if what.is_dir():
-        return Path(shutil.copytree(what, to))
+        return Path(shutil.copytree(what, to, symlinks=True))
     to.parent.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(what, to))
 

@@ -383,6 +383,7 @@ OTHERS: dict[str, dict[str, Case]] = {
             ("run/iter_0000010", "--check", "--layout", "megatron"),
         ),
         "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
+        "guess": Case(plain, ("--check",), ("--guess",)),
         "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
         **trusting(lambda tmp: []),
     },
