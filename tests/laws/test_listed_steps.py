@@ -8,7 +8,11 @@ import lzma
 import pytest
 from places import FIXTURES
 
-RECORDED = json.loads(lzma.decompress((FIXTURES / "answers.json.xz").read_bytes()))
+RECORDED = {
+    question: answer
+    for path in sorted((FIXTURES / "answers/layouts").glob("*.xz"))
+    for question, answer in json.loads(lzma.decompress(path.read_bytes())).items()
+}
 PLANNED = ": ckpt plan @ --json"
 TREES = sorted(
     question.removesuffix(PLANNED)
