@@ -38,6 +38,7 @@ ORDER = (
     "orbax",
     "tensorflow",
     "keras",
+    "gguf",
     "safetensors_set",
     "mindspore",  # its flat and callable names match almost any .ckpt
     "files",

@@ -673,6 +673,10 @@ keras keras
     model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
     h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
 
+gguf gguf
+  .
+    split:{prefix}-{shard:05d}-of-{of:05d}.gguf model:{prefix}.gguf
+
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors

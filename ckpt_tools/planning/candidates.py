@@ -85,7 +85,9 @@ class Candidates:
             self._require_leave_for_no_root(error)
             return []
         self.warnings += (replace(f, severity=Severity.WARNING) for f in self.session.notes)
-        everything = grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
+        everything = self._without_exports(
+            grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
+        )
         requested = [c for c in everything if filters.requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]
@@ -98,6 +100,12 @@ class Candidates:
         self._settle_steps_and_places()
         self._prepare_judge(self._not_hidden())
         return self.ranked
+
+    def _without_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
+        """Without those of layouts that hold exports alone, where anything else was asked for."""
+        saves = [c for c in everything if not self.layouts.of(c).of_exports]
+        asked = any(filters.requested(c, self.selection) for c in saves)
+        return saves if asked and self.selection.kind is not Kind.RELEASE else everything
 
     def _named_by_trackers_and_gone(self) -> list[Rejected]:
         lost = trackers.lost(self.session, self.checkpoints, self.unfinished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
@@ -34,3 +36,32 @@ def test_it_is_resumed_from_where_it_is_asked_for_or_alone(tmp_path: Path) -> No
     for whole in (2, 4):
         (root / f"step-{whole}").rename(tmp_path / f"step-{whole}")
     assert plan(str(root)).resume_step == 6
+
+
+def test_splits_of_two_models_are_told_apart(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "gguf/splits/expected.json", tmp_path)
+    last = root / "llama-00003-of-00003.gguf"
+    said = b"split.tensors.count"
+    data = bytearray(last.read_bytes())
+    data[data.index(said) + len(said) + 4] += 3  # behind the type of the value
+    last.write_bytes(data)
+    assert "missing-tensor" in {f.code for file in verify([str(root)]).files for f in file.report.findings}
+    with pytest.raises(NoneUsable):
+        plan(str(root))
+
+
+@pytest.mark.parametrize("case", ["hf-trainer/trainer", "megatron/tp"])
+def test_an_export_beside_training_is_no_run_of_its_own(case: str, tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    without = plan(str(root))
+    shutil.copy(LAYOUT_TREES / "gguf/whole/tree/llama-q8_0.gguf", root)
+    beside = plan(str(root))
+    assert (beside.resume, beside.shared, beside.ranks) == (without.resume, without.shared, without.ranks)
+    assert beside.rejected == without.rejected
+    exported = plan(str(root), Selection(layout="gguf"))
+    assert exported.checkpoint is not None and exported.checkpoint.kind is Kind.RELEASE
+    for file in root.rglob("*"):
+        if file.is_file() and file.suffix != ".gguf":
+            file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises((NoneUsable, UsageError)):
+        plan(str(root))

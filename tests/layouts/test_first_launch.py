@@ -397,7 +397,7 @@ def test_what_paddle_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: st
 
 
 @pytest.mark.parametrize(
-    "name", ["model_10.joblib", "model.joblib.gz", "params.msgpack", "w.gguf", "m.nemo", "net.onnx", "a.eqx"]
+    "name", ["model_10.joblib", "model.joblib.gz", "params.msgpack", "m.nemo", "net.onnx", "a.eqx"]
 )
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")

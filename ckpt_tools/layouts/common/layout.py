@@ -303,6 +303,11 @@ class Layout:
         return self._by_name[name]
 
     @cached_property
+    def of_exports(self) -> bool:
+        """Whether nothing that it describes is a state to go on training from."""
+        return all(p.kind is Kind.RELEASE for p in self.pieces)
+
+    @cached_property
     def _by_name(self) -> dict[str, Piece]:
         return {p.name: p for p in self.pieces}
 

@@ -1,0 +1,1 @@
+"""Formats that models are exported to, for those that run them."""
