@@ -169,7 +169,8 @@ class Listing:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone:
             file = BareFile(e.path, *stat_of(e))
-            if file.size >= 0 or not holds_something(e):
+            in_its_place = "." in name or not surely_directory(e)  # directories are called checkpoint_5, too
+            if file.size >= 0 or (in_its_place and not holds_something(e)):
                 found.bare.append(file)
         elif surely_directory(e) or name.endswith(here.layouts.stateless):
             pass

@@ -81,6 +81,8 @@ NAMED = (
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
     Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
+    Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
+    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}"),
 )
 """In the order in which magics are tried, most specific first."""
 
@@ -163,5 +165,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|msgpack|nemo|onnx|eqx)", re.IGNORECASE)
+UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo|onnx|eqx)", re.IGNORECASE)
 """Names of formats that hold a state, and that nothing here reads."""

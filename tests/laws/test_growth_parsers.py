@@ -22,6 +22,7 @@ import torch
 import torch.distributed.checkpoint as saver
 from counted import calls
 from mindspore_writer import record
+from msgpack_writer import Array, packed
 from small_files import tf
 
 from ckpt_tools.api import verify
@@ -175,6 +176,25 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "DCP": lambda n: dcp(n, 2),
     "DCP, many files": lambda n: dcp(n, n),
     "zarr": zarr,
+    "msgpack": lambda n: {"x.msgpack": packed({f"w{i}": Array((1,), "float32", FLOATS) for i in range(n)})},
+    "msgpack, one name": lambda n: {"x.msgpack": b"\xde" + n.to_bytes(2, "big") + b"\xa1w\x01" * n},
+    "msgpack, numbers": lambda n: {"x.msgpack": packed({"w": [*range(200)] * n})},
+    "msgpack, chunks": lambda n: {
+        "x.msgpack": packed(
+            {
+                "w": {
+                    "__msgpack_chunked_array__": True,
+                    "shape": {"0": n},
+                    "chunks": {str(i): Array((1,), "float32", FLOATS) for i in range(n)},
+                }
+            }
+        )
+    },
+    "msgpack, stream": lambda n: {
+        "streaming_params": b"".join(
+            packed([[f"w{i}"], packed(Array((1,), "float32", FLOATS))]) for i in range(n)
+        )
+    },
 }
 SMALL = 40
 

@@ -389,16 +389,14 @@ def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -
     assert fresh(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates"])
-def test_what_paddle_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".msgpack"])
+def test_what_paddle_or_flax_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"model{suffix}").write_bytes(pickle.dumps({"step": 4, "epoch": 2}, 4))
     with pytest.raises(errors.NoneUsable):
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize(
-    "name", ["model_10.joblib", "model.joblib.gz", "params.msgpack", "m.nemo", "net.onnx", "a.eqx"]
-)
+@pytest.mark.parametrize("name", ["model_10.joblib", "model.joblib.gz", "m.nemo", "net.onnx", "a.eqx"])
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):

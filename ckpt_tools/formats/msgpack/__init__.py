@@ -1,0 +1,1 @@
+"""MessagePack, as flax writes it."""

@@ -1,0 +1,70 @@
+"""EasyLM's streams: one MessagePack pair after the other, each the path of a leaf and the bytes that flax'
+``to_bytes`` makes of it. Nothing says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import zero_tail
+from ckpt_tools.formats.msgpack.contents import DEEPEST, Tree, key_of
+from ckpt_tools.formats.msgpack.msgpack import explain
+from ckpt_tools.formats.msgpack.tokens import Tokens
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+from ckpt_tools.storage import Source
+
+
+def _magic(head: bytes) -> bool:
+    """A pair whose first member is a list that begins with a text."""
+    return (
+        len(head) > 2
+        and head[0] == 0x92
+        and 0x90 < head[1] < 0xA0
+        and (0xA0 < head[2] < 0xC0 or head[2] == 0xD9)
+    )
+
+
+def _pair(tokens: Tokens, anatomy: Anatomy) -> Iterator[Finding]:
+    """One leaf. Raises Damage."""
+    at, pair, keys = tokens.at, tokens.next(), tokens.next()
+    if (pair.kind, pair.size, keys.kind) != ("array", 2, "array") or keys.size > DEEPEST:
+        raise Damage("bad-header", "no pair of a path and a leaf begins here", at)
+    path = tuple(key_of(tokens) for _ in range(keys.size))
+    leaf = tokens.next()
+    if leaf.kind != "bin":
+        raise Damage("bad-header", f"a {leaf.kind} where the bytes of a leaf belong", leaf.at)
+    anatomy.keys |= set(path[:1])
+    with tokens.inside(leaf, repr(".".join(path)[:200])):
+        yield from Tree(tokens, anatomy, path).read()
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Every pair. Reads a page for each."""
+    yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
+    tokens = Tokens(source)
+    while tokens.at < source.size:
+        yield from _pair(tokens, anatomy)
+    explain(anatomy, anatomy.tensors, tokens.at)
+    if anatomy.tensors and (lost := zero_tail(source, anatomy.tensors, anatomy.tensors[0].offset or 1)):
+        yield lost
+
+
+FORMAT = Format(
+    name="msgpack_stream",
+    suffixes=(),
+    names=r"streaming_(?:params|train_state)(?:_\d{1,18})?",
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing; every length must fit the others",
+    limits=(
+        "a file that ends between two leaves looks whole: others of its run show that",
+        "a flipped bit in an array, a number or a name cannot be seen",
+    ),
+    reference="EasyLM/checkpoint.py StreamingCheckpointer.save_train_state_to_file",
+    hides_cuts=True,
+)
