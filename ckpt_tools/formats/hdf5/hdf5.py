@@ -1,111 +1,185 @@
-"""HDF5, as Keras writes ``.weights.h5``: the superblock, which says where the file ends. What lies behind it
-is not interpreted.
-"""
+"""HDF5, as Keras' ``.weights.h5`` and h5py write it: groups, arrays and what indexes them."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import MAX_NAME
+from ckpt_tools.formats.hdf5 import new_groups, old_groups
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
+from ckpt_tools.formats.hdf5.datasets import Array, Arrays, filters
+from ckpt_tools.formats.hdf5.datatypes import elements, space
+from ckpt_tools.formats.hdf5.object_header import (
+    ATTRIBUTE_INFO,
+    DATASPACE,
+    DATATYPE,
+    EXTERNAL,
+    FILTERS,
+    LAYOUT,
+    LINK_INFO,
+    SHARED,
+    SYMBOL_TABLE,
+    TREE_RANKS,
+    Header,
+    Message,
+    header,
+)
+from ckpt_tools.formats.hdf5.old_groups import Link, Ranks
+from ckpt_tools.formats.hdf5.superblock import MAGIC, Superblock, superblock
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
-MAGIC = b"\x89HDF\r\n\x1a\n"
-_NONE = (1 << 64) - 1  # HADDR_UNDEF
-_MASK = (1 << 32) - 1
+_COMMITTED = 2
+"""A shared message that lies in the header of a type with a name of its own."""
 
 
-def lookup3(data: bytes) -> int:
-    """Bob Jenkins' lookup3 (hashlittle, initial value 0) of at most a few hundred bytes: the checksum of
-    HDF5's metadata.
-    """
-
-    def rot(x: int, k: int) -> int:
-        return ((x << k) | (x >> (32 - k))) & _MASK
-
-    a = b = c = (0xDEADBEEF + len(data)) & _MASK
-    if not data:
-        return c
-    words = [
-        int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)
-    ]  # a short last word is padded with zeros
-    words += [0] * (-len(words) % 3)
-    for i in range(0, len(words) - 3, 3):
-        a, b, c = (a + words[i]) & _MASK, (b + words[i + 1]) & _MASK, (c + words[i + 2]) & _MASK
-        for k in (4, 6, 8, 16, 19, 4):  # each step mixes c into a and moves on: (a, b, c) -> (b, c, a)
-            a, c = ((a - c) & _MASK) ^ rot(c, k), (c + b) & _MASK
-            a, b, c = b, c, a
-    a, b, c = (a + words[-3]) & _MASK, (b + words[-2]) & _MASK, (c + words[-1]) & _MASK
-    for k in (14, 11, 25, 16, 4, 14, 24):
-        c = ((c ^ b) - rot(b, k)) & _MASK
-        a, b, c = b, c, a
-    return b
+@limited
+def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Follow every link from the root group on."""
+    top = superblock(source, anatomy)
+    if top.end < source.size:
+        why = f"{source.size - top.end} bytes follow the end that the superblock names"
+        yield finding("trailing-data", why, offset=top.end)
+    if top.open_for:
+        why = "the file was not closed by its writer, and the library refuses it"
+        yield finding("bad-header", f"flags {top.open_for:#x}: {why}", offset=11)
+    blocks = Blocks(source, anatomy, top.end)
+    blocks.take(0, top.size, "the superblock")
+    walk = _Walk(blocks, top)
+    yield from walk.all()
+    blocks.finish()
+    if walk.arrays.bare or top.version < 2:
+        also = "" if top.version >= 2 else ", nor the structures of this version"
+        yield finding("not-checksummed", f"no checksum covers {walk.arrays.bare} bytes of arrays{also}")
 
 
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    head = source.read(0, min(source.size, 104))
-    start, size = _superblock(head, source.size)
-    base, second, end = struct.unpack_from("<QQQ", head, start)
-    if base or (second != _NONE and second >= end) or not size <= end < 1 << 62:
-        raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
-    if end > source.size:
-        why = f"the superblock says that the file ends at byte {end}; it has {source.size}"
-        raise Damage("truncated", why, source.size)
-    if end < source.size:
-        why = f"{source.size - end} bytes follow the end that the superblock names"
-        yield finding("trailing-data", why, offset=end)
-    yield finding("not-checksummed", "HDF5 keeps no checksum over its arrays")
-    version = head[8]
-    anatomy.metadata["superblock"] = version
-    if version < 2:
-        anatomy.explain(0, 16, "superblock: signature, versions, sizes")
-        anatomy.explain(16, start - 16, "superblock: ranks of its trees, flags", Guard.UNPROTECTED)
-        anatomy.explain(start, 24, "superblock: where the file begins and ends")
-        anatomy.explain(start + 24, size - start - 24, "superblock: root group", Guard.UNPROTECTED)
-    else:
-        anatomy.explain(0, size, "superblock, under its own checksum")
-    anatomy.explain(size, end - size, "groups and arrays", Guard.UNPROTECTED)
+class _Walk:
+    """The objects of one file, each visited once, whatever links lead to it."""
 
+    def __init__(self, blocks: Blocks, top: Superblock) -> None:
+        self.blocks, self.top, self.ranks = blocks, top, top.ranks
+        self.types: dict[int, Header] = {}
+        if top.extension != UNDEFINED:
+            self._extension(header(blocks, top.extension, "the superblock's extension"))
+        self.arrays = Arrays(blocks, self.ranks.chunks)
 
-def _superblock(head: bytes, total: int) -> tuple[int, int]:
-    """Where the addresses in the superblock begin, and how many bytes it has. Raises Damage."""
-    short = Damage("truncated", f"the file has {total} bytes, less than its superblock", total)
-    if len(head) < 48:
-        raise short
-    if not head.startswith(MAGIC):
-        raise Damage("bad-header", "the file does not begin with HDF5's signature", 0)
-    version = head[8]
-    if version in (0, 1):
-        start = 24 + 4 * version
-        size = start + 72  # four addresses and the entry of the root group
-        good = not any((head[9], head[10], head[11], head[12], head[15])) and head[13:15] == b"\x08\x08"
-    elif version in (2, 3):
-        start, size = 12, 48
-        good = head[9:11] == b"\x08\x08"
-        if lookup3(head[:44]) != int.from_bytes(head[44:48], "little"):
-            raise Damage("crc-mismatch", "the superblock differs from its checksum", 0)
-    else:
-        raise Damage("bad-header", f"superblock version {version} is not known", 8)
-    if not good:
-        raise Damage("bad-header", "a field of the superblock has a value that the library never writes", 9)
-    if len(head) < size:
-        raise short
-    return start, size
+    def _extension(self, of: Header) -> None:
+        m = of.first(TREE_RANKS)
+        if m is not None:
+            _, chunks, group, leaf = Fields(m.body, m.at, "the ranks of trees").numbers(1, 2, 2, 2)
+            self.ranks = Ranks(leaf, group, chunks)
+
+    def all(self) -> Iterator[Finding]:
+        """Every object that a link leads to."""
+        links, told = {self.top.root: 1}, dict[int, int]()
+        waiting = [(self.top.root, "", self.top.cached)]
+        while waiting:
+            at, name, cached = waiting.pop()
+            of = self._header(at, name or "the root group")
+            told[at] = of.links if of.first(LAYOUT) or self._is_group(of) else -1
+            below = []
+            for link in self._links(of, name or "the root group", cached):
+                if link.address < 0:
+                    continue
+                if name == "":
+                    self.blocks.anatomy.keys.add(link.name.decode(errors="replace"))
+                if link.address not in links:
+                    below.append((link.address, self._below(name, link, at), link.cached))
+                links[link.address] = links.get(link.address, 0) + 1
+            waiting += reversed(below)  # the first is the next
+            yield from self._object(of, name, at)
+        for at, count in told.items():
+            if count not in (-1, links[at]):
+                why = f"an object says that {count} links lead to it; there are {links[at]}"
+                yield finding("bad-header", why, offset=at)
+
+    def _header(self, at: int, what: str) -> Header:
+        """A named type may have been read for an array before."""
+        if at in self.types:
+            return self.types[at]
+        of = header(self.blocks, at, repr(what[:200]))
+        if of.first(DATATYPE) and not of.first(LAYOUT):
+            self.types[at] = of
+        return of
+
+    def _is_group(self, of: Header) -> bool:
+        return of.first(SYMBOL_TABLE) is not None or of.first(LINK_INFO) is not None
+
+    def _links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
+        what = repr(what[:200])
+        table = of.first(SYMBOL_TABLE)
+        if table is None:
+            yield from new_groups.links(self.blocks, of, what)
+            return
+        if cached and cached != table.body[:16]:
+            raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
+        yield from old_groups.links(self.blocks, table.body, what, self.ranks)
+
+    def _below(self, name: str, link: Link, at: int) -> str:
+        path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
+        if len(path) > MAX_NAME:
+            raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
+        return path
+
+    def _object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
+        many = of.first(ATTRIBUTE_INFO)
+        if many is not None:
+            new_groups.attributes(self.blocks, many, repr(name[:200]))
+        layout = of.first(LAYOUT)
+        if layout is not None:
+            yield from self._array(of, name, layout)
+        elif not self._is_group(of) and of.first(DATATYPE) is None:
+            what = f"{name[:200]!r} is neither a group nor an array nor a type"
+            raise Damage("bad-header", what, at)
+
+    def _array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
+        what = f"the header of {name[:200]!r}"
+        fields = {kind: self._fields(of, kind, what) for kind in (DATATYPE, DATASPACE, FILTERS)}
+        kind, shape, chain = fields.values()
+        if any(of.first(k) and f is None for k, f in fields.items()):
+            text = f"{name[:200]!r} is not looked at: its description is shared with others"
+            yield finding("too-complex", text, offset=layout.at, severity=Severity.NOTE)
+        elif kind is None or shape is None:
+            raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
+        else:
+            pipeline = filters(chain) if chain else ()
+            array = Array(name, elements(kind), space(shape), pipeline, of.first(EXTERNAL) is not None)
+            yield from self.arrays.check(
+                array, Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
+            )
+
+    def _fields(self, of: Header, kind: int, what: str) -> Fields | None:
+        """The fields of a message, also where that is a type with a name of its own."""
+        m = of.first(kind)
+        if m is None or not m.flags & SHARED:
+            return m and Fields(m.body, m.at, what)
+        f = Fields(m.body, m.at, what)
+        version, where = f.numbers(1, 1)
+        f.take(6 if version == 1 else 0)
+        if kind != DATATYPE or (version == 3 and where != _COMMITTED):
+            return None
+        named = self._header(f.number(8), f"the type of {what}").first(DATATYPE)
+        return named and Fields(named.body, named.at, what)
 
 
 FORMAT = Format(
     name="hdf5",
     suffixes=(".h5", ".hdf5"),
     magic=lambda head: head.startswith(MAGIC),
-    checks={Level.STRUCTURE: _structure},
-    protects="the superblock names the end of the file; versions 2 and 3 carry a checksum over it",
-    limits=(
-        "groups and arrays are not interpreted",
-        "no checksum covers the arrays unless a writer asked for Fletcher-32",
+    checks={Level.STRUCTURE: structure},
+    protects=(
+        "the superblock names the end of the file; structures of libver 'v108' and later carry a lookup3,"
+        " chunks a Fletcher-32 where the writer asked for it, deflated chunks zlib's Adler-32"
     ),
-    reference="HDF5 File Format Specification 3.0, II.A Superblock; H5checksum.c (lookup3)",
+    limits=(
+        "no checksum covers arrays without fletcher32, nor the structures that libver 'earliest' writes",
+        "elements of variable length, virtual and external arrays, and references are not followed",
+        "of attributes only the place is checked; szip, lzf, scale-offset and n-bit are not decoded",
+    ),
+    reference="HDF5 File Format Specification 3.0; H5checksum.c, H5HF*.c, H5B2*.c, H5FA*.c, H5EA*.c",
     loader="",
 )

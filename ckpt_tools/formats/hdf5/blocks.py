@@ -1,0 +1,129 @@
+"""The structures of one HDF5 file: each is read once, lies inside the file, and shares no byte with another
+one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.hdf5.checksums import Lookup3
+from ckpt_tools.model.report import Guard
+from ckpt_tools.storage import Source
+
+UNDEFINED = (1 << 64) - 1
+"""HADDR_UNDEF: nothing was allocated."""
+MOST = 64 << 20
+"""Bytes of one structure that is read into memory."""
+MAX_BLOCKS = 4_000_000
+"""Structures and chunks of one file."""
+
+
+class Span(NamedTuple):
+    """Bytes ``start`` to ``stop`` of the file, and what they are."""
+
+    start: int
+    stop: int
+    what: str
+
+
+class Blocks:
+    """Reads structures and notes where they and the arrays lie. All of them together have no more bytes than
+    the file, so whoever follows addresses comes to an end.
+    """
+
+    def __init__(self, source: Source, anatomy: Anatomy, end: int) -> None:
+        self.source, self.anatomy, self.end = source, anatomy, end
+        self.spans: list[Span] = []
+        self._left = end
+
+    def take(self, address: int, length: int, what: str) -> None:
+        """Note where something lies. Raises Damage where that cannot be."""
+        if address < 0 or address + length > self.end:
+            why = f"{what} lies at {address} to {address + length}, where the file has {self.end} bytes"
+            raise Damage("bad-header", why[:500], min(address, self.end))
+        self._left -= length
+        if self._left < 0:
+            why = f"{what}, {length} bytes at {address}: the parts of the file lie on each other"
+            raise Damage("bad-header", why[:500], address)
+        if len(self.spans) >= MAX_BLOCKS:
+            raise Damage("too-complex", f"more than {MAX_BLOCKS} structures and chunks", address)
+        self.spans.append(Span(address, address + length, what))
+
+    def read(self, address: int, length: int, what: str, signature: bytes = b"") -> bytes:
+        """The bytes of a structure that no checksum covers."""
+        data = self._get(address, length, what, signature)
+        self.anatomy.explain(address, len(signature), f"signature of {what}")
+        rest = length - len(signature)
+        self.anatomy.explain(address + len(signature), rest, what, Guard.UNPROTECTED)
+        return data
+
+    def summed(self, address: int, length: int, what: str, signature: bytes = b"", *, room: int = 0) -> bytes:
+        """The bytes of a structure whose last four are its checksum; nothing is in the ``room`` behind it."""
+        data = self._get(address, length, what, signature, room)
+        self.sum(what, data[-4:], (Extent(address, length - 4),), address + length - 4)
+        self.anatomy.explain(address + length, room, f"unused bytes of {what}", Guard.UNPROTECTED)
+        return data
+
+    def sum(self, what: str, stored: bytes, pieces: tuple[Extent | bytes, ...], offset: int) -> None:
+        """Note a checksum that lies at ``offset``."""
+        length = sum(len(p) if isinstance(p, bytes) else p.length for p in pieces)
+        made = partial(Lookup3, length)
+        self.anatomy.sums.append(Sum(f"lookup3 of {what}", stored, pieces, offset, hash=made))
+        self.anatomy.explain(offset, 4, f"lookup3 of {what}")
+
+    def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> bytes:
+        self.take(address, length + room, what)
+        if length > MOST:
+            raise Damage("too-complex", f"{what} has {length} bytes", address)
+        data = self.source.read(address, length)
+        if not data.startswith(signature):
+            why = f"{what} belongs at byte {address}, but its signature {signature!r} is not there"
+            raise Damage("bad-header", why[:500], address)
+        return data
+
+    def finish(self) -> None:
+        """Whether parts lie on each other; what lies between them is explained. Raises Damage."""
+        at, last = 0, "the file's beginning"
+        for start, stop, what in sorted(self.spans):
+            if start < at:
+                why = f"{what}, at {start} to {stop}, lies on {last}, which ends at {at}"
+                raise Damage("bad-header", why[:500], start)
+            self.anatomy.explain(at, start - at, "free space, or what is not read", Guard.UNPROTECTED)
+            if stop > start:
+                at, last = stop, what
+        self.anatomy.explain(at, self.end - at, "free space, or what is not read", Guard.UNPROTECTED)
+
+
+class Fields:
+    """Numbers of a structure, one after the other. Raises Damage where it ends."""
+
+    def __init__(self, data: bytes, at: int, what: str, start: int = 0) -> None:
+        self.data, self.file_at, self.what, self.at = data, at, what, start
+
+    def take(self, length: int) -> bytes:
+        """The next bytes."""
+        start, self.at = self.at, self.at + length
+        if self.at > len(self.data):
+            why = f"{self.what} has {len(self.data)} bytes, where more belong"
+            raise Damage("bad-header", why[:500], self.file_at)
+        return self.data[start : self.at]
+
+    def number(self, length: int) -> int:
+        """The next little-endian number."""
+        return int.from_bytes(self.take(length), "little")
+
+    def numbers(self, *lengths: int) -> list[int]:
+        """The next numbers, of so many bytes each."""
+        return [self.number(n) for n in lengths]
+
+    def wrong(self, why: str) -> Damage:
+        """What to raise when a number cannot be."""
+        return Damage("bad-header", f"{self.what}: {why}"[:500], self.file_at)
+
+    def expect(self, expected: int, what: str, length: int = 1) -> None:
+        """The next number, which must be this one. Raises Damage."""
+        if (got := self.number(length)) != expected:
+            raise self.wrong(f"{what} {got} where {expected} belongs")

@@ -1,0 +1,246 @@
+"""Arrays of HDF5: what they are, where their bytes lie, and what protects those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.decode import decoding
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.common.tensors import MAX_SCALARS, PROGRESS, is_single, remember, scalar
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
+from ckpt_tools.formats.hdf5.checksums import Fletcher32
+from ckpt_tools.formats.hdf5.chunk_index import (
+    Chunk,
+    by_extensible_array,
+    by_fixed_array,
+    by_records,
+    by_tree,
+)
+from ckpt_tools.formats.hdf5.datatypes import Elements, Space
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard
+from ckpt_tools.model.tensor import Tensor
+
+_DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
+_NAMES = 256
+"""Filters from this number on may have a name."""
+_SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _RECORDS = 1, 2, 3, 4, 5
+_INDEX_PARAMETERS = {_SINGLE: 0, _IMPLICIT: 0, _FIXED: 1, _EXTENSIBLE: 5, _RECORDS: 6}
+_EDGES_PLAIN, _SINGLE_FILTERED = 1, 2
+
+
+class Array(NamedTuple):
+    """One array: ``filters`` are the numbers of what its chunks go through, in the order of writing.
+    ``external``: its bytes lie in other files.
+    """
+
+    name: str
+    of: Elements
+    space: Space
+    filters: tuple[int, ...]
+    external: bool
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.space.shape) * self.of.size
+
+    @property
+    def what(self) -> str:
+        return repr(self.name[:200])
+
+
+class _Grid(NamedTuple):
+    """A chunked layout: the shape of a chunk with the bytes of an element as its last number."""
+
+    shape: tuple[int, ...]
+    plain_edges: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape)
+
+
+def filters(f: Fields) -> tuple[int, ...]:
+    """The numbers in a filter pipeline message. Raises Damage."""
+    version, number = f.numbers(1, 1)
+    if version not in (1, 2) or number > 32:
+        raise f.wrong(f"version {version}, {number} filters")
+    f.take(6 if version == 1 else 0)
+    found = []
+    for _ in range(number):
+        found.append(kind := f.number(2))
+        named = f.number(2) if version == 1 or kind >= _NAMES else 0
+        _, values = f.numbers(2, 2)
+        f.take(-(-named // 8) * 8 if version == 1 else named)
+        f.take(4 * (values + (values % 2 if version == 1 else 0)))
+    return tuple(found)
+
+
+class Arrays:
+    """Checks the arrays of one file. ``rank`` is that of its B-trees of chunks; ``bare`` counts the bytes
+    that neither a checksum nor their encoding protects.
+    """
+
+    def __init__(self, blocks: Blocks, rank: int) -> None:
+        self.blocks, self.rank, self.bare = blocks, rank, 0
+
+    def check(self, array: Array, f: Fields) -> Iterator[Finding]:
+        """One array by the fields of its layout. Raises Damage."""
+        version, kind = f.numbers(1, 1)
+        if version in (1, 2):  # HDF5 before 1.6.3
+            yield self._not_read(array, f, f"its layout has version {version}")
+        elif version not in (3, 4, 5) or kind > 3:
+            raise f.wrong(f"version {version}, class {kind}")
+        elif kind == 0:
+            self._compact(array, f)
+        elif kind == 3:
+            yield self._not_read(array, f, "it is a view of other arrays")
+        elif array.external:
+            yield self._not_read(array, f, "its bytes lie in other files")
+        elif kind == 1:
+            yield from self._contiguous(array, f)
+        else:
+            yield from self._chunked(array, f, version)
+
+    def _not_read(self, array: Array, f: Fields, why: str) -> Finding:
+        self._note(array)
+        text = f"{array.what} is not looked at: {why}"
+        return finding("too-complex", text, offset=f.file_at, severity=Severity.NOTE)
+
+    def _note(self, array: Array, at: int | None = None, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+        """List an array as a tensor, and its value if it is one number."""
+        anatomy, shape, dtype = self.blocks.anatomy, array.space.shape, array.of.name
+        anatomy.tensors.append(Tensor(array.name, dtype, shape, array.nbytes, at, pieces=pieces))
+        wanted = len(anatomy.metadata) < MAX_SCALARS or array.name in PROGRESS
+        if at is not None and wanted and is_single(dtype, shape):
+            remember(anatomy.metadata, array.name, scalar(self.blocks.source.read(at, array.nbytes), dtype))
+
+    def _compact(self, array: Array, f: Fields) -> None:
+        size = f.number(2)
+        at = f.file_at + f.at
+        f.take(size)
+        if size != array.nbytes:
+            raise Damage("tensor-size", self._sizes(array, size), f.file_at)
+        self._note(array, at)
+
+    def _sizes(self, array: Array, size: int) -> str:
+        return f"{array.what}, {array.of.name} {array.space.shape}, has {size} bytes, not {array.nbytes}"[
+            :500
+        ]
+
+    def _contiguous(self, array: Array, f: Fields) -> Iterator[Finding]:
+        at, size = f.numbers(8, 8)
+        if at == UNDEFINED:  # nothing was written: every element has the fill value
+            self._note(array)
+            return
+        self.blocks.take(at, size, f"elements of {array.what}")
+        self._plain(array.what, at, size)
+        if size != array.nbytes:
+            yield finding("tensor-size", self._sizes(array, size), offset=f.file_at)
+        self._note(array, at)
+
+    def _plain(self, what: str, at: int, size: int) -> None:
+        self.bare += size
+        text = f"elements of {what}: no checksum covers them"
+        self.blocks.anatomy.explain(at, size, text, Guard.UNPROTECTED)
+
+    def _chunked(self, array: Array, f: Fields, version: int) -> Iterator[Finding]:
+        grid, found = self._old_index(array, f) if version == 3 else self._new_index(array, f)
+        plain, pieces = grid.shape[-1] == array.of.size and not array.filters, list[tuple[int, int]]()
+        for chunk in found:
+            size = grid.nbytes if chunk.size < 0 else chunk.size
+            self.blocks.take(chunk.address, size, f"a chunk of {array.what}")
+            yield from self._chunk(array, grid, chunk._replace(size=size))
+            if plain:
+                pieces.append((chunk.address, size))
+        shape = array.space.shape
+        whole = shape and grid.shape[1:-1] == shape[1:] and shape[0] == len(pieces) * grid.shape[0]
+        if pieces and whole:
+            self._note(array, pieces[0][0], tuple(pieces) if len(pieces) > 1 else ())
+        else:
+            self._note(array)
+
+    def _old_index(self, array: Array, f: Fields) -> tuple[_Grid, Iterator[Chunk]]:
+        number, at = f.numbers(1, 8)
+        grid = _Grid(self._shape(array, f, f.numbers(*[4] * number)))
+        if at == UNDEFINED:
+            return grid, iter(())
+        return grid, by_tree(self.blocks, at, f"the chunks of {array.what}", grid.shape, self.rank)
+
+    def _shape(self, array: Array, f: Fields, numbers: list[int]) -> tuple[int, ...]:
+        if len(numbers) != len(array.space.shape) + 1 or 0 in numbers:
+            raise f.wrong(f"chunks of shape {numbers} of an array of shape {array.space.shape}")
+        return tuple(numbers)
+
+    def _new_index(self, array: Array, f: Fields) -> tuple[_Grid, Iterator[Chunk]]:
+        flags, number, width = f.numbers(1, 1, 1)
+        grid = _Grid(self._shape(array, f, f.numbers(*[width] * number)), bool(flags & _EDGES_PLAIN))
+        index, blocks, what = f.number(1), self.blocks, f"the chunks of {array.what}"
+        if index not in _INDEX_PARAMETERS:
+            raise f.wrong(f"an index of kind {index}")
+        f.take(_INDEX_PARAMETERS[index])
+        size, mask = f.numbers(8, 4) if index == _SINGLE and flags & _SINGLE_FILTERED else (-1, 0)
+        at = f.number(8)
+        if at == UNDEFINED:
+            return grid, iter(())
+        if index == _SINGLE:
+            return grid, iter((Chunk(at, size, mask),))
+        if index == _IMPLICIT:
+            return grid, self._implicit(array, grid, at)
+        if index == _FIXED:
+            return grid, by_fixed_array(blocks, at, what)
+        if index == _EXTENSIBLE:
+            return grid, by_extensible_array(blocks, at, what)
+        return grid, by_records(blocks, at, what, len(grid.shape) - 1)
+
+    def _implicit(self, array: Array, grid: _Grid, at: int) -> Iterator[Chunk]:
+        """All chunks one after the other."""
+        number = math.prod(-(-n // c) for n, c in zip(array.space.most, grid.shape, strict=False))
+        if number * grid.nbytes > self.blocks.end:
+            why = f"{array.what} has {number} chunks of {grid.nbytes} bytes"
+            raise Damage("bad-header", why[:500], at)
+        return (Chunk(at + i * grid.nbytes, -1, 0) for i in range(number))
+
+    def _chunk(self, array: Array, grid: _Grid, chunk: Chunk) -> Iterator[Finding]:
+        """What protects the bytes of one chunk."""
+        at, size, what = chunk.address, chunk.size, f"a chunk of {array.what}"
+        left = [kind for i, kind in enumerate(array.filters) if not chunk.mask >> i & 1]
+        if grid.plain_edges and left:  # a chunk at the edge is as it would be without filters
+            self._plain(what, at, size)
+            return
+        summed = bool(left) and left[-1] == _FLETCHER
+        if summed:
+            left.pop()
+            size -= 4
+            self._fletcher(what, at, size)
+        if left and left[-1] == _DEFLATE:
+            yield from self._deflated(what, Extent(at, size), grid, left[:-1], summed)
+        elif size != grid.nbytes and set(left) <= {_SHUFFLE}:
+            why = f"{what} has {size} bytes, where its shape needs {grid.nbytes}"
+            raise Damage("tensor-size", why[:500], at)
+        elif not summed:
+            self._plain(what, at, size)
+
+    def _deflated(
+        self, what: str, extent: Extent, grid: _Grid, before: list[int], summed: bool
+    ) -> Iterator[Finding]:
+        """A chunk that zlib made of what the filters ``before`` it gave."""
+        source, anatomy = self.blocks.source, self.blocks.anatomy
+        fixed = set(before) <= {_SHUFFLE, _FLETCHER}
+        inflated = grid.nbytes + 4 * before.count(_FLETCHER) if fixed else None
+        yield from decoding(source, anatomy, "zlib", what, extent, size=inflated)
+        if not summed:
+            text = f"deflated elements of {what}, with a checksum over what they inflate into"
+            anatomy.explain(extent.offset, extent.length, text, Guard.UNPROTECTED)
+
+    def _fletcher(self, what: str, at: int, size: int) -> None:
+        if size < 0:
+            raise Damage("bad-header", f"{what} has no room for its Fletcher-32"[:500], at)
+        anatomy, stored = self.blocks.anatomy, self.blocks.source.read(at + size, 4)
+        text = f"Fletcher-32 of {what}"
+        anatomy.sums.append(Sum(text, stored, (Extent(at, size),), at + size, hash=Fletcher32))
+        anatomy.explain(at + size, 4, text)

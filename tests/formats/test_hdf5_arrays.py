@@ -1,0 +1,98 @@
+"""What ckpt reads of HDF5 files is what h5py says of them, and damage to their structures is a finding."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+
+import pytest
+from helpers import bad, is_bad, look
+from places import FORMAT_FILES
+
+from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.formats.hdf5.blocks import Blocks, Span
+from ckpt_tools.formats.hdf5.checksums import Fletcher32, Lookup3
+
+HDF5 = BY_NAME["hdf5"]
+TRUTH = json.loads((FORMAT_FILES / "hdf5" / "truth.json").read_text())
+GOOD = {name: (FORMAT_FILES / "hdf5" / "good" / name).read_bytes() for name in TRUTH}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_arrays_and_chunks_are_those_that_h5py_tells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    anatomy, spans = Anatomy(), list[Span]()
+    monkeypatch.setattr(Blocks, "finish", lambda blocks: spans.extend(blocks.spans))
+    assert bad(look(GOOD[name], HDF5, anatomy)) == []
+    seen, chunks = {t.name: t for t in anatomy.tensors}, defaultdict[str, list[list[int]]](list)
+    for start, stop, what in sorted(spans):
+        if what.startswith("a chunk of "):
+            chunks[what.split("'")[1]].append([start, stop - start])
+    assert len(seen) == len(anatomy.tensors)
+    assert set(seen) == set(TRUTH[name])
+    for path, told in TRUTH[name].items():
+        of = seen[path]
+        assert (of.dtype, list(of.shape), chunks[path]) == (told["dtype"], told["shape"], told["chunks"])
+        if not told["chunks"]:
+            assert told["offset"] in (None, of.offset)  # h5py tells none of what lies in an object header
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_zeroed_structures_are_seen(name: str) -> None:
+    """Whatever h5py needs to find an array: the first bytes of each structure."""
+    data, anatomy = GOOD[name], Anatomy(regions=[])
+    look(data, HDF5, anatomy)
+    for r in anatomy.regions or ():
+        if r.what.startswith("signature"):
+            assert is_bad(data[: r.offset] + bytes(32) + data[r.offset + 32 :], HDF5), r
+
+
+@pytest.mark.parametrize("name", [n for n in TRUTH if "-v1" in n or "latest" in n])
+def test_every_changed_structure_is_its_own_finding(name: str) -> None:
+    """With the bytes that the checksum covers."""
+    data, anatomy = bytearray(GOOD[name]), Anatomy()
+    look(GOOD[name], HDF5, anatomy)
+    pick = random.Random(name).sample(anatomy.sums, min(40, len(anatomy.sums)))
+    for s in pick:
+        for piece in s.pieces:
+            if isinstance(piece, bytes) or not s.expected or s.code != "crc-mismatch":
+                continue
+            at = piece.offset + piece.length // 2
+            data[at] ^= 4
+            assert ("crc-mismatch", s.offset) in {(f.code, f.offset) for f in look(bytes(data), HDF5)}, s.what
+            data[at] ^= 4
+
+
+@pytest.mark.parametrize("length", [0, 1, 11, 12, 13, 24, 25, 4001])
+def test_checksums_do_not_depend_on_how_the_bytes_come(length: int) -> None:
+    data, dice = random.Random(length).randbytes(length), random.Random(7)
+    for make in (lambda: Lookup3(length), Fletcher32):
+        whole, pieces, at = make(), make(), 0
+        whole.update(data)
+        while at < length:
+            n = dice.randint(1, 40)
+            pieces.update(data[at : at + n])
+            at += n
+        assert whole.digest() == pieces.digest()
+
+
+def _fletcher(data: bytes) -> int:
+    """H5_checksum_fletcher32(), line by line."""
+    first = second = 0
+    words = [int.from_bytes(data[i : i + 2].ljust(2, b"\0"), "big") for i in range(0, len(data), 2)]
+    for i in range(0, len(words), 360):
+        for w in words[i : i + 360]:
+            first += w
+            second += first
+        first, second = (first & 0xFFFF) + (first >> 16), (second & 0xFFFF) + (second >> 16)
+    first, second = (first & 0xFFFF) + (first >> 16), (second & 0xFFFF) + (second >> 16)
+    return second << 16 | first
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0" * 9, b"\xff" * 10, b"\xff\xff" * 65535, bytes(range(256)) * 9 + b"x"]
+)
+def test_fletcher_is_that_of_the_library(data: bytes) -> None:
+    running = Fletcher32()
+    running.update(data)
+    assert running.digest() == _fletcher(data).to_bytes(4, "little")
