@@ -59,6 +59,8 @@ def elements(f: Fields) -> Elements:
 def _built(f: Fields, kind: int, size: int, bits: int) -> Elements:
     """A type that is made of others."""
     if kind == _ENUM:  # h5py keeps truth values as an enumeration of two
+        if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
+            raise f.wrong("an enumeration of what is no integer")
         base = elements(f)
         return Elements("bool" if size == 1 and bits == 2 else base.name, size)
     if kind == _VARIABLE:
