@@ -93,6 +93,12 @@ class _Settling:
         return (place.layout.name, place.base) in self._bases
 
 
+_OF_RUNS = re.compile(
+    r"(?<![a-z])(?:run|exp|experiment|seed|fold|trial|version|stage|epoch|job|attempt)$", re.IGNORECASE
+)
+"""What numbers runs or times, and never the ranks of one job."""
+
+
 class _RankDirectory(NamedTuple):
     """A directory that holds the files of one rank: what it is called without its number, and the rank."""
 
@@ -109,7 +115,7 @@ def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
         file.place.base for file in files if file.place.rank is None and file.place.layout.rank_directories
     }
     for base in bases:
-        if m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base):
+        if (m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base)) and not _OF_RUNS.search(m[1]):
             families[m[1]][base] = int(m[2])
     return families
 

@@ -16,6 +16,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Choice
 from ckpt_tools.planning import newest
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.newest import Saved, Times, Witnesses
@@ -132,6 +133,18 @@ def clocks(session: Session, candidates: Sequence[Checkpoint]) -> Iterator[Findi
     if more := ahead[_CLOCKS:]:
         text = f"{len(more):,} more were modified after now: {ranges.names(c.label for c in more)}"
         yield finding("mtime-in-future", text, path=session.root)
+
+
+def passed_over(
+    choice: Choice, chosen: Checkpoint, ranked: Sequence[Checkpoint], named: set[str]
+) -> Iterator[Finding]:
+    """Exports that were written after the choice, unless they lost or are ``named`` already."""
+    lost = {r.checkpoint.key for r in choice.rejected}
+    for c in ranked:
+        known = c.key in lost or not named.isdisjoint((c.path, *(p.path for p in c.parts)))
+        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns > chosen.mtime_ns and not known:
+            text = f"it was written after {chosen.label}, but is called an export"
+            yield finding("passed-over", text, path=c.path)
 
 
 def newest_in_doubt(

@@ -42,6 +42,7 @@ from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
+from ckpt_tools.planning.unplaced_states import newer_states
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 
 _TELLING = 8
@@ -134,7 +135,9 @@ class Planner(Candidates):
         choice = self._with_lost(choice)
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
-        return self.finish(choice, choice.checkpoint)
+        c = choice.checkpoint
+        self.warnings += newer_states(self.session, c, self.step(c), self.selection)
+        return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:
         """Raises UsageError where the choice is older only because a still older save had more ranks.
@@ -323,6 +326,7 @@ class Planner(Candidates):
         """What the caller should know about the choice, although it can be used."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
+        yield from choice_warnings.passed_over(choice, c, self.ranked, {f.path for f in self.warnings})
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from completeness.losses(c, self.expected)

@@ -118,7 +118,7 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     steps, epoch = files.numbers(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    optimizer = _has_optimizer(report, anatomy)
+    optimizer = has_optimizer(report, anatomy)
     holds = files.Holds(
         weights=_has_weights(anatomy, name, optimizer),
         optimizer=optimizer,
@@ -142,7 +142,8 @@ def _is_optimizer_alone(anatomy: Anatomy) -> bool:
     return "param_groups" in anatomy.keys
 
 
-def _has_optimizer(report: Report, anatomy: Anatomy) -> bool:
+def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
+    """Whether a file holds the state of an optimizer, by its keys and the names of its tensors."""
     if _is_optimizer_alone(anatomy) or any(is_optimizer_state(t.name) for t in anatomy.tensors):
         return True
     present = (key for key in anatomy.keys if report.metadata.get(key, key) is not None)

@@ -1,0 +1,201 @@
+"""Every name is a question: over real trees of all layouts, what people do to names (files of other programs
+beside checkpoints, directories moved and renamed, runs and frameworks side by side) never ends in a crash,
+in a mixture of two runs, or in an older checkpoint without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import small_files
+from examples import examples
+from fixture_trees import CASES, materialise
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+
+STEPPED = ("step_99", "99", "step-99", "epoch_9", "checkpoint-99", "iter_0000099", "global_step99", "0")
+NAMES = (
+    *STEPPED, "foo", "latest", "best", "last", "ckpt", "final", "release", "tmp", "keep", "my model", "v1.0", "é",
+    "best_model", "{}_v2", "{}-resumed", "{}.1", "{}X", "x{}", "{}_good", "{}+", "{}_20", "{}.ckpt",
+)  # fmt: skip
+TOPS = (
+    *STEPPED,
+    "run",
+    "a/b/c",
+    "rank_0",
+    "version_0",
+    "outputs/2024-01-01/12-00-00",
+    "latest",
+    "best",
+    "release",
+)
+PAIRS = (
+    ("run_a", "run_b"), ("1", "2"), ("step_1", "step_2"), ("exp", "exp2"), ("global_step1", "other"),
+    ("epoch_0", "epoch_1"), ("seed_0", "seed_1"), ("checkpoint-1", "checkpoint-2"), ("version_0", "version_1"),
+)  # fmt: skip
+EXTRAS = {
+    "README.md": b"# hello\n", ".DS_Store": b"\0\0\0\1Bud1", "train.log": b"step 10 loss 3\n", "notes.txt~": b"x",
+    "events.out.tfevents.1700000000.host.1.0": b"\x18" + bytes(50), ".a.swp": b"b0VIM 8.2", "._x": b"\0\5\x16\7",
+    ".nfs000000000000001200000001": b"x", "core.123": b"\x7fELF" + bytes(60), "empty": b"", "tmp1234.tmp": b"abc",
+    "args.json": b'{"lr": 1}', "slurm-123.out": b"hi\n", "metrics.jsonl": b'{"step": 1}\n', "train.py": b"1\n",
+    "hparams.yaml": b"a: 1\n", "0": b"", "__pycache__/a.cpython-311.pyc": b"x", "wandb/run-1/config.yaml": b"a: 1",
+    "runs/Nov22/events.out.tfevents.1.h.1": b"x", "samples/step_10.png": b"\x89PNG", "lost+found/x": b"",
+}  # fmt: skip
+
+
+class Said(NamedTuple):
+    """What a job is told: the files to load by what they are on the disk, and every path that is named."""
+
+    code: int
+    step: int | None
+    files: tuple[str, ...]
+    inodes: frozenset[int]
+    mtime_ns: int
+    named: frozenset[tuple[str, str]]
+
+
+def ask(root: Path) -> Said:
+    """The answer to ``ckpt plan``; anything but a CkptError is a crash."""
+    try:
+        made = plan(str(root))
+    except CkptError as e:
+        return Said(e.exit_code, None, (), frozenset(), 0, frozenset())
+    assert made.checkpoint is not None
+    paths = [f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+    findings = (*made.warnings, *(f for r in made.rejected for f in r.findings))
+    return Said(
+        0,
+        made.checkpoint.step,
+        tuple(sorted(os.path.relpath(path, root) for path in paths)),
+        inodes(paths),
+        max(os.stat(path).st_mtime_ns for path in paths),
+        frozenset((f.code, os.path.relpath(f.path or root, root)) for f in findings),
+    )
+
+
+def inodes(paths: list[str]) -> frozenset[int]:
+    return frozenset(os.stat(path).st_ino for path in paths)
+
+
+def below(top: Path) -> frozenset[int]:
+    return inodes([str(path) for path in top.rglob("*") if path.is_file()])
+
+
+def home_of(root: Path, said: Said) -> Path | None:
+    """What holds the chosen checkpoint and nothing else: its directory, or its only file."""
+    if len(said.files) == 1:
+        return root / said.files[0]
+    top = Path(os.path.commonpath([root / name for name in said.files]))
+    return top if top != root else None
+
+
+cases = st.sampled_from(CASES)
+
+
+def trained(step: int) -> bytes:
+    """A whole training state, as somebody's own loop saves it."""
+    return small_files.saved({"model": {"w": small_files.tensor(step)}, "optimizer": small_files.adam(step)})
+
+
+@given(cases, st.sampled_from(["state.pt", "other/state.pt", "ours_900.pt", "latest.pth"]))
+@examples(100)
+def test_a_later_training_state_is_never_passed_over_without_a_word(case: Path, name: str) -> None:
+    """Whoever saved it, and wherever: it is chosen, or somebody is asked."""
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = ask(root)
+        assume(before.code == 0 and not (root / name).exists())
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(trained(900))
+        os.utime(root / name, ns=(before.mtime_ns + 10**12,) * 2)
+        after = ask(root)
+        assert after.code or after.files == (name,) or name in {path for _, path in after.named}, after
+
+
+@given(cases, st.sampled_from(sorted(EXTRAS)), st.booleans(), st.booleans())
+@examples(300)
+def test_files_of_other_programs_change_nothing(case: Path, name: str, deep: bool, old: bool) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = ask(root)
+        where = (root / before.files[0]).parent if deep and before.files else root
+        top = where / name.partition("/")[0]
+        assume(not top.exists())
+        times = where.stat()
+        (where / name).parent.mkdir(exist_ok=True, parents=True)
+        (where / name).write_bytes(EXTRAS[name])
+        if old:
+            os.utime(where / name, (1_500_000_000,) * 2)
+        os.utime(where, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert ask(root) == before
+
+
+@given(cases, st.sampled_from(TOPS))
+@examples(150)
+def test_a_run_is_the_same_wherever_it_lies(case: Path, name: str) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        tree = materialise(case, Path(made))
+        before = ask(tree)
+        above = Path(made) / "above"
+        (above / name).parent.mkdir(parents=True)
+        tree.rename(above / name)
+        after = ask(above)
+        assert (after.code, after.inodes) == (before.code, before.inodes)
+
+
+@given(cases, st.sampled_from(NAMES))
+@examples(400)
+def test_a_renamed_checkpoint_is_never_passed_over_without_a_word(case: Path, name: str) -> None:
+    """The same files are planned, or as new ones; else somebody is asked, or it is said what lost."""
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = ask(root)
+        assume(before.code == 0)
+        home = home_of(root, before)
+        assume(home is not None)
+        assert home is not None
+        suffix = home.suffix if home.is_file() else ""
+        to = home.parent / (name.format(home.name.removesuffix(suffix)) + suffix)
+        assume(not to.exists())
+        home.rename(to)
+        after = ask(root)
+        if after.code == 0 and after.inodes != before.inodes and not after.inodes <= below(to):
+            here = {os.path.relpath(path, root) for path in (to, to.parent, *to.rglob("*"))}
+            same_save = after.step is not None and after.step == before.step
+            assert same_save or {path for _, path in after.named - before.named} & here, after
+
+
+@given(cases, st.sampled_from(PAIRS), st.sampled_from([-5000, 0, 5000]))
+@examples(150)
+def test_two_runs_side_by_side_are_never_mixed(case: Path, pair: tuple[str, str], later: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        tree = materialise(case, Path(made))
+        above = Path(made) / "above"
+        for name, seconds in zip(pair, (0, later), strict=True):
+            shutil.copytree(tree, above / name, symlinks=True)
+            for path in (path for path in (above / name).rglob("*") if not path.is_symlink()):
+                times = path.stat()
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + seconds * 10**9))
+        said = ask(above)
+        assert said.code or any(said.inodes <= below(above / name) for name in pair), said.files
+
+
+@given(cases, cases)
+@examples(200)
+def test_two_frameworks_in_one_directory_are_never_mixed(case: Path, other: Path) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root, added = materialise(case, Path(made) / "one"), materialise(other, Path(made) / "other")
+        tops = [{path.name for path in tree.iterdir()} for tree in (root, added)]
+        assume(case.parent.parent != other.parent.parent and not tops[0] & tops[1])
+        mine, its = below(root), below(added)
+        for path in added.iterdir():
+            path.rename(root / path.name)
+        said = ask(root)
+        assert said.code or said.inodes <= mine or said.inodes <= its, said.files
