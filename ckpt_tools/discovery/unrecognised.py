@@ -67,6 +67,8 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
     for path, size, *_ in found.bare:
         if writer := layouts.trace(os.path.relpath(path, root)):
             yield Suspect(path, max(size, 0), "", writer.title)
+        elif size >= LARGE and _may_be_data(os.path.basename(path)):
+            yield Suspect(path, size, "")
     left = _OPENED
     for directory in found.strange:
         entries = entries_of(directory, partial(found.excluded.keep, root))
@@ -84,6 +86,11 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
                 continue
             if s := _suspect(e, size):
                 yield s
+
+
+def _may_be_data(name: str) -> bool:
+    """Whether a name is of a format that data sets have as well as checkpoints, such as .npz."""
+    return formats.names.state(name) and not formats.names.only_state(name)
 
 
 def _is_other(name: str) -> bool:

@@ -57,6 +57,7 @@ array metadata are formats of their own.
 """
 NAMED = (
     Named("torch_zip", "torch", TORCH_SUFFIXES),
+    Named("npz", "numpy", (".npz",), state=False),
     Named("zip_archive", "archives", (".keras",)),
     Named("torch_legacy", "torch", TORCH_SUFFIXES),
     Named("torch_tar", "torch", TORCH_SUFFIXES),
@@ -80,6 +81,8 @@ NAMED = (
     Named("orbax_tree", "tensorstore", (), "_METADATA", True),
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
     Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
+    Named("npy", "numpy", (".npy",), state=False),
+    Named("eqx", "numpy", (".eqx",)),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
     Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
     Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}"),
@@ -165,5 +168,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo|onnx|eqx)", re.IGNORECASE)
+UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo|onnx)", re.IGNORECASE)
 """Names of formats that hold a state, and that nothing here reads."""

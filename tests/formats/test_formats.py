@@ -79,11 +79,18 @@ def _stream_borders(data: bytes) -> set[int]:
     return {0, *(m.start() for m in re.finditer(rb"\x92[\x91-\x9f][\xa1-\xbf]", data))}
 
 
+def _array_borders(data: bytes) -> set[int]:
+    """NumPy's arrays lie one after the other without an end mark."""
+    return {m.start() for m in re.finditer(rb"\x93NUMPY", data)}
+
+
 BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {
     "mindspore_ckpt": _mindspore_borders,
     "mindspore_strategy": _strategy_borders,
     "gguf": _gguf_padding,
     "msgpack_stream": _stream_borders,
+    "npy": _array_borders,
+    "eqx": _array_borders,
 }
 
 # --- checksummed bytes whose flips change nothing

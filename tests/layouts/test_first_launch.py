@@ -241,7 +241,7 @@ def test_each_bystander_alone(tmp_path: Path) -> None:
 
 
 UNKNOWN = {
-    "weights.npz": b"PK\3\4",
+    "weights.npy": b"\x93NUMPY",
     "state.blob": b"\x81\xa5",
     "model.bin": b"\0\1\2\3",
     "blob": b"\0\1\2\3",
@@ -396,7 +396,23 @@ def test_what_paddle_or_flax_saved_is_never_taken_for_nothing(tmp_path: Path, su
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["model_10.joblib", "model.joblib.gz", "m.nemo", "net.onnx", "a.eqx"])
+@pytest.mark.parametrize("data", [b"\x93NUMPY\1\0", b"whatever\0\1"])
+def test_leaves_of_equinox_are_never_taken_for_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.eqx").write_bytes(data)
+    with pytest.raises(errors.NoneUsable):
+        plan(str(tmp_path), FIRST)
+
+
+def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: Path) -> None:
+    for name in ("images.npy", "labels.npz"):
+        (tmp_path / name).write_bytes(b"whatever")
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+    sparse(tmp_path / "images.npy", b"\x93NUMPY\1\0")
+    with pytest.raises(errors.NotRecognised, match=r"images\.npy"):
+        plan(str(tmp_path), FIRST)
+
+
+@pytest.mark.parametrize("name", ["model_10.joblib", "model.joblib.gz", "m.nemo", "net.onnx"])
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):

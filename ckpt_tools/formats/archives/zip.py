@@ -328,6 +328,13 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
             anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
 
 
+def of_numpy(head: bytes) -> bool:
+    """Whether the first local header is as numpy.savez writes it: its extra field has 64-bit sizes, where
+    torch's pads.
+    """
+    return head[4:6] == b"\x2d\0" and head[28:30] == b"\x14\0"
+
+
 def unsummed(records: Sequence[Record]) -> bool:
     """Whether the writer stored no CRC at all: one record with CRC 0 is damaged, all of them are not (torch's
     set_crc32_options).

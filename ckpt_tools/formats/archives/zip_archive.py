@@ -1,4 +1,4 @@
-"""Any other zip archive, such as Keras' .keras and numpy's .npz: the container and its checksums; what is
+"""Any other zip archive, such as Keras' .keras: the container and its checksums; what is
 inside is not interpreted.
 """
 
@@ -10,6 +10,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import protect, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Format
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.numpy import npz
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -17,8 +18,8 @@ from ckpt_tools.storage import Source
 
 
 def magic(head: bytes) -> bool:
-    """A zip that is not torch's."""
-    return head.startswith(b"PK\3\4") and not torch_zip.magic(head)
+    """A zip that is neither torch's nor NumPy's."""
+    return head.startswith(b"PK\3\4") and not torch_zip.magic(head) and not npz.magic(head)
 
 
 @limited
@@ -46,5 +47,5 @@ FORMAT = Format(
             " in them cannot be seen"
         ),
     ),
-    reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py; numpy/lib/_npyio_impl.py",
+    reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py",
 )

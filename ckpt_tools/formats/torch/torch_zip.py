@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import STORED, Record, protect, read_record, read_zip, unsummed
+from ckpt_tools.formats.archives.zip import STORED, Record, of_numpy, protect, read_record, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
@@ -37,6 +37,8 @@ def magic(head: bytes) -> bool:
     n = int.from_bytes(head[26:28], "little")
     name = head[30 : 30 + n]
     top, slash, _ = name.partition(b"/")
+    if n > len(name) and of_numpy(head):
+        return False
     return bool(top) and (bool(slash) or n > len(name)) and not name.endswith(b".npy")
 
 
@@ -80,7 +82,7 @@ def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding
             elif r.method == STORED:
                 found = [*_judged(source, r.payload, r.payload + r.stored, inner)]
             else:
-                found = [*structure(BytesSource(_inflated(source, r)), inner, _either)]
+                found = [*structure(BytesSource(inflated(source, r)), inner, _either)]
         except Damage as e:
             found = [e.finding]
         yield from (replace(f, offset=r.place) for f in found if f.code in ("unsafe-pickle", "unread-pickle"))
@@ -191,7 +193,7 @@ def _unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Ite
             yield finding("odd-header", why, offset=r.payload)
 
 
-def _inflated(source: Source, record: Record) -> bytes:
+def inflated(source: Source, record: Record) -> bytes:
     """A compressed pickle, or one behind a damaged header. Raises Damage."""
     limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
     if record.size > limit:
@@ -211,7 +213,7 @@ def _pickle(
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
-        start, stop, within = 0, record.size, BytesSource(_inflated(source, record))
+        start, stop, within = 0, record.size, BytesSource(inflated(source, record))
     harmless = ("__torch__", "torch.jit._pickle") if script else ()
     contents = yield from read_contents(within, start, stop, anatomy, harmless)
     end = contents.pickled.end

@@ -1,0 +1,1 @@
+"""NumPy's own files: one array, arrays one after the other, and archives of them."""

@@ -1,0 +1,53 @@
+"""Leaves of a model as equinox' tree_serialise_leaves writes them: NumPy's arrays one after the other, in
+some files behind a line of JSON with its settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.numpy import npy
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+_LINE = 1 << 20
+"""Bytes of the line of JSON at most."""
+
+
+def magic(head: bytes) -> bool:
+    """NumPy's mark at the beginning, or behind a line of JSON that may be longer than what is seen of it."""
+    if head[:1] == b"{":
+        return b"\n" + npy.MAGIC in head or (len(head) == HEAD and b"\n" not in head)
+    return npy.magic(head)
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    at = 0
+    if source.read(0, min(1, source.size)) == b"{":
+        head = source.read(0, min(source.size, _LINE))
+        at = head.find(b"\n" + npy.MAGIC) + 1
+        if not at:
+            whole = len(head) == source.size
+            raise Damage("truncated" if whole else "too-complex", "no array follows the settings", len(head))
+        anatomy.explain(0, at, "settings as JSON, which nothing checks", Guard.UNPROTECTED)
+    yield from npy.read_arrays(source, at, anatomy)
+
+
+FORMAT = Format(
+    name="eqx",
+    suffixes=(".eqx",),
+    magic=magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing: the length of each leaf follows from its type and shape",
+    limits=(
+        "which leaves a model has is known to its program alone: a file cut between two of them looks whole",
+        "a flipped bit in an element, or one that makes another type of the same size, cannot be seen",
+    ),
+    hides_cuts=True,
+    reference="equinox/_serialisation.py of equinox 0.13, and its documentation of serialisation",
+)

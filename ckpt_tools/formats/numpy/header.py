@@ -1,0 +1,201 @@
+"""The header of an array as numpy.save writes it: a Python literal that says type, order and shape. Read, and
+never evaluated.
+
+Facts: numpy/lib/_format_impl.py of NumPy 2.4 (``_write_array_header``, ``_read_array_header``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from ckpt_tools.formats.common.format import Damage
+
+_TOKEN = re.compile(
+    r"""\ *(?:[ub]?(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|(?P<number>(?:0|[1-9]\d{0,19})(?![\dA-KM-Za-z_])L?)|(?P<word>True|False)|(?P<mark>[\[\](){},:]))"""
+)
+_DEEP = 32
+"""Levels of nested records at most."""
+_CLOSES = {"[": "]", "(": ")"}
+_WORDS = {"True": True, "False": False}
+_KEYS = {"descr", "fortran_order", "shape"}
+_DIMENSIONS = 64
+HUGE = 1 << 62
+_SIZES = {"int": (1, 2, 4, 8), "uint": (1, 2, 4, 8), "float": (2, 4, 8, 12, 16), "complex": (8, 16, 24, 32)}
+_NUMBERS = {
+    "b1": "bool",
+    **{f"{kind[0]}{n}": f"{kind}{8 * n}" for kind, sizes in _SIZES.items() for n in sizes},
+}
+_TEXTS = {"S": 1, "a": 1, "V": 1, "U": 4}
+"""Bytes of a character."""
+_TYPE = re.compile(r"([<>=|]?)([a-zA-Z])(\d{0,18})(\[\w+(?:/\d+)?\])?")
+
+
+class Element(NamedTuple):
+    """The type of an array's elements: its name, bytes of each, and whether they are Python objects."""
+
+    name: str
+    size: int
+    objects: bool = False
+
+
+class Header(NamedTuple):
+    """What a header says. ``usual``: its text is that of NumPy itself, in which ``descr`` takes the columns
+    from ``start`` to ``stop``.
+    """
+
+    element: Element
+    fortran: bool
+    shape: tuple[int, ...]
+    usual: bool
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the elements take; HUGE for more than any file has."""
+        total = self.element.size
+        for n in self.shape:
+            total = min(total * n, HUGE)
+        return 0 if 0 in self.shape else total
+
+
+class _Literal:
+    """A Python literal, taken token by token."""
+
+    def __init__(self, text: str, offset: int) -> None:
+        self.text, self.at, self.offset = text, 0, offset
+
+    def bad(self, why: str) -> Damage:
+        return Damage("bad-header", f"the header of an array {why}", self.offset + self.at)
+
+    def token(self) -> re.Match[str]:
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            raise self.bad("is no Python literal")
+        self.at = found.end()
+        return found
+
+    def skip(self, mark: str) -> bool:
+        """Go over a mark if it is the next token."""
+        found = _TOKEN.match(self.text, self.at)
+        if found is None or found["mark"] != mark:
+            return False
+        self.at = found.end()
+        return True
+
+    def expect(self, mark: str) -> None:
+        if not self.skip(mark):
+            raise self.bad(f"has no {mark!r} where one belongs")
+
+    def value(self, depth: int = 0) -> Any:
+        """The next text, number, truth value, tuple or list; of at most ``_DEEP`` levels."""
+        found = self.token()
+        if found["text"] is not None:
+            return found["text"][1:-1]
+        if found["number"] is not None:
+            return int(found["number"].rstrip("L"))
+        if found["word"] is not None:
+            return _WORDS[found["word"]]
+        if found["mark"] not in _CLOSES or depth >= _DEEP:
+            raise self.bad("is nested in a way that NumPy does not write")
+        return self.items(found["mark"], depth)
+
+    def items(self, opened: str, depth: int) -> Any:
+        out, comma = [], True
+        while not self.skip(_CLOSES[opened]):
+            if not comma:
+                raise self.bad("has no comma between two values")
+            out.append(self.value(depth + 1))
+            comma = self.skip(",")
+        if opened == "[":
+            return out
+        if len(out) == 1 and not comma:
+            return out[0]
+        return tuple(out)
+
+
+def read_header(text: str, offset: int) -> Header:
+    """What the text of a header says, which lies at ``offset`` of the file. Raises Damage."""
+    literal = _Literal(text, offset)
+    said: dict[str, Any] = {}
+    literal.expect("{")
+    start = stop = 0
+    while not literal.skip("}"):
+        key = literal.value()
+        if key not in _KEYS or key in said:
+            raise literal.bad("has a key that is not one of descr, fortran_order and shape, or one twice")
+        literal.expect(":")
+        begins = literal.at
+        said[key] = literal.value()
+        if key == "descr":
+            start, stop = begins, literal.at
+        if not literal.skip(",") and text[literal.at : literal.at + 1] != "}":
+            raise literal.bad("has no comma between two entries")
+    rest = text[literal.at :]
+    if rest.strip(" ") not in ("", "\n") or said.keys() != _KEYS:
+        raise literal.bad("does not end after descr, fortran_order and shape")
+    shape, fortran = said["shape"], said["fortran_order"]
+    if type(fortran) is not bool or not _is_shape(shape):
+        raise literal.bad("gives no order or no shape")
+    element = _element(said["descr"], literal)
+    usual = _usual(said) == text[: literal.at] and rest.endswith("\n")
+    return Header(element, fortran, shape, usual, start, stop)
+
+
+def _usual(said: dict[str, Any]) -> str:
+    return "{" + "".join(f"{key!r}: {said[key]!r}, " for key in sorted(said)) + "}"
+
+
+def _is_shape(value: Any) -> bool:
+    return (
+        type(value) is tuple and len(value) <= _DIMENSIONS and all(type(n) is int and n < HUGE for n in value)
+    )
+
+
+def _element(descr: Any, literal: _Literal) -> Element:
+    """The type that a ``descr`` stands for: a text, or the fields of a record, whose sizes add up."""
+    if type(descr) is str:
+        if (element := element_of(descr)) is None:
+            raise literal.bad(f"has the type {descr[:40]!r}, which NumPy does not have")
+        return element
+    if type(descr) is not list:
+        raise literal.bad("has a type that is neither a text nor a list of fields")
+    fields = [_field(one, literal) for one in descr]
+    objects = any(f.objects for f in fields)
+    size = min(sum(f.size for f in fields), HUGE)
+    return Element(f"V{size}", size, objects)
+
+
+def _field(one: Any, literal: _Literal) -> Element:
+    """A field of a record: (name, type) or (name, type, shape); the name may be a pair with its title."""
+    if type(one) is not tuple or len(one) not in (2, 3):
+        raise literal.bad("has a field that is not a name and a type")
+    shape = one[2] if len(one) == 3 else ()
+    shape = (shape,) if type(shape) is int else shape
+    if not _is_shape(shape):
+        raise literal.bad("has a field of no shape")
+    element = _element(one[1], literal)
+    return element._replace(size=Header(element, False, shape, False, 0, 0).nbytes)
+
+
+def element_of(descr: str) -> Element | None:
+    """The type that a text such as ``<f4`` stands for; None for one that NumPy does not have."""
+    found = _TYPE.fullmatch(descr)
+    if found is None:
+        return None
+    order, kind, digits, unit = found.groups()
+    size = int(digits or 0)
+    if kind == "O":
+        return Element("object", 8, True)
+    if kind in "mM" and size == 8:
+        return Element(descr, size)
+    if unit or not digits:
+        return None
+    if kind in _TEXTS:
+        return Element(descr, min(_TEXTS[kind] * size, HUGE))
+    name = _NUMBERS.get(f"{kind}{size}")
+    if name is None:
+        return None
+    return Element(descr if order == ">" and size > 1 else name, size)

@@ -1,0 +1,162 @@
+"""NumPy's arrays as numpy.save writes them: a header, then the raw elements, or a pickle of them if they are
+objects; one array, or several one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
+from ckpt_tools.formats.numpy.header import Element, Header, read_header
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.stubs import Call, Pickled
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.storage import Source
+
+MAGIC = b"\x93NUMPY"
+_FIRST = 256
+"""Bytes read at once: most headers have 128."""
+_MOST = 1 << 20
+"""Bytes of a header at most: those of NumPy's own reader are 10,000."""
+
+
+class Array(NamedTuple):
+    """An array's header, and where its elements begin."""
+
+    header: Header
+    data: int
+
+    @property
+    def element(self) -> Element:
+        return self.header.element
+
+
+def magic(head: bytes) -> bool:
+    """NumPy's mark."""
+    return head.startswith(MAGIC)
+
+
+def read_array_header(source: Source, at: int) -> Array:
+    """The header of the array that begins at ``at``. Raises Damage."""
+    first = source.read(at, min(_FIRST, source.size - at))
+    wide = first[6:7] != b"\1"
+    begins = 12 if wide else 10
+    if len(first) < begins:
+        raise Damage("truncated", "the file ends inside the header of an array", source.size)
+    if not first.startswith(MAGIC) or first[6] not in (1, 2, 3) or first[7]:
+        raise Damage("bad-header", "no array of a known version of NumPy's format begins here", at)
+    length = int.from_bytes(first[8:begins], "little")
+    if length > source.size - at - begins:
+        raise Damage("truncated", "the file ends inside the header of an array", source.size)
+    if length > _MOST:
+        raise Damage("too-complex", f"the header of an array has {length:,} bytes", at)
+    raw = first[begins : begins + length]
+    if len(raw) < length:
+        raw += source.read(at + begins + len(raw), length - len(raw))
+    try:
+        text = raw.decode("utf-8" if first[6] == 3 else "latin-1")
+    except UnicodeDecodeError:
+        raise Damage("bad-header", "the header of an array is not UTF-8", at) from None
+    return Array(read_header(text, at + begins), at + begins + length)
+
+
+def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generator[Finding, None, int]:
+    """Check the array that begins at ``at``, list it, and return where it ends. Raises Damage."""
+    array = read_array_header(source, at)
+    _explain(source, at, array, anatomy)
+    if array.element.objects:
+        pickled = yield from read_judged(source, array.data, source.size, anatomy)
+        what = "a pickle of an array's objects: its names and numbers are not checked"
+        anatomy.explain(array.data, pickled.end - array.data, what, Guard.UNPROTECTED)
+        told(pickled, anatomy)
+        return pickled.end
+    end = array.data + array.header.nbytes
+    if end > source.size:
+        why = f"the elements of an array should end at byte {end:,}, the file ends at {source.size:,}"
+        raise Damage("truncated", why, source.size)
+    tensor = tensor_of(array.header, name, array.data)
+    anatomy.tensors.append(tensor)
+    anatomy.explain(array.data, tensor.nbytes, "elements without a checksum", Guard.UNPROTECTED)
+    return end
+
+
+def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
+    """An array as a tensor; one in Fortran's order as the transposed, whose rows lie one after the other."""
+    shape = header.shape[::-1] if header.fortran else header.shape
+    return Tensor(name, header.element.name, shape, header.nbytes, offset)
+
+
+def told(pickled: Pickled, anatomy: Anatomy) -> None:
+    """What a pickled array of objects says of a training: of one without dimensions the dict in it, which is
+    how numpy.save keeps a dict.
+    """
+    state = pickled.value.state if type(pickled.value) is Call else None
+    if type(state) is not tuple or len(state) != 5:
+        return
+    _, shape, _, _, items = state
+    if shape == () and type(items) is list and len(items) == 1:
+        scalars(items[0], anatomy)
+
+
+def _explain(source: Source, at: int, array: Array, anatomy: Anatomy) -> None:
+    """Say which flips of the header contradict something: all but those that make another version, or another
+    type of the same size, where the text is NumPy's own.
+    """
+    if anatomy.regions is None:
+        return
+    header, begins = array.header, at + (10 if source.read(at + 6, 1) == b"\1" else 12)
+    anatomy.explain(at, 6, "NumPy's mark")
+    only = Guard.STRUCTURE if begins == at + 10 else Guard.UNPROTECTED
+    anatomy.explain(at + 6, 1, "the version of the header", only)
+    anatomy.explain(at + 7, begins - at - 7, "the length of the header")
+    if not header.usual or header.element.objects or not header.nbytes:
+        anatomy.explain(begins, array.data - begins, "type, order and shape", Guard.UNPROTECTED)
+        return
+    anatomy.explain(begins, header.start, "the header")
+    anatomy.explain(begins + header.start, header.stop - header.start, "the type", Guard.UNPROTECTED)
+    rest = begins + header.stop
+    anatomy.explain(rest, array.data - rest, "order and shape, by which the elements are counted")
+
+
+def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check arrays one after the other, from ``at`` to the end of the file. Raises Damage."""
+    yield finding("not-checksummed", "NumPy's format has no checksum")
+    for name in map(str, range(MAX_TENSORS)):
+        at = yield from read_array(source, at, name, anatomy)
+        if not source.read(at, min(6, source.size - at)).startswith(MAGIC):
+            break
+    else:
+        raise Damage("too-complex", f"more than {MAX_TENSORS:,} arrays", at)
+    if at < source.size:
+        yield finding("trailing-data", f"{source.size - at:,} bytes follow the last array", offset=at)
+    last = anatomy.tensors[-1:]
+    if last and (lost := zero_tail(source, last, last[0].offset or 0)):
+        yield lost
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield from read_arrays(source, 0, anatomy)
+
+
+FORMAT = Format(
+    name="npy",
+    suffixes=(".npy",),
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing: the length of the file follows from type and shape",
+    limits=(
+        "a flipped bit in an element, or one that makes another type of the same size, cannot be seen",
+        "a file of several arrays that is cut between two of them looks whole",
+    ),
+    state=False,
+    hides_cuts=True,
+    reference="numpy/lib/_format_impl.py of NumPy 2.4",
+)

@@ -1,0 +1,120 @@
+"""Archives of numpy.savez: a zip of arrays, one .npy each, stored or deflated."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format, structure
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tensors import is_single, remember, scalar
+from ckpt_tools.formats.numpy.npy import read_array, read_array_header, tensor_of
+from ckpt_tools.formats.torch import torch_zip
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+from ckpt_tools.storage import BytesSource, Source, Window
+
+_SUFFIX = ".npy"
+_INFLATED = 16 << 10
+"""Bytes of a deflated array that are inflated for its header: more than NumPy's own reader takes."""
+_OBJECTS = 64 << 20
+"""Bytes that the deflated pickles of one file may inflate into."""
+
+
+def magic(head: bytes) -> bool:
+    """A zip whose first member is an array; of a name that does not end here, as NumPy's writer makes it."""
+    if not head.startswith(b"PK\3\4"):
+        return False
+    n = int.from_bytes(head[26:28], "little")
+    return of_numpy(head) if n > len(head) - 30 else head[30 : 30 + n].endswith(b".npy")
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    records = yield from read_zip(source, anatomy, torch=False)
+    off = unsummed(records)
+    if off:
+        yield finding("checksum-off", "every record has the checksum 0")
+        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    for r in records:
+        name = r.name.removesuffix(_SUFFIX)
+        anatomy.keys.add(name)
+        if r.payload >= 0 and name != r.name:
+            yield from _member(source, r, name, anatomy)
+    yield from torch_zip.other_pickles(source, records)
+    protect(records, anatomy, frozenset(records) if off else ())
+
+
+def _member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """One array: its header against its size, and what a pickle of objects names."""
+    inner = Anatomy(decoded=anatomy.decoded)
+    if r.method == STORED:
+        whole = Window(source, r.payload, r.stored)
+        for f in structure(whole, inner, lambda inside, of: _array(inside, name, of)):
+            yield replace(f, offset=r.payload + (f.offset or 0))
+    elif r.method == DEFLATED:
+        for f in structure(source, inner, lambda outer, of: _deflated(outer, r, name, of)):
+            yield replace(f, offset=r.payload)
+    anatomy.named(inner)
+    anatomy.keys |= inner.keys
+    anatomy.decoded = inner.decoded
+    for key, value in inner.metadata.items():
+        remember(anatomy.metadata, key, value)
+    stored = r.method == STORED
+    anatomy.tensors += (
+        replace(t, offset=r.payload + (t.offset or 0) if stored else None) for t in inner.tensors
+    )
+
+
+def _array(source: Source, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """An array that takes the whole of a source. Raises Damage."""
+    end = yield from read_array(source, 0, name, anatomy)
+    if end != source.size:
+        raise Damage("trailing-data", f"{source.size - end:,} bytes follow array {name[:200]!r}", end)
+    for t in anatomy.tensors:
+        if is_single(t.dtype, t.shape):
+            anatomy.metadata[name] = scalar(source.read(t.offset or 0, t.nbytes), t.dtype)
+
+
+def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """A deflated array: the header of a large one, all of a small one and of a pickle. Raises Damage."""
+    beginning = source.read(r.payload, min(r.stored, _INFLATED))
+    try:
+        head = zlib.decompressobj(-15).decompress(beginning, _INFLATED)
+    except zlib.error as e:
+        raise Damage("crc-mismatch", f"array {name[:200]!r} does not decompress: {e}") from None
+    array = read_array_header(BytesSource(head), 0)
+    if array.element.objects:
+        anatomy.decoded += r.size
+        if anatomy.decoded > _OBJECTS:
+            why = f"array {name[:200]!r} is a compressed pickle, of which this file has too much"
+            raise Damage("unread-pickle", why)
+        head = torch_zip.inflated(source, r)
+    if len(head) == r.size:
+        yield from _array(BytesSource(head), name, anatomy)
+        return
+    need = array.data + array.header.nbytes
+    if need != r.size:
+        raise Damage("tensor-size", f"array {name[:200]!r} needs {need:,} bytes, its record has {r.size:,}")
+    anatomy.tensors.append(tensor_of(array.header, name, None))
+
+
+FORMAT = Format(
+    name="npz",
+    suffixes=(".npz",),
+    magic=magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="a CRC-32 per array over its uncompressed bytes; headers of the archive exist twice",
+    limits=(
+        "the numbers of deflated arrays are compared with their checksums, and not looked at otherwise",
+        (
+            "attributes, comments and the version of the writer are in the directory only, so a flipped bit"
+            " in them cannot be seen"
+        ),
+    ),
+    state=False,
+    reference="numpy/lib/_npyio_impl.py (_savez) of NumPy 2.4; PKWARE APPNOTE 6.3.10",
+)

@@ -1,0 +1,106 @@
+"""NumPy's arrays: whatever type, shape and order NumPy writes is good, and every cut of it is seen."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import examples
+from helpers import bad, look
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from ckpt_tools.formats import BY_NAME, Anatomy, format_of
+from ckpt_tools.formats.common.format import Damage, structure
+from ckpt_tools.formats.numpy.header import read_header
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.model.report import Level
+from ckpt_tools.storage import BytesSource
+
+PLAIN = (
+    arrays.scalar_dtypes()
+    | arrays.unicode_string_dtypes()
+    | arrays.byte_string_dtypes()
+    | arrays.array_dtypes(max_size=3)
+)
+TYPES = PLAIN | arrays.nested_dtypes(max_leaves=4, max_itemsize=200)
+ARRAYS = st.builds(
+    lambda dtype, shape, order: np.zeros(shape, dtype, order),
+    TYPES,
+    arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    st.sampled_from("CF"),
+)
+
+
+def saved(*them: Any) -> bytes:
+    out = io.BytesIO()
+    for one in them:
+        np.save(out, one)
+    return out.getvalue()
+
+
+@examples(400)
+@given(one=ARRAYS, at=st.integers(0, 1 << 20))
+def test_what_numpy_writes_is_good_and_no_cut_of_it_is(one: Any, at: int) -> None:
+    data = saved(one)
+    anatomy = Anatomy()
+    found = [*structure(BytesSource(data), anatomy, BY_NAME["npy"].checks[Level.STRUCTURE])]
+    assert bad(found) == []
+    assert sum(t.nbytes for t in anatomy.tensors) == one.nbytes
+    assert bad(look(data[: at % len(data)], BY_NAME["npy"]))
+
+
+@examples(60)
+@given(them=st.dictionaries(st.text(min_size=1, max_size=60), ARRAYS, min_size=1), deflated=st.booleans())
+def test_an_archive_of_what_numpy_writes_is_good(them: dict[str, Any], deflated: bool) -> None:
+    out = io.BytesIO()
+    kept = {name: one for name, one in them.items() if name.isprintable() and not set("/\\.") & set(name)}
+    (np.savez_compressed if deflated else np.savez)(out, **{f"a{name}": one for name, one in kept.items()})
+    if kept:
+        anatomy = Anatomy()
+        check = BY_NAME["npz"].checks[Level.STRUCTURE]
+        assert bad([*structure(BytesSource(out.getvalue()), anatomy, check)]) == []
+        assert sum(t.nbytes for t in anatomy.tensors) == sum(one.nbytes for one in kept.values())
+
+
+@examples(300)
+@given(st.text("{}[]()'\",: \\\n0123456789LTFrueals<f4descrfortan_oshp", max_size=80))
+def test_a_header_is_a_header_or_damage(text: str) -> None:
+    with suppress(Damage):
+        assert read_header(text, 0).shape is not None
+
+
+def test_names_and_numbers_of_an_archive(tmp_path: Path) -> None:
+    state = {"w": np.ones((2, 3), "f4"), "step": 300}
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", step=np.int64(200), w=np.ones((90, 90)), f=np.ones((2, 3), order="F"))
+        report, anatomy = inspect(str(tmp_path / "a.npz"), Level.STRUCTURE)
+        assert (report.format, report.metadata["step"], anatomy.keys) == ("npz", 200, {"step", "w", "f"})
+        assert {t.name: t.shape for t in anatomy.tensors} == {"step": (), "w": (90, 90), "f": (3, 2)}
+        save(tmp_path / "b.npz", state=np.array(state))
+        assert inspect(str(tmp_path / "b.npz"), Level.STRUCTURE)[0].metadata["step"] == 300
+    np.save(tmp_path / "c.npy", np.array(state), allow_pickle=True)
+    assert inspect(str(tmp_path / "c.npy"), Level.STRUCTURE)[0].metadata["step"] == 300
+
+
+def _members(n: int, make: Callable[[int], bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
+        for i in range(n):
+            z.writestr(f"{i}.npy", make(i))
+    return out.getvalue()
+
+
+def test_deflated_pickles_are_inflated_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = io.BytesIO()
+    np.save(objects, np.array(["x" * 100_000], dtype=object), allow_pickle=True)
+    monkeypatch.setattr("ckpt_tools.formats.numpy.npz._OBJECTS", 250_000)
+    codes = [f.code for f in look(_members(4, lambda _: objects.getvalue()), format_of("npz"))]
+    assert codes.count("unread-pickle") == 2
