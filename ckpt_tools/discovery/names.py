@@ -49,6 +49,10 @@ class _Settling:
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
+        claimed = {place.home for place in sure}
+        generic = [file.place for file in files if file.place.piece.generic]
+        self._generic = {place.home for place in generic} - claimed
+        sure += [place for place in generic if place.home in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}
         self._claimed = {place.home for place in sure if place.home}
@@ -85,6 +89,8 @@ class _Settling:
             return place.base not in self.explained
         if place.piece.described:
             return (place.layout.name, place.home) in self._homes
+        if place.piece.generic:
+            return place.home in self._generic
         if not place.piece.companion:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N

@@ -40,6 +40,7 @@ ORDER = (
     "keras",
     "gguf",
     "safetensors_set",
+    "rank_files",  # names that training loops of one's own give
     "mindspore",  # its flat and callable names match almost any .ckpt
     "files",
 )

@@ -38,7 +38,7 @@ LAYOUT = Layout(
     title="DLRover flash checkpoint",
     pieces=(
         *(
-            Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True)
+            Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True, generic=True)
             for home, mark in _HOMES
         ),
         *(

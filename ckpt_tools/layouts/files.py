@@ -5,7 +5,7 @@ what somebody's own training loop saves, told apart by names and by what is in t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -241,18 +241,27 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     """A file that was saved at the step or epoch of another file, as the names tell;
     two files of one checkpoint that were saved at two steps.
     """
+    yield from told_otherwise(parts, _named)
+    yield from _torn(
+        [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
+    )
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+
+
+def told_otherwise(
+    parts: Sequence[tuple[Part, Report]], named_by: Callable[[Part], Steps]
+) -> Iterator[tuple[str, Finding]]:
+    """Files that tell another step or epoch than their name, which is ``named_by`` whoever asks: damage where
+    it is that of another file.
+    """
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
-        rows = [(p, _named(p)[at], numbers(r.metadata, keys)) for p, r in parts]
+        rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
         names = {named for _, named, _ in rows}
         for p, named, told in rows:
             if named is not None and told and all(abs(named - n) > 1 for n in told):
                 severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
                 text = f"the name says {code[:-9]} {named}, the file {told[0]}"
                 yield p.path, finding(code, text, severity=severity)
-    yield from _torn(
-        [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
-    )
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
 def _placed_part(p: Part) -> bool:

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 import pytest
 import run_helpers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_files import saved, tensor
 
+from ckpt_tools.api import plan
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.formats import BY_NAME as FORMATS
-from ckpt_tools.layouts import use, user
+from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts.guess import guess, looks_like, toml
+from ckpt_tools.model.selection import Selection
 
 if sys.version_info >= (3, 11):
     import tomllib as toml_parser
@@ -97,6 +99,47 @@ def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved
         assert told == truth.when
     assert len(saves) == len({row[:2] for row in saves}) == len({row[2:] for row in saves})
     assert len(whose) == len({row[0] for row in whose}) == len({row[1:] for row in whose})
+
+
+@settings(max_examples=15)
+@given(trees(), st.data())
+def test_the_plan_takes_the_newest_whole_save(made: dict[str, Made], data: st.DataObject) -> None:
+    """Of each run, by the table that was printed; a save that lacks a file that the others have is none."""
+    with tempfile.TemporaryDirectory() as root:
+        saves: dict[str, dict[tuple[int, ...], list[str]]] = {}
+        for path, truth in made.items():
+            saves.setdefault(truth.run, {}).setdefault(truth.when, []).append(path)
+        saves = {run: rising(of_run) for run, of_run in saves.items()}
+        for of_run in saves.values():
+            for n, when in enumerate(sorted(of_run)):
+                for i, name in enumerate(of_run[when]):
+                    (Path(root) / name).parent.mkdir(parents=True, exist_ok=True)
+                    (Path(root) / name).write_bytes(saved({"w": tensor(n, i)}))
+                    os.utime(Path(root) / name, (1_700_000_000 + 600 * n,) * 2)
+        layouts = user.load(toml_parser.loads(toml(guess(list(made))))["layout"], tuple(FORMATS))
+        for run, of_run in saves.items():
+            *older, newest = sorted(of_run)
+            assert planned(root, run, layouts) == (newest, sorted(of_run[newest]))
+            if older and len(of_run[newest]) > 1:
+                (Path(root) / data.draw(st.sampled_from(of_run[newest]))).unlink()
+                assert planned(root, run, layouts) == (older[-1], sorted(of_run[older[-1]]))
+
+
+def rising(saves: dict[tuple[int, ...], list[str]]) -> dict[tuple[int, ...], list[str]]:
+    """Those in which every number grows, as it does in training."""
+    kept = [min(saves)]
+    kept += [when for when in sorted(saves) if all(a > b for a, b in zip(when, kept[-1], strict=True))][:1]
+    return {when: saves[when] for when in kept}
+
+
+def planned(root: str, run: str, layouts: Layouts) -> tuple[tuple[int, ...], list[str]]:
+    """The numbers of the save that a run resumes from, and its files."""
+    made = plan(str(Path(root) / run), Selection(layouts=layouts))
+    chosen = made.checkpoint
+    assert chosen is not None
+    files = [f.path for r in made.ranks for f in r.files] + [f.path for f in made.shared]
+    numbers = tuple(n for n in (chosen.epoch, chosen.step) if n is not None)
+    return numbers, sorted(os.path.relpath(path, root) for path in files)
 
 
 # --- what each name is taken for

@@ -46,7 +46,7 @@ def step_in_path(
     above = path
     while len(above) > len(root):
         above, _, name = above.rpartition("/")
-        told = {int(m["step"]) for pattern in steps if (m := pattern.fullmatch(name))}
+        told = {int(m["step"]) for pattern in steps if (m := pattern.fullmatch(name)) and m["step"]}
         if len(told) == 1 and (above in stepped or not any(pattern.fullmatch(name) for pattern in numbers)):
             return told.pop()
     return None

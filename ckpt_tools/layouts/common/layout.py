@@ -133,6 +133,7 @@ class Piece(Template):
     nothing else explains its directory.
     A ``companion`` is such a piece only beside other pieces of its layout: in its own directory, or in a
     sibling where no other layout claims its own; one from ``inside`` only in its own directory.
+    A ``generic`` name is such a piece only in a directory in which no other layout has a file.
     ``unfinished``: the name is that of a save under way.
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
@@ -164,6 +165,7 @@ class Piece(Template):
     proof: str = ""
     companion: bool = False
     inside: bool = False
+    generic: bool = False
     described: bool = False
     unfinished: bool = False
     mark: bool = False

@@ -67,7 +67,7 @@ class Place:
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.sure = not (piece.weak or piece.companion or piece.described)
+        self.sure = not (piece.weak or piece.companion or piece.described or piece.generic)
         self.rank = _number(fields, "rank")
         self.generation = _number(fields, "generation")
         self.step = _number(fields, "step")

@@ -1,0 +1,123 @@
+"""Files of ranks under names that training loops give: which checkpoint is planned, over random names and over
+all trees of named frameworks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from fixture_trees import CASES, materialise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_files import saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+
+HOMES = (
+    "step_{}",
+    "step-{}",
+    "step{:07d}",
+    "global_step_{}",
+    "iter_{:07d}",
+    "ckpt-{}",
+    "run-1/step={}",
+    "epoch_{}",
+)
+RANKS = ("rank_{}", "rank{}", "rank-{:05d}", "rank_{}_of_{}")
+FORMS = ("{role}_{rank}", "{rank}_{role}", "{role}.{rank}", "{rank}/{role}")
+ROLES = ("model", "optim", "rng", "trainer_state")
+
+
+class Made(NamedTuple):
+    """The files of each save, oldest first, and the directory of the newest."""
+
+    saves: tuple[tuple[str, ...], ...]
+    newest: str
+    older: str
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Made:
+    home = draw(st.sampled_from(HOMES))
+    rank, world = draw(st.sampled_from(RANKS)), draw(st.integers(2, 4))
+    end = draw(st.sampled_from((".pt", ".pth", ".bin", ".ckpt")))
+    roles = ("model", *sorted(draw(st.sets(st.sampled_from(ROLES[1:])))))
+    alone = len(roles) == 1 and draw(st.booleans())
+    form = "{rank}" if alone else draw(st.sampled_from(FORMS))
+    homes = [home.format(n) for n in (10, 20, 30)]
+    saves = tuple(
+        tuple(
+            f"{at}/{form.format(role=role, rank=rank.format(r, world))}{end}"
+            for r, role in itertools.product(range(world), roles)
+        )
+        for at in homes
+    )
+    return Made(saves, homes[-1], homes[-2])
+
+
+def write(root: Path, made: Made) -> None:
+    for n, save in enumerate(made.saves):
+        for i, name in enumerate(save):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(saved({"w": tensor(n, i)}))
+            os.utime(root / name, (1_700_000_000 + 600 * n,) * 2)
+
+
+@settings(max_examples=40)
+@given(trees(), st.data())
+def test_the_newest_save_that_has_a_file_of_every_rank(made: Made, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        write(root, made)
+        whole = plan(str(root))
+        assert whole.checkpoint is not None and whole.checkpoint.path == f"{root}/{made.newest}"
+        assert sorted(f.path for r in whole.ranks for f in r.files) == sorted(
+            f"{root}/{path}" for path in made.saves[-1]
+        )
+        (root / data.draw(st.sampled_from(made.saves[-1]))).unlink()
+        older = plan(str(root))
+        assert older.checkpoint is not None and older.checkpoint.path == f"{root}/{made.older}"
+        assert {f.code for r in older.rejected for f in r.findings} <= {"missing-rank", "missing-part"}
+
+
+def test_one_save_alone_has_no_gap_in_its_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1, 3):
+        path = tmp_path / f"step_10/rank_{rank}.pt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({"w": tensor(rank)}))
+    with pytest.raises(CkptError) as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code == 4 and "missing-rank" in str(caught.value)
+
+
+NAMED = [case for case in CASES if case.parent.parent.name != "rank-files"]
+
+
+@pytest.mark.parametrize("case", NAMED, ids=lambda case: "/".join(case.parts[-3:-1]))
+def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
+    case: Path, tmp_path: Path
+) -> None:
+    root = materialise(case, tmp_path)
+    try:
+        before = plan(str(root))
+    except CkptError:
+        pytest.skip("no plan without a question")
+    assert before.checkpoint is not None
+    home = before.checkpoint.parts[0].home
+    if not home or before.checkpoint.layout in ("dlrover", "files"):
+        return  # DLRover's own names; files of no framework
+    path = Path(home) / "rank_0.pt"
+    path.write_bytes(saved({"w": tensor(7)}))
+    os.utime(path, ns=(before.checkpoint.mtime_ns,) * 2)
+    after = plan(str(root))
+    assert after.checkpoint is not None
+    assert (after.checkpoint.path, after.checkpoint.layout) == (
+        before.checkpoint.path,
+        before.checkpoint.layout,
+    )
