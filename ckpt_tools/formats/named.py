@@ -63,7 +63,13 @@ NAMED = (
     Named("torch_tar", "torch", TORCH_SUFFIXES),
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
-    Named("pickle_plain", "pickles", (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates")),
+    Named("paddle_dist", "paddle", (), r"\d+\.metadata", True),
+    Named(
+        "pickle_plain",
+        "pickles",
+        (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema"),
+        r"\d+_\d+\.distcp",
+    ),
     Named("safetensors", "safetensors", (".safetensors",)),
     Named(
         "safetensors_index",

@@ -33,6 +33,7 @@ ORDER = (
     "fairseq",
     "mmengine",
     "detectron2",
+    "paddle_dist",
     "dcp",
     "dcp_hf",
     "orbax",

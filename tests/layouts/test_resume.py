@@ -35,6 +35,7 @@ OURS_ALONE = {
     "zip_archive",
     "mindspore_ckpt",
     "mindspore_strategy",
+    "paddle_dist",
 }
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
 STEPS = ("iteration", "global_step", "global_steps", "step", "steps")

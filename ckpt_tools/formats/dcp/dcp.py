@@ -43,6 +43,9 @@ from ckpt_tools.storage import Source
 _MODULES = (b"torch.distributed.checkpoint.metadata", b"torch.distributed._shard.checkpoint.metadata")
 _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
 
+_PADDLE = re.compile(r"\d+_(\d+)\.distcp")
+"""Data files of paddle.distributed: a pickle each, described by the metadata of the same save."""
+
 
 def _magic(head: bytes) -> bool:
     """A pickle of protocol 2 to 5 whose first name is that of the Metadata class."""
@@ -57,6 +60,8 @@ def _index_of(name: str) -> tuple[str, ...]:
     """A data file needs ``.metadata``, or that of its rank when it was saved without collectives."""
     if not name.endswith(".distcp"):
         return ()
+    if m := _PADDLE.fullmatch(name):
+        return (f"{m[1]}.metadata",)
     m = _DATA.fullmatch(name)
     return (".metadata", f"__{m[1]}.metadata") if m else (".metadata",)
 

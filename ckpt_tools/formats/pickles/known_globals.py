@@ -2,7 +2,7 @@
 they are called with.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
-Transformers, Accelerate, Lightning, MMEngine, OmegaConf and numpy.
+Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle and numpy.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
 """
@@ -238,6 +238,11 @@ _MMENGINE = words("mmengine.logging.history_buffer.", "HistoryBuffer") | words(
     "mmengine.logging.history_buffer.HistoryBuffer.", "min max current mean"
 )
 """Logged values as arrays, and the statistics that are taken of them, which are named and not called."""
+_PADDLE = frozenset(
+    f"paddle.distributed.{package}.metadata.{name}"
+    for package in ("flex_checkpoint.dcp", "checkpoint")
+    for name in ("Metadata", "LocalTensorMetadata", "LocalTensorIndex")
+)
 EXACT: frozenset[str] = (
     _STDLIB
     | _NUMPY
@@ -249,6 +254,7 @@ EXACT: frozenset[str] = (
     | _LIGHTNING
     | _MMENGINE
     | _OMEGACONF
+    | _PADDLE
     | words("tokenizers.", "AddedToken Tokenizer")
 )
 _ENUMERATIONS: frozenset[str] = (

@@ -15,6 +15,7 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.pickles.stubs import (
     Call,
     Dict,
+    Filled,
     Global,
     Key,
     Long,
@@ -87,9 +88,11 @@ class Machine:
         "calls",
         "data",
         "far",
+        "filled",
         "first",
         "frame",
         "holes",
+        "last",
         "left",
         "memo",
         "metastack",
@@ -130,6 +133,8 @@ class Machine:
         self.calls: list[Call] = []
         self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
         self.twice: list[tuple[str, int]] = []
+        self.last = (b"", 0, 0)  # the bytes read last, and where in the file
+        self.filled: list[Filled] = []
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901, PLR0912, PLR0915 - a branch for each frequent opcode: a call would take three times as long
         """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and
@@ -221,7 +226,15 @@ class Machine:
         """Let go of all that was made: an exception keeps this machine as long as somebody keeps the
         exception.
         """
-        for made in (self.stack, self.metastack, self.memo, self.far, self.persistents, self.calls):
+        for made in (
+            self.stack,
+            self.metastack,
+            self.memo,
+            self.far,
+            self.persistents,
+            self.calls,
+            self.filled,
+        ):
             made.clear()
 
     def put(self, i: int, value: Any) -> None:
@@ -249,9 +262,8 @@ class Machine:
             raise self.bad(f"there is no opcode 0x{op:02x}")
         if self.metastack or len(self.stack) != 1 or self.frame not in (-1, self.pos):
             raise self.bad("it stops before its end")
-        return Pickled(
-            self.stack[0], self.base + self.pos - self.first, self.persistents, self.calls, self.twice
-        )
+        end = self.base + self.pos - self.first
+        return Pickled(self.stack[0], end, self.persistents, self.calls, self.twice, self.filled)
 
     def complex(self) -> Damage:
         why = (
@@ -275,13 +287,11 @@ class Machine:
 
     def binary(self, n: int) -> bytes:
         """The next ``n`` bytes; of very many only the first."""
-        if n <= LONG:
-            self.charge(n // 32 + 2)
-            return self.take(n)
-        self.charge(BEGINNING // 32 + 2)
-        at = self.pos
-        out = Long(self.take(BEGINNING))
+        at, kept = self.pos, n if n <= LONG else BEGINNING
+        self.charge(kept // 32 + 2)
+        out = self.take(kept) if n <= LONG else Long(self.take(kept))
         self.pos = at + n
+        self.last = (out, self.base + at, n)
         return out
 
     def made(self, n: int, value: Any) -> Any:
@@ -481,6 +491,9 @@ class Machine:
             raise self.bad("it gives a state to a plain value")
         if type(target) is Call:
             self.touched(target)
+            if type(state) is tuple and state and state[-1] is self.last[0]:
+                self.charge(2)
+                self.filled.append(Filled(target, *self.last[1:]))
         target.state = state
 
     def proto(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
@@ -52,6 +53,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     )
     scalars(pickled.value, anatomy)
     yield from tensors(pickled, {}, anatomy)
+    yield from arrays(pickled, anatomy)
     if pickled.end < source.size:
         yield finding(
             "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
@@ -60,7 +62,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 FORMAT = Format(
     name="pickle_plain",
-    suffixes=(".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates"),  # the latter are of paddle.save
+    suffixes=(".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema"),  # after .pkl: paddle.save
+    names=r"\d+_\d+\.distcp",  # paddle.distributed's; torch's begin with two underlines
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

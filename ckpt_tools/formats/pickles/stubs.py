@@ -123,9 +123,17 @@ class NeedMore(Damage):
         self.upto = upto
 
 
+class Filled(NamedTuple):
+    """An object that was given bytes, as an array is given its elements, and where in the file they lie."""
+
+    call: Call
+    offset: int
+    nbytes: int
+
+
 class Pickled(NamedTuple):
-    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents`` and ``calls`` list
-    every such stub made.
+    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents``, ``calls`` and
+    ``filled`` list every such stub made.
     """
 
     value: Any
@@ -134,3 +142,4 @@ class Pickled(NamedTuple):
     calls: list[Call]
     twice: Sequence[tuple[str, int]] = ()
     """Keys that one dict was given twice, with the offset of the second time: the first few."""
+    filled: Sequence[Filled] = ()

@@ -1,0 +1,1 @@
+"""What PaddlePaddle writes that is no plain pickle."""

@@ -1,0 +1,206 @@
+"""PaddlePaddle's distributed checkpoints: ``<id>.metadata``, a pickle that says which piece of which tensor
+each ``<rank>_<id>.distcp`` beside it holds.
+
+Facts: paddle/distributed/flex_checkpoint/dcp/{metadata,save_state_dict,load_state_dict}.py of Paddle 3.3;
+until 3.1 they lay in distributed/checkpoint, and the metadata had neither global_shape nor flattened ranges.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.dcp.metadata import ints
+from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.stubs import Call, Global
+from ckpt_tools.formats.torch.names import text
+from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.storage import Source
+
+_MODULES = (
+    "paddle.distributed.flex_checkpoint.dcp.metadata",
+    "paddle.distributed.checkpoint.metadata",  # until 3.1
+)
+_STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""Types that numpy does not have, and what paddle.save writes for them."""
+
+
+class Piece(NamedTuple):
+    """One piece of a tensor: its place in the whole, what its file holds of it, and where that is said.
+
+    ``flat`` pieces are a range of the elements of their box, so boxes of several may be the same.
+    """
+
+    box: Box
+    dtype: str
+    shape: tuple[int, ...]
+    flat: bool
+    whole: tuple[int, ...] | None
+    at: int
+
+
+def _magic(head: bytes) -> bool:
+    """A pickle whose first name is that of the module of Paddle's Metadata."""
+    return head[:1] == b"\x80" and any(2 < head.find(m.encode()) < 16 for m in _MODULES)
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    why = "Paddle's metadata has no checksum: it is checked against itself and against the files beside it"
+    yield finding("not-checksummed", why)
+    pickled = yield from read_judged(source, 0, source.size, anatomy, whole=True)
+    what = "metadata: its pieces are compared with the files, not its names"
+    anatomy.explain(0, pickled.end, what, Guard.UNPROTECTED)
+    if pickled.end < source.size:
+        why = f"{source.size - pickled.end:,} bytes follow the pickle"
+        yield finding("trailing-data", why, offset=pickled.end)
+    root = _state(pickled.value, "Metadata")
+    pieces = yield from _pieces(root.get("state_dict_metadata"))
+    for key, held in pieces.items():
+        yield from _tiles(key, list(held.values()), anatomy)
+    yield from _files(root.get("storage_metadata"), pieces, anatomy)
+
+
+def _state(value: Any, name: str) -> dict[Any, Any]:
+    """The attributes of one of Paddle's own objects. Raises Damage."""
+    if (
+        type(value) is not Call
+        or value.func not in {Global(m, name) for m in _MODULES}
+        or not isinstance(value.state, dict)
+    ):
+        raise Damage("bad-header", f"there is something else than a {name}", getattr(value, "offset", None))
+    return value.state
+
+
+def _pieces(values: Any) -> Generator[Finding, None, dict[str, dict[tuple[object, ...], Piece]]]:
+    """``state_dict_metadata``: the pieces of each tensor, each under what ``storage_metadata`` calls it; what
+    is damaged is reported and left out.
+    """
+    if not isinstance(values, dict):
+        raise Damage("bad-header", "state_dict_metadata is no dict", 0)
+    out: dict[str, dict[tuple[object, ...], Piece]] = {}
+    for key, held in values.items():
+        if type(key) is not str or type(held) is not list:
+            yield finding("bad-header", "state_dict_metadata names no list of pieces")
+            continue
+        of = out[key] = {}
+        for value in held:
+            try:
+                s = _state(value, "LocalTensorMetadata")
+                of[_place(s, value.offset)] = _piece(s, value.offset)
+            except Damage as e:
+                yield e.finding
+    return out
+
+
+def _place(s: Mapping[Any, Any], at: int) -> tuple[object, ...]:
+    """What tells one piece of a tensor from another. Raises Damage."""
+    flat = s.get("flattened_range")
+    start = ints(s.get("global_offset"), "global_offset", at)
+    return start, None if flat is None else ints(flat, "flattened_range", at)
+
+
+def _piece(s: Mapping[Any, Any], at: int) -> Piece:
+    start, shape = (ints(s.get(k), k, at) for k in ("global_offset", "local_shape"))
+    whole, flat, dtype = s.get("global_shape"), s.get("flattened_range"), s.get("dtype", "")
+    if len(start) != len(shape) or type(dtype) is not str:
+        raise Damage("bad-header", "a piece has offsets of another number of dimensions, or no type", at)
+    if whole is not None and len(ints(whole, "global_shape", at)) != len(shape):
+        raise Damage("bad-header", "a piece has another number of dimensions than its tensor", at)
+    if flat is not None and not (len(flat) == 2 and flat[0] <= flat[1]):
+        raise Damage("bad-header", "the range of a flattened piece is none", at)
+    box = Box(start, tuple(o + n for o, n in zip(start, shape, strict=True)))
+    held = shape if flat is None else (flat[1] - flat[0],)
+    return Piece(box, dtype, held, flat is not None, None if whole is None else tuple(whole), at)
+
+
+def _tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]:
+    """The pieces of a tensor must fill it: what no file holds stays as the model was made."""
+    shown = repr(key[:200])
+    if not pieces or len({(p.dtype, p.whole, len(p.box.start)) for p in pieces}) > 1:
+        yield finding("bad-header", f"{shown} has no pieces, or of several types or shapes")
+        return
+    first = pieces[0]
+    shape = first.whole or tuple(map(max, zip(*(p.box.stop for p in pieces), strict=True)))
+    anatomy.keys.add(key)
+    if first.dtype and first.dtype not in ITEMSIZE:
+        yield finding("unknown-dtype", f"{shown} has the type {first.dtype[:80]!r}", offset=first.at)
+    bad = None if any(p.flat for p in pieces) else untiled(shape, [p.box for p in pieces])
+    if bad is not None and bad.kind != "complex":
+        why = f"the pieces of {shown} do not fill its shape {list(shape)} exactly"
+        yield finding("bad-header", why, offset=pieces[bad.box].at if bad.box >= 0 else first.at)
+
+
+def _files(
+    values: Any, pieces: Mapping[str, Mapping[tuple[object, ...], Piece]], anatomy: Anatomy
+) -> Iterator[Finding]:
+    """``storage_metadata``: one claim for each data file. Of a piece that several files hold each has it."""
+    if not isinstance(values, dict):
+        raise Damage("bad-header", "storage_metadata is no dict", 0)
+    wanted: dict[str, dict[str, Piece]] = defaultdict(dict)
+    placed = set[tuple[str, tuple[object, ...]]]()
+    for index, name in values.items():
+        try:
+            s = _state(index, "LocalTensorIndex")
+            key, place = s.get("tensor_key"), _place(s, index.offset)
+        except Damage as e:
+            yield e.finding
+            continue
+        if type(key) is not str or type(name) is not str or place not in pieces.get(key, {}):
+            why = f"storage_metadata names a piece of {text(key)!r} that state_dict_metadata does not have"
+            yield finding("bad-header", why, offset=index.offset)
+            continue
+        wanted[name][key] = pieces[key][place]
+        placed.add((key, place))
+    for key, held in pieces.items():
+        if lost := [p for place, p in held.items() if (key, place) not in placed]:
+            yield finding("bad-header", f"no file holds a piece of {key[:200]!r}", offset=lost[0].at)
+    for name, here in wanted.items():
+        anatomy.members[name] = Claim("paddle_dist", partial(_compare, here))
+
+
+def _compare(wanted: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """What the metadata says about a data file against the tensors in it."""
+    held = {t.name: t for t in anatomy.tensors}
+    missing = [key for key in wanted if key not in held]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        why = f"the metadata says that {missing[0][:200]!r}{more} is in this file, which does not hold it"
+        yield finding("missing-tensor", why)
+    for key, p in wanted.items():
+        t = held.get(key)
+        if t is not None and not _fits(t, p):
+            said = f"the metadata says {p.dtype} {list(p.shape)}"
+            why = f"{key[:200]!r} is {t.dtype} {list(t.shape)} here, {said}"
+            yield finding("tensor-size", why, offset=t.offset)
+
+
+def _fits(t: Tensor, p: Piece) -> bool:
+    return t.shape == p.shape and (not p.dtype or t.dtype in (p.dtype, _STORED.get(p.dtype)))
+
+
+FORMAT = Format(
+    name="paddle_dist",
+    suffixes=(),
+    names=r"\d+\.metadata",
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing by a checksum; every piece that it names is compared with the file that should hold it",
+    limits=(
+        "a data file of another save with the same shapes looks right",
+        "whether flattened pieces of an optimizer's state fill their tensors is not checked",
+    ),
+    reference="paddle/distributed/flex_checkpoint/dcp/metadata.py, save_state_dict.py of Paddle 3.3",
+    loader=None,
+    unasked=True,
+    index=True,
+)

@@ -1,0 +1,85 @@
+"""NumPy arrays in a pickle: their names, types and shapes, and whether each has the bytes that it needs.
+
+Facts: numpy/_core/src/multiarray/methods.c (array_reduce: version, shape, dtype, order, data), descriptor.c
+(arraydescr_reduce) of numpy 2.4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
+from ckpt_tools.formats.torch.names import named
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Tensor
+
+_MAKERS = {Global(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
+_DTYPE = Global("numpy", "dtype")
+_TYPES = {
+    **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
+    **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"c{n}": f"complex{8 * n}" for n in (8, 16)},
+    "b1": "bool",
+}
+"""Types of one number; arrays of others (texts, records, objects) are not listed."""
+_DIMENSIONS, _HUGE = 64, 1 << 62
+
+
+def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
+    """List the arrays that the pickle's value reaches, by dotted name; one with too few or too many bytes, or
+    with an absurd shape, is damaged.
+    """
+    filled = {id(f.call): f for f in pickled.filled}
+    made: dict[int, Tensor] = {}
+    for call in pickled.calls:
+        if call.func not in _MAKERS:
+            continue
+        array = _array(call, filled.get(id(call)))
+        if isinstance(array, Finding):
+            yield array
+        elif array is not None:
+            made[id(call)] = array
+    if made:
+        yield from named(pickled.value, made, anatomy, "")
+
+
+def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
+    """The array that a call and its state describe; None for one whose type is not looked at."""
+    state = call.state[-4:] if type(call.state) is tuple else ()
+    if len(state) != 4:
+        return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
+    shape, dtype, _, data = state
+    code = _code(dtype)
+    if code is None:
+        return finding("bad-pickle", "an array's type is none of numpy's", offset=call.offset)
+    if code not in _TYPES or not isinstance(data, bytes):
+        return None
+    if type(shape) is not tuple or len(shape) > _DIMENSIONS or not all(map(_is_length, shape)):
+        return finding("bad-pickle", "an array's shape is no tuple of lengths", offset=call.offset)
+    nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
+    have = filled.nbytes if filled else None if type(data) is Long else len(data)
+    if have is not None and have != nbytes:
+        why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
+        return finding("tensor-size", why, offset=call.offset)
+    return Tensor("", _TYPES[code], shape, nbytes, filled.offset if filled and _in_order(dtype) else None)
+
+
+def _is_length(n: Any) -> bool:
+    return type(n) is int and 0 <= n < _HUGE
+
+
+def _code(dtype: Any) -> str | None:
+    """What numpy calls an element type ("f4"), None where it is none."""
+    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.args[0]) is not str:
+        return None
+    return dtype.args[0]
+
+
+def _in_order(dtype: Call) -> bool:
+    """Whether numbers lie in the file as this machine has them, the lowest byte first."""
+    return type(dtype.state) is tuple and len(dtype.state) > 1 and dtype.state[1] in ("<", "|")

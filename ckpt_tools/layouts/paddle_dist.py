@@ -1,0 +1,54 @@
+"""PaddlePaddle's distributed checkpoints: a directory with ``<id>.metadata`` and ``<rank>_<id>.distcp``,
+usually one per step. Several ids in one directory are several saves, of which the loader takes the highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.dcp import NUMBERED
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import Resume
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    """The arguments of ``paddle.distributed.load_state_dict``: a path alone means the highest id in it."""
+    directory = checkpoint.parts[0].path.rpartition("/")[0]
+    return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
+
+
+def _pieces(home: str, mark: str) -> Iterator[Piece]:
+    yield Piece(
+        f"metadata{mark}",
+        "metadata",
+        f"{home}/{{generation}}.metadata",
+        ("paddle_dist",),
+        shared=True,
+        unasked=True,
+    )
+    for kind, formats in (("distcp", ("pickle_plain",)), ("safetensors", ("safetensors",))):
+        yield Piece(
+            f"{kind}{mark}",
+            "model",
+            f"{home}/{{rank}}_{{generation}}.{kind}",
+            formats,
+            shared=True,
+            companion=kind == "safetensors",
+            unasked=True,
+        )
+
+
+LAYOUT = Layout(
+    name="paddle-dist",
+    title="PaddlePaddle distributed checkpoint",
+    pieces=tuple(p for home, mark in (*NUMBERED, ("{name}", "_any")) for p in _pieces(home, mark)),
+    resume=_resume,
+    needs=("metadata", "model"),
+    reshardable=True,
+    reference="paddle/distributed/flex_checkpoint/dcp/save_state_dict.py, load_state_dict.py of Paddle 3.3",
+    limits=(
+        "the step is told by the directory's name alone",
+        "load_state_dict without unique_id loads the highest id of a directory, and not the plan's",
+    ),
+)
