@@ -312,7 +312,8 @@ def _common_path(parts: Sequence[Part], layout: Layout) -> str:
     if not all(piece.shared for piece in pieces):
         return ""
     if all(piece.single for piece in pieces):
-        return min(parts, key=lambda p: layout.pieces.index(layout.piece(p.piece))).path
+        in_order = layout.pieces.index
+        return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
     first, last = min(p.path for p in parts), max(p.path for p in parts)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:same].rstrip(".-_")

@@ -33,6 +33,7 @@ ORDER = (
     "fairseq",
     "mmengine",
     "detectron2",
+    "stable_baselines3",
     "paddle_dist",
     "dcp",
     "dcp_hf",

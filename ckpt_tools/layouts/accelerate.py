@@ -1,5 +1,5 @@
-"""Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves,
-or the user's ``step_N``, ``checkpoint-N`` and ``epoch_N``; ``random_states_R.pkl`` is written last.
+"""Accelerate's ``save_state``: ``checkpoint_N/`` where N counts saves, or the user's ``step_N``,
+``checkpoint-N``, ``epoch_N`` and kohya's ``*-state``; ``random_states_R.pkl`` is written last.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.hf_trainer import ST, TORCH
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -20,12 +20,12 @@ DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet",
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
 
 
-def _steps(part: Part, _metadata: Metadata) -> Steps:
-    return (
-        part.step,
-        part.epoch,
-        None,
-    )  # N counts saves, and the schedulers count in units of their own: nothing tells the step
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """By the name, or kohya's train_state.json: N counts saves, and the schedulers count in units of their
+    own.
+    """
+    step = part.step if part.step is not None else whole(metadata.get("current_step"))
+    return step, part.epoch, None
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -35,9 +35,18 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     keys = {
         f"{name}{mark}": said
         for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",)))
-        for mark in ("", "_step", "_epoch")
+        for mark in ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
     }
     yield from borrowed(parts, keys, number)
+
+
+def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether nothing tells that it comes after the others of its run, although it was written last: kohya's
+    last state, which had no train_state.json until 2024.
+    """
+    run = [o for o in others if o is not c and (o.layout, o.run) == (c.layout, c.run)]
+    untold = (c.step, c.epoch, c.generation) == (None, None, None)
+    return untold and bool(run) and all(o.mtime_ns < c.mtime_ns for o in run)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -85,6 +94,24 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     yield from _diffusers(home, mark)
 
 
+def _kohya() -> Iterator[Piece]:
+    """The directories of sd-scripts, each with a file that says how far training was."""
+    for home, mark in (
+        ("{prefix}-step{step:08d}-state", "_kohya_step"),
+        ("{prefix}-{epoch:06d}-state", "_kohya_epoch"),
+        ("{prefix}-state", "_kohya"),
+    ):
+        yield from _pieces(home, mark)
+        yield Piece(
+            f"train_state{mark}",
+            "state",
+            f"{home}/train_state.json",
+            ("json_member",),
+            shared=True,
+            step_from="content",
+        )
+
+
 def _diffusers(home: str, mark: str) -> Iterator[Piece]:
     """Models that a hook saves with ``save_pretrained``, in directories of their own."""
     for name in DIFFUSERS:
@@ -109,15 +136,18 @@ LAYOUT = Layout(
         *_pieces("checkpoint_{generation}", ""),
         *_pieces("<checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}", "_step"),
         *_pieces("<epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}", "_epoch"),
+        *_kohya(),
     ),
     resume=_resume,
     steps=_steps,
     check=_check,
+    unclear=_unclear,
     commit="rng",
     reshardable=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "
-        "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py"
+        "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py;"
+        " sd-scripts library/train_util.py (…_STATE_NAME, save_state_…)"
     ),
     limits=(
         "the number in checkpoint_N counts saves: no step is told",

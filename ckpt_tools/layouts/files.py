@@ -20,6 +20,7 @@ from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")
+PADDLE = ("pickle_plain",)
 STEPS = (
     "global_step",
     "step",
@@ -41,7 +42,12 @@ STEPS = (
     "state.timestamp.batch",
 )
 EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch")
-_NAMES = ("{name}.<pt|pth|pth.tar|bin>", "{name}.ckpt", "{name}.safetensors")
+_NAMES = (
+    "{name}.<pt|pth|pth.tar|bin>",
+    "{name}.ckpt",
+    "{name}.safetensors",
+    "{name}.<pdparams|pdopt|pdema|pdstates|states>",
+)
 
 
 class Holds(NamedTuple):
@@ -286,9 +292,9 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 def _pieces() -> Iterator[Piece]:
     for name, template, formats in zip(
-        ("torch", "ckpt", "safetensors"),
+        ("torch", "ckpt", "safetensors", "paddle"),
         _NAMES,
-        (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",)),
+        (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",), PADDLE),
         strict=True,
     ):
         step_from = "content" if name == "ckpt" else "name"
@@ -309,7 +315,7 @@ def _pieces() -> Iterator[Piece]:
                 f"{mark}{name}",
                 "model",
                 _NAMES[0],
-                FORMATS,
+                (*FORMATS, *PADDLE),
                 shared=True,
                 single=True,
                 weak=True,

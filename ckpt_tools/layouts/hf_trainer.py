@@ -18,6 +18,7 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
+PADDLE = ("pickle_plain",)
 ST = ("safetensors",)
 HOME = "checkpoint-{step}"
 _TOKENIZER = (
@@ -68,14 +69,34 @@ def _own_pieces() -> Iterator[Piece]:
     yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)
     yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt")
     yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, companion=True)
-    yield torch("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
-    yield torch("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
-    yield torch("args", "args", f"{HOME}/training_args.bin", loaded=False)
+    either = partial(Piece, formats=(*TORCH, *PADDLE), shared=True)
+    yield either("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
+    yield either("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
+    yield either("args", "args", f"{HOME}/training_args.bin", loaded=False)
     configs = f"{HOME}/<config|adapter_config>.json"
     yield described("config", "config", configs, ("json_member",), loaded=False)
     yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
     # transformers 4.3x staged there
     yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)
+
+
+def _paddle_pieces() -> Iterator[Piece]:
+    """What PaddleNLP's Trainer names otherwise: the files of ``paddle.save``, one for each piece of a model
+    that is cut into such, and the safetensors of unified checkpoints.
+    """
+    cut = "[.tp{tp:02d}][<.|_>pp{pp:02d}]"
+    for name, role, file in (
+        ("pd_model", "model", f"model_state{cut}.pdparams"),
+        ("pd_optimizer", "optimizer", f"optimizer{cut}[<.|_>shard{{dp:02d}}].pdopt"),
+        ("pd_scheduler", "scheduler", "scheduler.pdparams"),
+        ("pd_scaler", "scaler", "scaler.pdparams"),
+    ):
+        yield Piece(name, role, f"{HOME}/{file}", PADDLE, shared=True, unasked=True)
+    for name in ("optimizer", "master_weights"):
+        shards = f"{HOME}/{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
+        yield Piece(f"unified_{name}", name, shards, ST, shared=True)
+        index = f"{HOME}/{name}.safetensors.index.json"
+        yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",), shared=True)
 
 
 def _engine_pieces() -> Iterator[Piece]:
@@ -90,8 +111,8 @@ def _engine_pieces() -> Iterator[Piece]:
 
 LAYOUT = Layout(
     name="hf-trainer",
-    title="Hugging Face Trainer",
-    pieces=(*_own_pieces(), *_engine_pieces()),
+    title="Hugging Face Trainer, PaddleNLP Trainer",
+    pieces=(*_own_pieces(), *_paddle_pieces(), *_engine_pieces()),
     resume=_resume,
     steps=_steps,
     check=_check,
@@ -109,7 +130,7 @@ LAYOUT = Layout(
     reshardable=True,
     reference=(
         "transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then "
-        "trainer_state.json; no temporary directory"
+        "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0"
     ),
     limits=(
         (

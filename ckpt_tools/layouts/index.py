@@ -71,6 +71,14 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
   tmp-checkpoint-{step}/
     tmp:{name}
+  checkpoint-{step}/
+    pd_model:model_state[.tp{tp:02d}][<.|_>pp{pp:02d}].pdparams
+    pd_optimizer:optimizer[.tp{tp:02d}][<.|_>pp{pp:02d}][<.|_>shard{dp:02d}].pdopt
+    pd_scheduler:scheduler.pdparams pd_scaler:scaler.pdparams
+    unified_optimizer:optimizer[-{shard:05d}-of-{of:05d}].safetensors
+    unified_optimizer_index:optimizer.safetensors.index.json
+    unified_master_weights:master_weights[-{shard:05d}-of-{of:05d}].safetensors
+    unified_master_weights_index:master_weights.safetensors.index.json
   checkpoint-{step}/pytorch_model_fsdp_{node}/
     metadata_pytorch_model_fsdp:.metadata rank_metadata_pytorch_model_fsdp:__{rank}.metadata
     data_pytorch_model_fsdp:__{rank}_{shard}.distcp
@@ -238,6 +246,154 @@ accelerate accelerate
     prior_ema_config_epoch:config.json
   <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
     lora_epoch:pytorch_lora_weights.safetensors
+  {prefix}-step{step:08d}-state/
+    rng_kohya_step:random_states_{rank}.pkl model_kohya_step:model[_{shard}].safetensors
+    model_shard_kohya_step:model-{shard:05d}-of-{of:05d}.safetensors
+    bin_kohya_step:pytorch_model[_{shard}].bin
+    bin_shard_kohya_step:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index_kohya_step:<model.safetensors|pytorch_model.bin>.index.json
+    optimizer_kohya_step:optimizer[_{shard}].bin scheduler_kohya_step:scheduler[_{shard}].bin
+    sampler_kohya_step:sampler[_{shard}].bin dataloader_kohya_step:dl_state_dict[_{shard}].bin
+    scaler_kohya_step:scaler.pt custom_kohya_step:custom_checkpoint_{shard}.pkl
+  {prefix}-step{step:08d}-state/unet/
+    unet_kohya_step:diffusion_pytorch_model.safetensors unet_bin_kohya_step:diffusion_pytorch_model.bin
+    unet_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/unet_ema/
+    unet_ema_kohya_step:diffusion_pytorch_model.safetensors
+    unet_ema_bin_kohya_step:diffusion_pytorch_model.bin
+    unet_ema_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_ema_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/transformer/
+    transformer_kohya_step:diffusion_pytorch_model.safetensors
+    transformer_bin_kohya_step:diffusion_pytorch_model.bin
+    transformer_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/transformer_ema/
+    transformer_ema_kohya_step:diffusion_pytorch_model.safetensors
+    transformer_ema_bin_kohya_step:diffusion_pytorch_model.bin
+    transformer_ema_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/controlnet/
+    controlnet_kohya_step:diffusion_pytorch_model.safetensors
+    controlnet_bin_kohya_step:diffusion_pytorch_model.bin
+    controlnet_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    controlnet_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/prior/
+    prior_kohya_step:diffusion_pytorch_model.safetensors prior_bin_kohya_step:diffusion_pytorch_model.bin
+    prior_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/prior_ema/
+    prior_ema_kohya_step:diffusion_pytorch_model.safetensors
+    prior_ema_bin_kohya_step:diffusion_pytorch_model.bin
+    prior_ema_shard_kohya_step:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_ema_config_kohya_step:config.json
+  {prefix}-step{step:08d}-state/
+    lora_kohya_step:pytorch_lora_weights.safetensors train_state_kohya_step:train_state.json
+  {prefix}-{epoch:06d}-state/
+    rng_kohya_epoch:random_states_{rank}.pkl model_kohya_epoch:model[_{shard}].safetensors
+    model_shard_kohya_epoch:model-{shard:05d}-of-{of:05d}.safetensors
+    bin_kohya_epoch:pytorch_model[_{shard}].bin
+    bin_shard_kohya_epoch:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index_kohya_epoch:<model.safetensors|pytorch_model.bin>.index.json
+    optimizer_kohya_epoch:optimizer[_{shard}].bin scheduler_kohya_epoch:scheduler[_{shard}].bin
+    sampler_kohya_epoch:sampler[_{shard}].bin dataloader_kohya_epoch:dl_state_dict[_{shard}].bin
+    scaler_kohya_epoch:scaler.pt custom_kohya_epoch:custom_checkpoint_{shard}.pkl
+  {prefix}-{epoch:06d}-state/unet/
+    unet_kohya_epoch:diffusion_pytorch_model.safetensors unet_bin_kohya_epoch:diffusion_pytorch_model.bin
+    unet_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/unet_ema/
+    unet_ema_kohya_epoch:diffusion_pytorch_model.safetensors
+    unet_ema_bin_kohya_epoch:diffusion_pytorch_model.bin
+    unet_ema_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_ema_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/transformer/
+    transformer_kohya_epoch:diffusion_pytorch_model.safetensors
+    transformer_bin_kohya_epoch:diffusion_pytorch_model.bin
+    transformer_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/transformer_ema/
+    transformer_ema_kohya_epoch:diffusion_pytorch_model.safetensors
+    transformer_ema_bin_kohya_epoch:diffusion_pytorch_model.bin
+    transformer_ema_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/controlnet/
+    controlnet_kohya_epoch:diffusion_pytorch_model.safetensors
+    controlnet_bin_kohya_epoch:diffusion_pytorch_model.bin
+    controlnet_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    controlnet_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/prior/
+    prior_kohya_epoch:diffusion_pytorch_model.safetensors
+    prior_bin_kohya_epoch:diffusion_pytorch_model.bin
+    prior_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/prior_ema/
+    prior_ema_kohya_epoch:diffusion_pytorch_model.safetensors
+    prior_ema_bin_kohya_epoch:diffusion_pytorch_model.bin
+    prior_ema_shard_kohya_epoch:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_ema_config_kohya_epoch:config.json
+  {prefix}-{epoch:06d}-state/
+    lora_kohya_epoch:pytorch_lora_weights.safetensors train_state_kohya_epoch:train_state.json
+  {prefix}-state/
+    rng_kohya:random_states_{rank}.pkl model_kohya:model[_{shard}].safetensors
+    model_shard_kohya:model-{shard:05d}-of-{of:05d}.safetensors bin_kohya:pytorch_model[_{shard}].bin
+    bin_shard_kohya:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    index_kohya:<model.safetensors|pytorch_model.bin>.index.json optimizer_kohya:optimizer[_{shard}].bin
+    scheduler_kohya:scheduler[_{shard}].bin sampler_kohya:sampler[_{shard}].bin
+    dataloader_kohya:dl_state_dict[_{shard}].bin scaler_kohya:scaler.pt
+    custom_kohya:custom_checkpoint_{shard}.pkl
+  {prefix}-state/unet/
+    unet_kohya:diffusion_pytorch_model.safetensors unet_bin_kohya:diffusion_pytorch_model.bin
+    unet_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json unet_config_kohya:config.json
+  {prefix}-state/unet_ema/
+    unet_ema_kohya:diffusion_pytorch_model.safetensors unet_ema_bin_kohya:diffusion_pytorch_model.bin
+    unet_ema_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    unet_ema_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
+    unet_ema_config_kohya:config.json
+  {prefix}-state/transformer/
+    transformer_kohya:diffusion_pytorch_model.safetensors
+    transformer_bin_kohya:diffusion_pytorch_model.bin
+    transformer_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_config_kohya:config.json
+  {prefix}-state/transformer_ema/
+    transformer_ema_kohya:diffusion_pytorch_model.safetensors
+    transformer_ema_bin_kohya:diffusion_pytorch_model.bin
+    transformer_ema_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    transformer_ema_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
+    transformer_ema_config_kohya:config.json
+  {prefix}-state/controlnet/
+    controlnet_kohya:diffusion_pytorch_model.safetensors controlnet_bin_kohya:diffusion_pytorch_model.bin
+    controlnet_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    controlnet_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
+    controlnet_config_kohya:config.json
+  {prefix}-state/prior/
+    prior_kohya:diffusion_pytorch_model.safetensors prior_bin_kohya:diffusion_pytorch_model.bin
+    prior_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json prior_config_kohya:config.json
+  {prefix}-state/prior_ema/
+    prior_ema_kohya:diffusion_pytorch_model.safetensors prior_ema_bin_kohya:diffusion_pytorch_model.bin
+    prior_ema_shard_kohya:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
+    prior_ema_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
+    prior_ema_config_kohya:config.json
+  {prefix}-state/
+    lora_kohya:pytorch_lora_weights.safetensors train_state_kohya:train_state.json
 
 dlrover dlrover note:dlrover_latest.txt
   checkpoint-{step}/
@@ -291,6 +447,25 @@ mmengine mmengine note:last_checkpoint
 detectron2 detectron2 note:last_checkpoint
   .
     ~model:model_{step:07d}.pth ~final:model_final.pth
+
+stable_baselines3 stable-baselines3
+  .
+    model:{prefix}_{step}_steps.zip replay_buffer:{prefix}_replay_buffer_{step}_steps.pkl
+    vecnormalize:{prefix}_vecnormalize_{step}_steps.pkl ~best:best_model.zip
+
+paddle_dist paddle-dist
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    metadata:{generation}.metadata distcp:{rank}_{generation}.distcp
+    safetensors:{rank}_{generation}.safetensors
+  {step}/
+    metadata_number:{generation}.metadata distcp_number:{rank}_{generation}.distcp
+    safetensors_number:{rank}_{generation}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/
+    metadata_epoch:{generation}.metadata distcp_epoch:{rank}_{generation}.distcp
+    safetensors_epoch:{rank}_{generation}.safetensors
+  {name}/
+    metadata_any:{generation}.metadata distcp_any:{rank}_{generation}.distcp
+    safetensors_any:{rank}_{generation}.safetensors
 
 dcp dcp note:dlrover_latest.txt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
@@ -800,14 +975,15 @@ mindspore mindspore note:meta.json stateless:-graph.meta
 files files
   .
     ~torch:{name}.<pt|pth|pth.tar|bin> ~ckpt:{name}.ckpt ~safetensors:{name}.safetensors
-    ~state:{name}.<pt|pth|pth.tar|bin> ~uncounted:{name}.<pt|pth|pth.tar|bin>
-    ~counted:{name}.<pt|pth|pth.tar|bin> ~weights:{name}.<pt|pth|pth.tar|bin>
-    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~optimizer_counted:{name}.<pt|pth|pth.tar|bin>
-    ~progress:{name}.<pt|pth|pth.tar|bin> ~other:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_state:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_progress:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
+    ~paddle:{name}.<pdparams|pdopt|pdema|pdstates|states> ~state:{name}.<pt|pth|pth.tar|bin>
+    ~uncounted:{name}.<pt|pth|pth.tar|bin> ~counted:{name}.<pt|pth|pth.tar|bin>
+    ~weights:{name}.<pt|pth|pth.tar|bin> ~optimizer:{name}.<pt|pth|pth.tar|bin>
+    ~optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~progress:{name}.<pt|pth|pth.tar|bin>
+    ~other:{name}.<pt|pth|pth.tar|bin> ~rolling_state:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin> ~rolling_counted:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_weights:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_progress:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_other:{name}.<pt|pth|pth.tar|bin>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"

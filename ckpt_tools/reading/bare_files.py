@@ -107,7 +107,7 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     s.reports[p.path] = report
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return by_name
-    if report.format in files.FORMATS:
+    if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
         return _by_content(p, name, report, anatomy)
     if report.format is None and name.says_something:
         return by_name
@@ -118,9 +118,10 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     steps, epoch = files.numbers(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    optimizer = has_optimizer(report, anatomy)
+    of_optimizer = p.path.endswith(".pdopt")
+    optimizer = of_optimizer or has_optimizer(report, anatomy)
     holds = files.Holds(
-        weights=_has_weights(anatomy, name, optimizer),
+        weights=not of_optimizer and _has_weights(anatomy, name, optimizer),
         optimizer=optimizer,
         counters=not scheduler and (bool(steps) or epoch is not None),
     )

@@ -17,9 +17,10 @@ _MOST = 1 << 53
 _WORDS = (
     r"exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state"
 )
-_STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)")
-"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's and optax call their state of a
-parameter.
+_PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
+_STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}")
+"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax and Paddle's
+(paddle/optimizer/*.py) call their state of a parameter.
 """
 
 

@@ -29,6 +29,7 @@ _SCALARS = (
     "sharded_backend_version",
     "last_epoch",
     "last_step",
+    "current_step",  # kohya's train_state.json
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 )

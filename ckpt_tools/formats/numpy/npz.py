@@ -44,7 +44,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys.add(name)
         if r.payload >= 0 and name != r.name:
             yield from _member(source, r, name, anatomy)
-    yield from torch_zip.other_pickles(source, records)
+    yield from torch_zip.other_pickles(source, records, anatomy)
     protect(records, anatomy, frozenset(records) if off else ())
 
 

@@ -2,7 +2,8 @@
 they are called with.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
-Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle and numpy.
+Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle,
+Stable-Baselines3 and numpy.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
 """
@@ -242,6 +243,14 @@ _PADDLE = frozenset(
     f"paddle.distributed.{package}.metadata.{name}"
     for package in ("flex_checkpoint.dcp", "checkpoint")
     for name in ("Metadata", "LocalTensorMetadata", "LocalTensorIndex")
+) | words("paddle.base.libpaddle.", "GeneratorState")
+_BASELINES = words(
+    "stable_baselines3.common.",
+    "buffers.ReplayBuffer buffers.DictReplayBuffer vec_env.vec_normalize.VecNormalize"
+    " running_mean_std.RunningMeanStd",
+) | words(
+    "gymnasium.spaces.",
+    "box.Box discrete.Discrete multi_discrete.MultiDiscrete multi_binary.MultiBinary dict.Dict tuple.Tuple",
 )
 EXACT: frozenset[str] = (
     _STDLIB
@@ -255,6 +264,7 @@ EXACT: frozenset[str] = (
     | _MMENGINE
     | _OMEGACONF
     | _PADDLE
+    | _BASELINES
     | words("tokenizers.", "AddedToken Tokenizer")
 )
 _ENUMERATIONS: frozenset[str] = (

@@ -64,13 +64,13 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if "data.pkl" in by_name:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
     else:
-        yield from other_pickles(source, records)
+        yield from other_pickles(source, records, anatomy)
         yield from _no_pickle(by_name)
 
 
-def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding]:
-    """What the pickles and the torch files among the records of an archive of another kind would run; all
-    else about them is their own loader's business.
+def other_pickles(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """What the pickles and the torch files among the records of an archive of another kind would run, and the
+    tensors of those that lie there as they are; all else about them is their own loader's business.
     """
     for r in records:
         if not r.name.endswith((".pkl", ".pickle", ".pt", ".pth")) or r.payload < 0:
@@ -79,6 +79,8 @@ def other_pickles(source: Source, records: Sequence[Record]) -> Iterator[Finding
         try:
             if r.method == STORED and source.read(r.payload, min(4, r.stored)) == _ZIP:
                 found = [*inside(source, r.payload, r.stored, _check, inner)]
+                stem = r.name[:200].rpartition(".")[0]
+                anatomy.tensors += (replace(t, name=f"{stem}.{t.name}") for t in inner.tensors)
             elif r.method == STORED:
                 found = [*_judged(source, r.payload, r.payload + r.stored, inner)]
             else:

@@ -41,7 +41,9 @@ class BareName(NamedTuple):
         return self.numbered or bool(self.role or self.alias) or self.kind is not Kind.PERIODIC
 
 
-SUFFIXES = re.compile(r"\.(pt|pth|pth\.tar|bin|ckpt|safetensors)$", re.IGNORECASE)
+_PADDLE = {"pdparams": "", "pdopt": "optimizer", "pdema": "ema", "pdstates": "trainer", "states": "trainer"}
+"""Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
+SUFFIXES = re.compile(rf"\.(pt|pth|pth\.tar|bin|ckpt|safetensors|{'|'.join(_PADDLE)})$", re.IGNORECASE)
 _UNITS = {
     **dict.fromkeys(
         (
@@ -198,8 +200,14 @@ def read_bare_name(name: str) -> BareName:
     tokens = [*_tokens(stem), ""]
     for token, after in pairwise(tokens):
         reader.take(token, after)
-    return reader.said()._replace(
-        pattern=re.sub(r"\d+", "", stem).strip("-_. ="), shard=bool(re.search(r"\d-of-\d", stem))
+    said = reader.said()
+    paddle = _PADDLE.get(name[len(stem) + 1 :])
+    if paddle is not None and stem.isdigit():  # Model.fit counts epochs
+        said = said._replace(number=None, epoch=said.number)
+    return said._replace(
+        role=said.role or paddle or "",
+        pattern=re.sub(r"\d+", "", stem).strip("-_. ="),
+        shard=bool(re.search(r"\d-of-\d", stem)),
     )
 
 

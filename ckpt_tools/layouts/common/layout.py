@@ -100,8 +100,9 @@ class Template:
         named = [
             re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
         ]
-        if not any(named):  # release/, or a directory whose name says nothing
-            named = ["{name}" in top or not re.search(r"[{<]", top) for top in self.template.split("/")]
+        if not any(named):  # release/, cat-state/, or a directory whose name says nothing
+            plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
+            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
         return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
 
     @cached_property
